@@ -37,12 +37,12 @@ PURE := \
     bridge/discovery/parse.py \
     bridge/discovery/recursion.py \
     bridge/discovery/user_lists.py \
-    bridge/engine/file_names.py \
-    bridge/engine/intake/pictures.py \
-    bridge/engine/sessions/record.py \
+    bridge/runs/file_names.py \
+    bridge/runs/collect/picture_formats.py \
+    bridge/sessions/record.py \
     bridge/guest/wire.py \
-    bridge/library/naming.py \
-    bridge/library/skills.py \
+    bridge/skills/references.py \
+    bridge/skills/source.py \
     bridge/rpc/* \
     bridge/sandbox/binds.py \
     bridge/sandbox/failure.py \
@@ -56,9 +56,9 @@ PURE := \
     bridge/settings/* \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py \
-    bridge/wheels/allowed.py \
-    bridge/wheels/requirements.py \
-    bridge/wheels/target.py
+    bridge/packages/allowed.py \
+    bridge/packages/requirements.py \
+    bridge/packages/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))
 COVERAGE_FLOOR ?= 90
 # Whether it is measured: that takes time, so `make test` does not.

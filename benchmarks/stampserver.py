@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.engine import open_engine
+from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.choose import choose
 from bridge.server.transports import serve_stdio

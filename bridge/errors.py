@@ -195,6 +195,13 @@ class ChannelClosedError(SandboxError):
     code = "channel_closed"
 
 
+class NotStartedError(ChannelClosedError):
+    """A sandbox was gone or took nothing in, and nothing was heard of the program given to it.
+
+    Whatever that may have done, nothing of it has left the sandbox: it can be started elsewhere.
+    """
+
+
 class RefusedError(BridgeError):
     """A run asked for more than it was given."""
 

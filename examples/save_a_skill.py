@@ -23,4 +23,6 @@ async def latest_changes(repository, count=5):
 
 
 print(await latest_changes(REPOSITORY))
-await runtime.save_skill(latest_changes, description="Subjects of a git repository's latest commits")
+await runtime.save_skill(
+    latest_changes, description="Subjects of a git repository's latest commits"
+)

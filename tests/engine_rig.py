@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.find import Discovery
-from bridge.engine import Engine, open_engine
 from bridge.model import ServerSpec, Source
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 
-from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest, RunResult, SessionReport
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend

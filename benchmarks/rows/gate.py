@@ -20,11 +20,11 @@ from benchmarks.figures import median
 from benchmarks.results import Measurement
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.budget import Rates, RunBudget
-from bridge.gate.calls import Gate, Grant
+from bridge.gate.context import GateContext
 from bridge.gate.flow import Flow
 from bridge.gate.journal import Journals
-from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins
+from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.policy import Policy
 from bridge.gate.redaction import Redactor
 from bridge.model import Json, Tool
@@ -102,12 +102,12 @@ async def _define(server: str, tool: str) -> Tool:
     return _TOOL
 
 
-def _oversight(directory: Path, journals: Journals, run_id: str) -> Oversight:
+def _oversight(directory: Path, journals: Journals, run_id: str) -> GateContext:
     """Return what a run's calls go through, all of it at work."""
     policy = Policy(parse_policy(tomllib.loads(policy_text())["policy"], "policy"))
     known = {secrets.token_urlsafe(30): f"TOKEN_{number}" for number in range(SECRETS)}
     redactor = Redactor(known)
-    return Oversight(
+    return GateContext(
         define=_define,
         lists=lambda server: True,
         policy=policy,

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from bridge.cli.output import is_drawn, logs_held, visible, write_json, write_prose, write_table
-from bridge.engine import Engine
 from bridge.errors import BridgeError, LoginRequiredError
+from bridge.runs import Engine
 from bridge.server.app import offered
 from bridge.tokens import count_tokens, definition_text
 

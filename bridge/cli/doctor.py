@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 import anyio
 
 from bridge.cli.output import visible, write_err, write_json, write_prose
-from bridge.engine.command_plan import CommandCheck, check_commands
-from bridge.engine.consenting import consents_of
-from bridge.engine.servers import context_for
+from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory, short_digest
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.choose import survey
 from bridge.sandbox.limits import limits_for
+from bridge.servers.consents import consents_of
+from bridge.servers.servers import context_for
 from bridge.settings import Settings, packages_dir
 from bridge.text import counted
 
@@ -199,7 +199,7 @@ async def check_packages(settings: Settings) -> dict[str, Any]:
 async def _problem(settings: Settings) -> str:
     """Have uv look for one package that is allowed, as it would for a program."""
     # Only here: few configurations have packages.
-    from bridge.wheels.uv import Uv
+    from bridge.packages.uv import Uv
 
     async def silent(_: str) -> None:
         return

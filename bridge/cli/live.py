@@ -31,10 +31,10 @@ import anyio.to_thread
 from rich.cells import cell_len
 from rich.text import Text
 
-from bridge.beside import beside
+from bridge.callers.progress import RunProgress, told
 from bridge.cli.terminal import Terminal
-from bridge.engine.following import Standing, told
 from bridge.model import Json
+from bridge.tasks import background_task
 from bridge.text import VisibleDecoder
 
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
@@ -86,7 +86,7 @@ class LiveTerminal(Terminal):
         drawn: bool = True,
     ) -> None:
         super().__init__(reader, writer, drawn=drawn)
-        self.standing: Standing | None = None
+        self.standing: RunProgress | None = None
         self._screen = screen
         self._streams = {"stdout": out, "stderr": err}
         self._decoders = {
@@ -102,7 +102,7 @@ class LiveTerminal(Terminal):
         """Whether there is a line to show it in."""
         return self._screen is not None
 
-    def follow(self, standing: Standing) -> None:
+    def follow(self, standing: RunProgress) -> None:
         """Show how a run gets on."""
         self.standing = standing
         if self._screen is not None:
@@ -149,8 +149,8 @@ class LiveTerminal(Terminal):
         async with AsyncExitStack() as stack:
             if self._screen is not None:
                 stack.enter_context(self._screen.among_logs())
-                await stack.enter_async_context(beside(self._screen.run))
-            await stack.enter_async_context(beside(self._write))
+                await stack.enter_async_context(background_task(self._screen.run))
+            await stack.enter_async_context(background_task(self._write))
             self._writing = True
             try:
                 yield
@@ -233,7 +233,7 @@ class Screen:
         self._writer = writer
         self._columns = columns
         self._now = now
-        self._standing: Standing | None = None
+        self._standing: RunProgress | None = None
         self._started = 0.0
         self._drawn = ""
         self._hidden = 0
@@ -241,7 +241,7 @@ class Screen:
         self._changing = threading.RLock()
         self.note = ""
 
-    def follow(self, standing: Standing) -> None:
+    def follow(self, standing: RunProgress) -> None:
         """Draw how this run gets on from now on."""
         self._standing = standing
         self._started = self._now()
@@ -351,7 +351,7 @@ def _terminal_columns(descriptor: int) -> int:
         return 80
 
 
-def line_of(standing: Standing, seconds: float, width: int, note: str = "") -> str:
+def line_of(standing: RunProgress, seconds: float, width: int, note: str = "") -> str:
     """Return the line: a bar if the program says how far it is, the time, and what goes on. Pure.
 
     Args:

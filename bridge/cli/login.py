@@ -8,9 +8,9 @@ import webbrowser
 from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_out
-from bridge.engine import open_engine
 from bridge.errors import UsageError
 from bridge.model import ServerSpec
+from bridge.runs import open_engine
 from bridge.settings import Settings
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in, log_out

@@ -18,14 +18,14 @@ from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.cli.run import read_program
-from bridge.engine import Engine, open_engine
-from bridge.engine.guarding import read
 from bridge.errors import BridgeError, UsageError
 from bridge.gate.decision import UNLISTED, CallFacts, Decision, strictest
 from bridge.gate.flow import Flow
-from bridge.gate.foreseeing import Outlook, flow_decision, outlook
+from bridge.gate.forecast import Outlook, flow_decision, outlook
 from bridge.gate.policy import Policy
 from bridge.model import Effect, Json
+from bridge.runs import Engine, open_engine
+from bridge.runs.reading import read
 from bridge.settings import Settings
 from bridge.settings.globs import matcher
 from bridge.settings.policy import PolicySpec

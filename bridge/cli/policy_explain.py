@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_out
-from bridge.engine import Engine, open_engine
 from bridge.errors import UsageError
-from bridge.gate.calls import GET_PROMPT, READ_RESOURCE
 from bridge.gate.decision import CHANGED, CallFacts, Decision, strictest
 from bridge.gate.pins import Pins
+from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE
 from bridge.gate.policy import OPEN, Policy, Step
 from bridge.gate.question import because
 from bridge.model import Action, Effect, Json, Tool, short_digest
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, store_of
 from bridge.settings.globs import any_matcher, literal
 from bridge.settings.policy import FlowRule

@@ -8,9 +8,9 @@ import anyio.to_thread
 
 from bridge.catalog.proposal import propose
 from bridge.cli.output import visible, write_err, write_out
-from bridge.engine import open_engine
 from bridge.errors import UsageError
 from bridge.model import Tool
+from bridge.runs import open_engine
 from bridge.settings import Settings
 from bridge.settings.policy_edit import append_policy
 

@@ -18,10 +18,6 @@ from bridge.cli.live import live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import Terminal
-from bridge.engine import Engine, open_engine
-from bridge.engine.engine import MAX_CODE_BYTES
-from bridge.engine.outcome import failed_run
-from bridge.engine.plan_executor import MAX_QUESTION
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
@@ -34,6 +30,8 @@ from bridge.model import (
     RunRequest,
     RunResult,
 )
+from bridge.model.outcome import failed_run
+from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
 from bridge.render.receipt import named, receipt
 from bridge.render.structured import structured
@@ -44,6 +42,8 @@ from bridge.render.text import (
     session_section,
     shown_line,
 )
+from bridge.runs import Engine, open_engine
+from bridge.runs.engine import MAX_CODE_BYTES
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.text import counted

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bridge.engine.file_names import name_problem, quoted
-from bridge.engine.input_files import MAX_BYTES, check_names
 from bridge.errors import BridgeError, UsageError
 from bridge.model import Artifact, InputFile
+from bridge.runs.file_names import name_problem, quoted
+from bridge.runs.input_files import MAX_BYTES, check_names
 
 _NAMED = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _DIRECTORY = _NAMED | os.O_NOFOLLOW

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bridge.discovery.find import DiscoveryContext
-from bridge.engine import Engine, open_engine
-from bridge.engine.servers import context_for
-from bridge.engine.watching import Watching, configuration
 from bridge.errors import BridgeError, UsageError
+from bridge.runs import Engine, open_engine
 from bridge.server.app import mistaken_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
+from bridge.servers.config_watch import Watching, configuration
+from bridge.servers.servers import context_for
 from bridge.settings import Settings
 
 ALONE = (

@@ -18,10 +18,10 @@ from bridge.cli.output import (
     write_table,
 )
 from bridge.discovery.report import ProposedServer, SkippedServer
-from bridge.engine import Engine, open_engine
 from bridge.errors import SettingsError
 from bridge.gate.question import because
 from bridge.model import ServerSpec, Source
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, home
 
 MAX_REASON_CHARS = 160

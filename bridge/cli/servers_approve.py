@@ -16,18 +16,18 @@ from bridge.cli.output import tell
 from bridge.cli.person import Person
 from bridge.discovery.consents import ConsentError
 from bridge.discovery.find import Discovery, ProposedServer
-from bridge.engine.consenting import consents_of
-from bridge.engine.gatekeeping import log_of
-from bridge.engine.proposed import called, described
-from bridge.engine.servers import context_for
 from bridge.errors import UnknownServerError, UsageError
 from bridge.gate.audit import AuditLog
 from bridge.gate.decision import REDEFINED
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
-from bridge.gate.starts import Starts
+from bridge.gate.server_starts import Starts
 from bridge.model import ServerSpec
+from bridge.servers.consents import consents_of
+from bridge.servers.gatekeeping import log_of
+from bridge.servers.proposed import called, described
+from bridge.servers.servers import context_for
 from bridge.settings import Settings, store_of
 from bridge.text import counted
 

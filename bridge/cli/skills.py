@@ -11,12 +11,12 @@ from bridge.catalog.program.guard import check
 from bridge.catalog.program.survey import Survey
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
 from bridge.cli.person import LEAST_DIGITS, Person
-from bridge.engine import Engine, open_engine
-from bridge.engine.skills.shelf import unknown
 from bridge.errors import UnknownSkillError, UsageError
 from bridge.gate.question import visible_lines
-from bridge.library.skills import Skill
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings
+from bridge.skills.index import unknown
+from bridge.skills.source import Skill
 from bridge.text import counted
 
 _HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")

@@ -11,9 +11,9 @@ from bridge.catalog.prose import clip, first_sentence, one_line
 from bridge.catalog.typed import server_stub, tool_stub
 from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.servers import none_found
-from bridge.engine import Engine, open_engine
-from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, UnknownServerError
+from bridge.runs import Engine, open_engine
+from bridge.servers.proposed import waiting
 from bridge.settings import Settings
 
 SERVER_UNREACHABLE = 4

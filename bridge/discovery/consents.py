@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
+from bridge.atomic_files import replace_file, turn
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.report import Definition
-from bridge.private import make_directory
-from bridge.saving import replace_file, turn
+from bridge.private_files import make_directory
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
 from bridge.discovery.exposed import EXPOSED, Exposed
 from bridge.discovery.report import ConfigWarning
-from bridge.private import exposed_by
+from bridge.private_files import exposed_by
 
 MAX_FILES_PER_DIRECTORY = 256
 """Files taken of one directory of server files; by name, so the choice is stable."""

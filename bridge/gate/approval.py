@@ -23,7 +23,6 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.aside import aside
 from bridge.errors import (
     ApprovalNeededError,
     ApprovalRefusedError,
@@ -45,6 +44,7 @@ from bridge.gate.question import (
     writes_rule,
 )
 from bridge.model import HeldCall, Json, Plan
+from bridge.offload import offload
 from bridge.settings.policy import FlowRule, PolicySpec, Rule
 from bridge.settings.policy_edit import NewRule, add_rule, rule_for
 
@@ -246,8 +246,8 @@ class Approver:
         subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
         told = dict(call.arguments)
-        shown = await aside(told, partial(self._mask, told, call.schema))
-        asked = await aside(told, partial(question, call, open_asks, choices, shown))
+        shown = await offload(told, partial(self._mask, told, call.schema))
+        asked = await offload(told, partial(question, call, open_asks, choices, shown))
         try:
             answer = await self._put(asked)
         except CannotAskError as error:

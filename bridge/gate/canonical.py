@@ -7,8 +7,8 @@ import json
 import math
 from collections.abc import Mapping
 
-from bridge.aside import LARGE, burden
 from bridge.model import Json
+from bridge.offload import LARGE, estimated_size
 
 ENCODER = json.JSONEncoder(
     ensure_ascii=True,
@@ -63,7 +63,7 @@ def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str
     Empty if they are nested too deeply.
 
     Args:
-        at_once: How much is encoded without a pause, which holds up all else: see `bridge.aside`.
+        at_once: How much is encoded without a pause, which holds up all else: see `bridge.offload`.
     """
     value = dict(arguments)
     try:
@@ -76,7 +76,7 @@ def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str
 
 
 def _digest(value: Json, at_once: int) -> str:
-    whole = burden(value, at_once) <= at_once
+    whole = estimated_size(value, at_once) <= at_once
     found = hashlib.sha256()
     for piece in [ENCODER.encode(value)] if whole else ENCODER.iterencode(value):
         found.update(piece.encode("ascii"))

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from bridge.aside import burden
 from bridge.errors import (
     CallDeniedError,
     InvalidRequestError,
@@ -39,6 +38,7 @@ from bridge.gate.privacy_data import (
     token,
 )
 from bridge.model import Json
+from bridge.offload import estimated_size
 from bridge.settings.globs import any_matcher
 from bridge.settings.policy import Privacy
 
@@ -199,7 +199,7 @@ class Vault:
         """Return anything that a server said, likewise."""
         if not self._is_private(server):
             return value
-        if burden(value, MAX_SEARCHED) > MAX_SEARCHED:
+        if estimated_size(value, MAX_SEARCHED) > MAX_SEARCHED:
             message = (
                 f"What {server} answered is too large to be searched for personal data, as the "
                 "policy wants it, and is not passed on."
@@ -219,7 +219,10 @@ class Vault:
         """Put tokens in place of personal data in what a server says of a failure."""
         if self._is_private(server):
             data = getattr(error, "data", None)
-            if burden([error.message, error.host_detail, data], MAX_SEARCHED) > MAX_SEARCHED:
+            if (
+                estimated_size([error.message, error.host_detail, data], MAX_SEARCHED)
+                > MAX_SEARCHED
+            ):
                 error.message, error.host_detail = _TOO_LARGE, ""
                 if isinstance(error, ToolCallError):
                     error.data = None
@@ -286,7 +289,7 @@ class Vault:
         """
         if self.idle:
             return arguments
-        if burden(arguments, MAX_SEARCHED) > MAX_SEARCHED:
+        if estimated_size(arguments, MAX_SEARCHED) > MAX_SEARCHED:
             message = "The arguments are too large to be searched for tokens of personal data."
             raise InvalidRequestError(message, remedy="Pass on less at a time.")
         revealed: dict[str, Json] = self._reveal(server, arguments, 0)

@@ -2,7 +2,7 @@
 
 Owns the forms in which a secret is looked for, what becomes of one that is found, and that texts
 stay texts and JSON stays JSON of the same shape. Which values are secrets is told from outside
-(`bridge.engine.secrets`), and what is one by its look alone is `redaction_shapes`' affair.
+(`bridge.servers.secrets`), and what is one by its look alone is `redaction_shapes`' affair.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from functools import partial
 from typing import NoReturn
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from bridge.aside import aside
 from bridge.errors import AuditError, CannotAskError
 from bridge.gate.audit.run import RunAudit
 from bridge.gate.canonical import canonical, digest
 from bridge.gate.question import form, one_line, safe_name
 from bridge.model import Action, Json
+from bridge.offload import offload
 from bridge.settings.globs import matcher
 from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible
@@ -106,7 +106,7 @@ class ServerQuestions:
         """
         change = elicitation if asking == "elicitation" else sampling
         work = partial(change, server, self._run_id, params)
-        return await aside(params, work)
+        return await offload(params, work)
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
@@ -123,7 +123,7 @@ class ServerQuestions:
             self.refused += 1
         if self._audit is None or self.refused > MAX_RECORDED:
             return
-        whole = await aside(params, lambda: digest(canonical(params).encode("ascii")))
+        whole = await offload(params, lambda: digest(canonical(params).encode("ascii")))
         facts: dict[str, Json] = {
             "server": server,
             "what": asking,

@@ -17,7 +17,6 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from bridge.aside import aside
 from bridge.guest.wire import (
     MAX_VALUES,
     FrameTooLargeError,
@@ -31,6 +30,7 @@ from bridge.guest.wire import (
     encode,
 )
 from bridge.model import Json
+from bridge.offload import offload
 
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
 """Longest line accepted from a guest."""
@@ -170,7 +170,7 @@ class Channel:
             if line is not None:
                 # A large one is read beside the event loop, and those behind it wait for it.
                 read = partial(read_frame, line, self._told_bytes)
-                self.last_cost, frame = await aside(line, read)
+                self.last_cost, frame = await offload(line, read)
                 return frame
             data = await self._stream.receive()
             if not data:

@@ -19,7 +19,6 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from bridge.aside import aside
 from bridge.errors import (
     BridgeError,
     CallBudgetError,
@@ -32,6 +31,7 @@ from bridge.errors import (
 )
 from bridge.guest.wire import Call, Reply, WireError, encode
 from bridge.model import Json
+from bridge.offload import offload
 from bridge.rpc.channel import Clear, encode_reply
 
 logger = logging.getLogger(__name__)
@@ -286,11 +286,11 @@ class Dispatcher:
             value = await self._handler(call.method, call.params)
         except CallFailedError as error:
             told = [error.message, error.data]
-            return await aside(told, partial(self._encode_error, call.id, error))
+            return await offload(told, partial(self._encode_error, call.id, error))
         except BridgeError as error:
             failed = as_failed_call(error)
             told = [failed.message, failed.data]
-            return await aside(told, partial(self._encode_error, call.id, failed))
+            return await offload(told, partial(self._encode_error, call.id, failed))
         except Exception:
             # A named per-request boundary: a defect in one handler must not end other calls.
             logger.exception("call %d (%s) failed inside the bridge", call.id, call.method)
@@ -312,7 +312,7 @@ class Dispatcher:
     async def _encode(self, call_id: int, value: Json) -> bytes:
         work = partial(encode_reply, call_id, value, self._clear)
         # Without anything to take out, it takes no longer than what was done with it before.
-        return work() if self._clear is None else await aside(value, work)
+        return work() if self._clear is None else await offload(value, work)
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
         # Before it is cut, lest half a secret be left.
@@ -363,3 +363,19 @@ def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> C
         data=error.data if isinstance(error, ToolCallError) else None,
         code=error.code,
     )
+
+
+Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
+"""Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
+
+
+def answering(answer: Answer) -> Answer:
+    """Return it with every error of the bridge's as the answer."""
+
+    async def answered(params: Mapping[str, Json]) -> Json:
+        try:
+            return await answer(params)
+        except BridgeError as error:
+            raise as_failed_call(error) from error
+
+    return answered

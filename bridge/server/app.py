@@ -17,10 +17,10 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 from bridge import __version__
-from bridge.engine import Engine
-from bridge.engine.outcome import failed
 from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
+from bridge.model.outcome import failed
+from bridge.runs import Engine
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import HandshakeClient, answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command

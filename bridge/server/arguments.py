@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from bridge.engine.input_files import MAX_FILES
 from bridge.errors import InvalidRequestError
 from bridge.model import ApplyRequest, InputFile, Json, RetriedReads, RunMode, RunRequest
+from bridge.runs.input_files import MAX_FILES
 from bridge.server.content import Kind, record_schema
 
 _KNOWN = (

@@ -3,7 +3,7 @@
 Owns what is sent to a client while a run of its goes on, and what it is not sent because it cannot
 take it. In the handshake era a question is a request of ours, on the stream of the call that the
 run is. In the newer era it is part of the answer to that call, which the client then makes again;
-see `bridge.engine.suspended`.
+see `bridge.runs.suspended`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from mcp.shared.message import ServerMessageMetadata
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from starlette.requests import Request
 
-from bridge.engine.suspended import SuspendedRun, SuspendedRuns, Waiting
 from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
+from bridge.runs.suspended import SuspendedRun, SuspendedRuns, Waiting
 from bridge.upstream.asking import Method
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from typing import Any
 
 import mcp_types as types
 
-from bridge.command.line import parse_line
+from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command

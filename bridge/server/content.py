@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import mcp_types as types
 
-from bridge.engine import Engine
-from bridge.engine.clearing import clear_value
 from bridge.errors import BridgeError
 from bridge.gate.redaction import Redactor
+from bridge.gate.result_redaction import clear_value
 from bridge.model import Artifact, RunResult, Shown
 from bridge.render.structured import structured
 from bridge.render.text import compact
+from bridge.runs import Engine
 from bridge.settings import RecordPlace
 from bridge.text import counted
 

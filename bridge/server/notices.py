@@ -37,7 +37,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from bridge.beside import beside
+from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +250,7 @@ class Notices:
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Compare and tell, as long as this is open."""
-        return beside(self._run)
+        return background_task(self._run)
 
     async def _run(self) -> None:
         while True:

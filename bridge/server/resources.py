@@ -24,16 +24,16 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from bridge.artifacts import ArtifactStore, parse_part, read_part
-from bridge.engine import Engine
-from bridge.engine.sessions import Listed
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
 from bridge.render.structured import held_fields
+from bridge.runs import Engine
 from bridge.server.clients import Context
 from bridge.server.content import resource_fields
 from bridge.server.notices import MAX_URI, Notices
 from bridge.server.runs import Runs
+from bridge.sessions import Listed
 
 MAX_ROOTS = 40
 

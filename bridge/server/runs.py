@@ -23,13 +23,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field
 
-from bridge.aside import aside
-from bridge.engine import Engine
-from bridge.engine.client import Client
-from bridge.engine.outcome import failed_run
-from bridge.engine.suspended import SuspendedRun, Waiting
+from bridge.callers.client import Client
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import ApplyRequest, Json, RunResult
+from bridge.model.outcome import failed_run
+from bridge.offload import offload
+from bridge.runs import Engine
+from bridge.runs.suspended import SuspendedRun, Waiting
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
     Context,
@@ -170,7 +170,7 @@ class Runs:
         suspended = self._engine.suspended
         owner = self.owner(context)
         called = [params.name, params.arguments or {}]
-        request = await aside(called, partial(fingerprint, called))
+        request = await offload(called, partial(fingerprint, called))
         if params.request_state is not None:
             run = suspended.resume(params.request_state, owner, request)
             client = run.client

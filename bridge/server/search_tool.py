@@ -15,12 +15,12 @@ import mcp_types as types
 from bridge.catalog.docs import Detail
 from bridge.catalog.prose import paragraphs
 from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
-from bridge.engine import Engine
-from bridge.engine.proposed import waiting
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
+from bridge.runs import Engine
 from bridge.server.arguments import refuse_unknown
 from bridge.server.content import RESULT_SIZE, answered, tool_result
+from bridge.servers.proposed import waiting
 
 SEARCH_TOOL = "search_tools"
 

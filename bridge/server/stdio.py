@@ -35,7 +35,7 @@ from mcp.types import (
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
 from pydantic import ValidationError
 
-from bridge.aside import LARGE, aside
+from bridge.offload import LARGE, offload
 from bridge.server.batches import BatchRefusal, OpenBatches, parse_batch
 from bridge.upstream.framing import (
     MAX_VALUES,
@@ -184,7 +184,7 @@ _METHOD = b'"method"'
 
 async def is_crowded(line: Line) -> bool:
     """Tell whether a client's message holds more values than are parsed."""
-    return len(line.data) > LARGE and await aside(line.data, partial(has_too_many_values, line))
+    return len(line.data) > LARGE and await offload(line.data, partial(has_too_many_values, line))
 
 
 @dataclass(frozen=True)

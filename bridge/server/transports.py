@@ -16,8 +16,8 @@ import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 
-from bridge.engine import Engine
 from bridge.errors import UsageError
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.bodies import Bodies
 from bridge.server.notices import NotifyingServer

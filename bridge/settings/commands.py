@@ -1,7 +1,7 @@
 """Command profiles: what `run_command` may run, from `[commands.NAME]` of `config.toml`. Pure.
 
 Owns the keys, their bounds and their defaults. Whether a path or an executable is there is found
-out when a command is run, by `bridge.engine.commands`.
+out when a command is run, by `bridge.commands.runner`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which packages programs may ask for, from `[dependencies]` of `config.toml`. Pure.
 
 Owns the keys, their bounds and their defaults. Whether a package is allowed is decided, and whether
-it can be had is found out, by `bridge.wheels`.
+it can be had is found out, by `bridge.packages`.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bridge.atomic_files import replace_file, turn
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
-from bridge.saving import replace_file, turn
 from bridge.settings.file import MAX_CONFIG_BYTES
 from bridge.settings.globs import literal
 from bridge.settings.policy import Rule, parse_policy

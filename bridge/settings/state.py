@@ -10,9 +10,9 @@ import json
 import logging
 from pathlib import Path
 
+from bridge.atomic_files import replace_file
 from bridge.errors import SettingsError
-from bridge.private import exposure, make_directory
-from bridge.saving import replace_file
+from bridge.private_files import exposure, make_directory
 from bridge.settings.values import Settings
 
 logger = logging.getLogger(__name__)

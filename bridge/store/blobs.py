@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.private import make_directory
+from bridge.private_files import make_directory
 
 _WRITING = "writing"
 _DIGEST = re.compile("[0-9a-f]{64}")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridge.saving import read_regular
+from bridge.atomic_files import read_regular
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table

@@ -1,7 +1,7 @@
 """Which of what is kept has to go, where it is of many owners. Pure.
 
 What has expired goes, and where there is too much the oldest of who holds most; see
-`bridge.shares`.
+`bridge.fair_shares`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bridge.fair_shares import Thing, surplus
 from bridge.model import PERSON_OWNERS
-from bridge.shares import Thing, surplus
 from bridge.store.store import owner_digest
 
 _SLACK = 10

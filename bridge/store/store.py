@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridge.private import make_directory
+from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.earlier import is_earlier
 

@@ -39,8 +39,8 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 from pydantic_core import from_json
 
-from bridge.aside import LARGE
 from bridge.model import Json
+from bridge.offload import LARGE
 from bridge.upstream.asking import Caller, current_caller
 
 MAX_QUEUED = 16

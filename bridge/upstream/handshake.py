@@ -22,8 +22,8 @@ from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from bridge.aside import aside
 from bridge.model import Era, Json
+from bridge.offload import offload
 from bridge.upstream.listing import brief_page
 from bridge.upstream.transport import Endpoint
 
@@ -109,7 +109,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         if slot is not None:
             slot.append(dict(answer))
         if method == "tools/list":
-            return await aside(answer, partial(brief_page, answer))
+            return await offload(answer, partial(brief_page, answer))
         return answer if slot is None else _emptied(answer)
 
     async def run(

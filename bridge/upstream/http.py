@@ -24,8 +24,8 @@ from mcp.shared.message import SessionMessage
 from mcp.types import ErrorData, JSONRPCError, JSONRPCRequest
 from mcp_types.jsonrpc import INTERNAL_ERROR
 
-from bridge.aside import LARGE, aside
 from bridge.model import ServerSpec, Transport
+from bridge.offload import LARGE, offload
 from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_web import same_origin
@@ -145,7 +145,7 @@ async def _holds_too_many(data: bytes) -> bool:
     """Whether it is more than the SDK is given to parse."""
     if len(data) <= LARGE:
         return False
-    return await aside(data, partial(has_too_many_values, Line(data), MAX_BODY_VALUES))
+    return await offload(data, partial(has_too_many_values, Line(data), MAX_BODY_VALUES))
 
 
 def _too_many(what: str) -> str:

@@ -31,7 +31,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.reader import Reader
+from bridge.descriptor_reader import Reader
 
 logger = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from bridge.aside import aside
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
+from bridge.offload import offload
 from bridge.upstream import task_calls
 from bridge.upstream.asking import current_caller, progress_of, time_limit
 from bridge.upstream.direct import NEVER_SENT, Direct
@@ -319,7 +319,7 @@ class Requests:
             link.retire("It did not answer.")
             raise
         link.tasked = task_calls.demanding(entries)
-        return await aside(entries, partial(parse_tools, self._spec.name, entries)), fresh
+        return await offload(entries, partial(parse_tools, self._spec.name, entries)), fresh
 
     async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return the server's resources, resource templates or prompts; none if it has no such.
@@ -349,7 +349,7 @@ class Requests:
             if error.rpc_code != METHOD_NOT_FOUND:
                 raise
             return ()
-        return await aside(entries, partial(parse_offers, self._spec.name, kind, entries))
+        return await offload(entries, partial(parse_offers, self._spec.name, kind, entries))
 
     async def _ask(
         self,

@@ -30,9 +30,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage, JSONRPCNotification
 
-from bridge.aside import LARGE, aside
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
+from bridge.offload import LARGE, offload
 from bridge.upstream.direct import Direct, LineWriter, plain_answer
 from bridge.upstream.framing import (
     Line,
@@ -313,7 +313,7 @@ class StdioEndpoint:
                 await self._send(message, pipes)
             return
         large = len(line.data) > LARGE
-        if large and await aside(line.data, partial(has_too_many_values, line)):
+        if large and await offload(line.data, partial(has_too_many_values, line)):
             self._log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
             refusal = decode_too_many(line)
             if refusal is not None:
@@ -321,9 +321,11 @@ class StdioEndpoint:
             return
         if pipes.direct.waits:
             read = partial(plain_answer, line.data)
-            if pipes.direct.take(await aside(line.data, read) if large else read()):
+            if pipes.direct.take(await offload(line.data, read) if large else read()):
                 return
-        decoded = await aside(line.data, partial(decode_line, line)) if large else decode_line(line)
+        decoded = (
+            await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
+        )
         if isinstance(decoded, Noise):
             self._noise += 1
             if self._noise <= NOISE_LINES:

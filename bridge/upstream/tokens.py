@@ -27,8 +27,8 @@ import anyio.to_thread
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
+from bridge.atomic_files import replace_file
 from bridge.model import ServerSpec
-from bridge.saving import replace_file
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend

@@ -10,7 +10,7 @@ import pytest
 from bridge.cli.doctor import check_packages, describe_directories, describe_packages
 from bridge.model import Directory
 from bridge.settings import load
-from tests.wheels.rig import allowing, wheel
+from tests.packages.rig import allowing, wheel
 
 
 @pytest.mark.parametrize(

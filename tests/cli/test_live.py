@@ -14,6 +14,7 @@ import anyio
 import pytest
 from rich.cells import cell_len
 
+from bridge.callers.progress import RunProgress
 from bridge.cli import live
 from bridge.cli.live import (
     MAX_QUEUED_BYTES,
@@ -21,13 +22,12 @@ from bridge.cli.live import (
     Screen,
     line_of,
 )
-from bridge.engine.following import Standing
 from bridge.model import Json
 
 
-def standing(done: float = 3, total: float = 10, message: str = "loading") -> Standing:
+def standing(done: float = 3, total: float = 10, message: str = "loading") -> RunProgress:
     """Return how some run gets on."""
-    made = Standing()
+    made = RunProgress()
     made.advance(done, total, message)
     return made
 
@@ -39,9 +39,9 @@ def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
         assert line_of(run, 12.9, 79) == (
             "[######--------------]  30% 12 s · 3 of 10, loading · calling git.log"
         )
-    assert line_of(Standing(), 75, 79) == "1:15"
+    assert line_of(RunProgress(), 75, 79) == "1:15"
     assert line_of(standing(10, 10, ""), 5, 60).startswith("[####################] 100% 5 s")
-    assert line_of(Standing(), 3, 79, note="desk.copy: 3 files (3/9)") == (
+    assert line_of(RunProgress(), 3, 79, note="desk.copy: 3 files (3/9)") == (
         "3 s · desk.copy: 3 files (3/9)"
     )
 

@@ -16,7 +16,6 @@ from anyio import to_thread
 from mcp.server.auth.provider import AccessToken
 
 from bridge.cli.login import login, logout
-from bridge.engine import open_engine
 from bridge.errors import (
     BridgeError,
     LoginFailedError,
@@ -25,6 +24,7 @@ from bridge.errors import (
     UsageError,
 )
 from bridge.model import RunRequest
+from bridge.runs import open_engine
 from bridge.settings import load
 from tests.fakes.servers.guarded import Guarded, guarded
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.run_files import check_out, read_files, write_files
-from bridge.engine.input_files import MAX_BYTES
 from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
 from bridge.model import Artifact, InputFile
+from bridge.runs.input_files import MAX_BYTES
 
 
 def artifact(name: str) -> Artifact:

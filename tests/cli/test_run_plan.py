@@ -14,6 +14,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from bridge.callers.progress import RunProgress
 from bridge.cli.app import read_words
 from bridge.cli.line import Invocation
 from bridge.cli.live import LiveTerminal
@@ -21,13 +22,12 @@ from bridge.cli.run import TERMINAL, asked_in_full, carried_out, exit_status, sh
 from bridge.cli.run import _followed as followed
 from bridge.cli.run import run as run_command
 from bridge.cli.terminal import Terminal
-from bridge.engine import open_engine
-from bridge.engine.following import Standing
 from bridge.errors import ApprovalRefusedError
 from bridge.gate.decision import CallFacts
 from bridge.gate.question import MAX_PLAN_LINES
 from bridge.gate.tally import Tally
 from bridge.model import HeldCall, Plan, RunRequest, RunResult
+from bridge.runs import open_engine
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend
@@ -154,7 +154,7 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
             self.scope = scope
 
         async def run(self, request: RunRequest, client: LiveTerminal) -> RunResult:
-            standing = Standing()
+            standing = RunProgress()
             standing.tally = tally
             client.follow(standing)
             self.scope.cancel()

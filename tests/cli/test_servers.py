@@ -21,9 +21,9 @@ from bridge.cli import tools as tools_module
 from bridge.cli.output import table
 from bridge.discovery.find import Discovery
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
-from bridge.engine import Engine, open_engine
 from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, Source, ToolFilter
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load
 from bridge.settings.values import Settings as Values
 from bridge.tokens import count_tokens, definition_text

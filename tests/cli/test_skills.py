@@ -12,10 +12,10 @@ import pytest
 from bridge.cli.main import main
 from bridge.cli.person import Person
 from bridge.cli.skills import approve_of
-from bridge.engine import open_engine
-from bridge.library.skills import Header, encode_skill, source_digest
 from bridge.model import Provenance
+from bridge.runs import open_engine
 from bridge.settings import load
+from bridge.skills.source import Header, encode_skill, source_digest
 from tests.waiting import typing_answers
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({"mail"}))

@@ -14,8 +14,8 @@ from bridge.cli.app import read_words
 from bridge.cli.line import Invocation
 from bridge.cli.run import request_of
 from bridge.cli.terminal import Terminal
-from bridge.engine import open_engine
 from bridge.model import RunResult
+from bridge.runs import open_engine
 from bridge.settings import Settings, load
 from tests.engine_rig import ListFinder, backend, settings
 from tests.fakes.backend import FakeBackend

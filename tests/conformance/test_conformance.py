@@ -19,8 +19,8 @@ import keyring
 import pytest
 from keyring.backends import fail
 
-from bridge.engine import Engine
 from bridge.errors import BridgeError
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer
 from tests.conformance.client import play

@@ -12,13 +12,13 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.engine.commands import Commands
+from bridge.commands.runner import Commands
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
+from tests.commands.command_rig import CANARY, ORDINARY_ID, SECRET, place, run
 from tests.contract.rig import Engine, EngineShelf
-from tests.engine.command_rig import CANARY, ORDINARY_ID, SECRET, place, run
 
 PATIENCE = 120
 LOOK = (

@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.engine import Engine, open_engine
-from bridge.engine.guest_session import open_guest
 from bridge.errors import OciRuntimeError
 from bridge.model import Limits, RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from bridge.runs.guest_session import open_guest
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.container.backend import ContainerBackend

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 
-from bridge.engine import open_engine
 from bridge.model import InputFile, RunRequest
+from bridge.runs import open_engine
 from bridge.settings import Settings
 from tests.contract.rig import Rig
 from tests.engine_rig import ListFinder, settings_in

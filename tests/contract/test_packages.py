@@ -14,9 +14,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.engine import Engine, open_engine
 from bridge.errors import InvalidRequestError, PackageRefusedError
 from bridge.model import Directory, RunRequest, RunResult
+from bridge.runs import Engine, open_engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
@@ -24,7 +24,7 @@ from bridge.settings import Settings, places
 from tests.contract.rig import Engine as EngineUnderTest
 from tests.contract.rig import EngineShelf
 from tests.engine_rig import ListFinder, settings_in
-from tests.wheels.rig import Index, allowing, open_directory, wheel
+from tests.packages.rig import Index, allowing, open_directory, wheel
 
 ENGINES = pytest.mark.parametrize(
     "name",

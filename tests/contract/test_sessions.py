@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.engine import Engine, open_engine
 from bridge.model import RunResult, SessionState
+from bridge.runs import Engine, open_engine
 from bridge.sandbox.backend import Backend
 from bridge.settings import Settings
 from tests.contract.rig import EngineShelf, rig_on

@@ -32,7 +32,7 @@ import anyio
 from mcp import Client
 from mcp.types import ElicitResult
 
-from bridge.engine import open_engine
+from bridge.runs import open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend

@@ -23,8 +23,8 @@ import anyio
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog, RunAudit
-from bridge.gate.calls import Gate, Grant
-from bridge.gate.oversight import Oversight
+from bridge.gate.context import GateContext
+from bridge.gate.pipeline import Gate, Grant
 from bridge.model import Tool
 
 
@@ -61,7 +61,7 @@ class _Server:
 async def _calls(directory: Path, what: str) -> None:
     server = _Server(directory.parent / "done", what)
     audit = RunAudit(AuditLog(directory), "r1")
-    oversight = Oversight(audit=audit, define=server.define)
+    oversight = GateContext(audit=audit, define=server.define)
     gate = Gate(Grant(servers=None, calls=100_000), server.call, oversight)
     await audit.began({"code": "sha256:c"})
     if what != "fill":

@@ -1,7 +1,7 @@
 """A hostile guest and a difficult server, driven by a script, around a real program's host side.
 
-What is real: the channel, the dispatcher, the engine's `Program` and `Questions`, the gate. What is
-not: the sandbox, whose bytes the script makes up, and the pool of servers behind the gate.
+What is real: the channel, the dispatcher, `Program` and `GuestRequests`, the gate. What is not:
+the sandbox, whose bytes the script makes up, and the pool of servers behind the gate.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 import anyio
 
 from bridge.discovery.find import Discovery
-from bridge.engine.guest_session import GuestSession
-from bridge.engine.guide import Guide
-from bridge.engine.outcome import caught
-from bridge.engine.program import Facts, Program
-from bridge.engine.questions import Questions
-from bridge.engine.servers import Servers
-from bridge.engine.tool_cache import ToolCache
 from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
-from bridge.gate.calls import Gate, Grant
+from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.wire import Reply, decode_host_frame
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
+from bridge.model.outcome import caught
 from bridge.rpc.channel import Channel
+from bridge.runs.guest_requests import GuestRequests
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.program import Facts, Program
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
+from bridge.servers.guide import GuestGuide
+from bridge.servers.servers import Servers
+from bridge.servers.tool_cache import ToolCache
 from bridge.settings import load
 from bridge.store import Store
 from bridge.upstream.pool import Pool
@@ -237,7 +237,7 @@ class Play:
         servers = Servers(_Finder(), pool, ToolCache(Store(Path("/nonexistent"))))
         async with servers:
             gate = Gate(GRANT, pool.call_tool)
-            questions = Questions(servers, Guide(servers, settings), gate)
+            questions = GuestRequests(servers, GuestGuide(servers, settings), gate)
             session = GuestSession(sandbox=sandbox, channel=Channel(sandbox), facts={})
             await loop().idle()
             before = {task.id for task in anyio.get_running_tasks()}

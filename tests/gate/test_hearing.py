@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from bridge.errors import ServerStartError, UpstreamError
-from bridge.gate.calls import READ_RESOURCE, Gate, Grant
+from bridge.gate.context import GateContext
 from bridge.gate.flow import FlowState
-from bridge.gate.oversight import Oversight
+from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant
 from bridge.gate.policy import Policy
 from bridge.model import Json, Tool
 from bridge.settings.policy import PRIVATE_DATA, PolicySpec, ServerPolicy
@@ -54,7 +54,7 @@ WAYS: Mapping[str, Callable[[Gate], Awaitable[object]]] = {
 async def test_an_error_counts_as_read_before_the_program_has_it(way: str) -> None:
     state = FlowState()
     spec = PolicySpec(present=True, defaults=READS, servers=(MAIL,))  # type: ignore[arg-type]
-    seen = Oversight(policy=Policy(spec), flow_state=state, define=_fail)
+    seen = GateContext(policy=Policy(spec), flow_state=state, define=_fail)
     gate = Gate(Grant(servers=None, calls=5), _called, seen)
     with suppress(UpstreamError):
         await WAYS[way](gate)

@@ -22,13 +22,13 @@ from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit import RunAudit
 from bridge.gate.audit.records import CallKind
 from bridge.gate.budget import RunBudget
-from bridge.gate.calls import READ_RESOURCE, Gate, Grant
+from bridge.gate.context import GateContext
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.journal import Entry, Replay, RunJournal
 from bridge.gate.outcomes import Outcome
-from bridge.gate.oversight import Oversight
 from bridge.gate.pins import Pins
+from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant
 from bridge.gate.plans import Held, Holding
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault
@@ -239,7 +239,7 @@ def gate(notes: Notes, *, answer: BaseException | None = None, **parts: Any) -> 
         "journal": NotedJournal(notes),
         **parts,
     }
-    return Gate(Grant(servers=None, calls=100), call_tool, Oversight(**given))
+    return Gate(Grant(servers=None, calls=100), call_tool, GateContext(**given))
 
 
 async def test_a_call_is_recorded_before_it_goes_out_and_after_it_came_back() -> None:
@@ -331,7 +331,7 @@ async def test_a_server_that_the_run_was_not_given_is_recorded_as_refused() -> N
     async def call_tool(server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Any]:
         raise AssertionError
 
-    seen = Oversight(audit=NotedAudit(notes))
+    seen = GateContext(audit=NotedAudit(notes))
     narrow = Gate(Grant(servers=frozenset({"a"}), calls=1), call_tool, seen)
     with pytest.raises(CallDeniedError):
         await narrow.call("b", "t", {})

@@ -11,10 +11,10 @@ import pytest
 
 from bridge.clock import Clock
 from bridge.errors import OutcomeUnknownError, ServerLostError
-from bridge.gate.calls import Gate, Grant
+from bridge.gate.context import GateContext
 from bridge.gate.decision import CallFacts
 from bridge.gate.journal import Journals, Replay
-from bridge.gate.oversight import Oversight
+from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.tally import MAX_KINDS, Tally
 from bridge.model import CallCount
 
@@ -68,7 +68,7 @@ async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
                 await answered.wait()
         return {"content": []}
 
-    gate = Gate(Grant(servers=None, calls=10), call, Oversight(now=clock.now))
+    gate = Gate(Grant(servers=None, calls=10), call, GateContext(now=clock.now))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(gate.call, "s", "ask", {})
         await asked.wait()
@@ -92,7 +92,7 @@ async def test_what_is_replayed_refused_and_unknown_is_counted_and_not_made() ->
             raise ServerLostError(message, server=server)
         return {"content": []}
 
-    first = Gate(Grant(servers=None, calls=10), call, Oversight(journal=journals.begin("a", "")))
+    first = Gate(Grant(servers=None, calls=10), call, GateContext(journal=journals.begin("a", "")))
     await first.call("s", "put", {"n": 1})
     with pytest.raises(ServerLostError):
         await first.call("s", "die", {})
@@ -100,7 +100,7 @@ async def test_what_is_replayed_refused_and_unknown_is_counted_and_not_made() ->
         CallCount(server="s", tool="die", count=1, why="no answer came"),
     )
     replay = Replay(journals.find("a", ""), run_id="b")
-    seen = Oversight(journal=journals.begin("b", "", replay), replay=replay)
+    seen = GateContext(journal=journals.begin("b", "", replay), replay=replay)
     second = Gate(Grant(servers=None, calls=10), call, seen)
     await second.call("s", "put", {"n": 1})
     with pytest.raises(OutcomeUnknownError, match="call 2 of run a"):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.engine.program import COLLECT_SECONDS
 from bridge.guest import collecting
 from bridge.guest.collecting import MAX_DEPTH, MAX_ENTRIES, MAX_PROBLEMS, MAX_SECONDS, Collector
 from bridge.guest.wire import File, decode_guest_frame, encode
+from bridge.runs.program import COLLECT_SECONDS
 
 LIMITS = {"out_bytes": 1024 * 1024, "out_files": 100}
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest, ServerSpec, Source
+from bridge.runs import Engine, open_engine
 from tests.engine_rig import ListFinder, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.watchdog import StalledError, Watchdog

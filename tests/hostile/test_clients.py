@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from bridge.aside import aside
 from bridge.model import Json
+from bridge.offload import offload
 from bridge.server.runs import fingerprint
 from bridge.server.stdio import MAX_MESSAGE_BYTES
 from bridge.upstream.framing import MAX_VALUES
@@ -22,7 +22,7 @@ async def test_no_arguments_keep_the_loop_while_they_are_compared(
 ) -> None:
     """As those of a call are whose client comes back with an answer."""
     with watchdog.watching():
-        found = await aside(large, partial(fingerprint, large))
+        found = await offload(large, partial(fingerprint, large))
     assert found == fingerprint(large)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from bridge.engine import Engine
 from bridge.errors import BridgeError
 from bridge.model import RunRequest
+from bridge.runs import Engine
 from tests.hostile.test_servers import PATIENCE_SECONDS
 from tests.watchdog import Watchdog
 

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.engine import Engine
 from bridge.model import RunRequest
+from bridge.runs import Engine
 from tests.hostile.conftest import ONE_TOOL, cases, engine_over
 from tests.hostile.test_servers import CALL, PATIENCE_SECONDS, RESULTS, M, structured, text
 from tests.watchdog import Watchdog

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from tests.hostile.conftest import cases
 from tests.hostile.test_servers import PATIENCE_SECONDS

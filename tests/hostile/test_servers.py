@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.engine import Engine
 from bridge.errors import BridgeError
 from bridge.model import RunRequest
+from bridge.runs import Engine
 from bridge.server.search_tool import search_result
 from tests.fakes.client import FakeClient
 from tests.hostile.conftest import Made, cases

@@ -98,7 +98,7 @@ LEDGER = (
         tests=(
             f"{RESULTS}::test_output_is_read_while_calls_are_under_way",
             f"{RESULTS}::test_a_slow_call_holds_up_no_other",
-            "tests/engine/test_runs.py::test_gathered_calls_are_under_way_at_the_same_time",
+            "tests/runs/test_runs.py::test_gathered_calls_are_under_way_at_the_same_time",
         ),
     ),
     Entry(
@@ -236,7 +236,7 @@ LEDGER = (
             # Whether an engine is rootless is found out and told.
             "tests/sandbox/container/test_facts.py::test_docker",
             "tests/sandbox/container/test_facts.py::test_docker_options_are_read",
-            "tests/gate/test_calls.py::test_a_server_outside_the_grant_is_refused_by_name",
+            "tests/gate/test_pipeline.py::test_a_server_outside_the_grant_is_refused_by_name",
         ),
     ),
 )

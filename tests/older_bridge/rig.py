@@ -16,8 +16,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult
 
-from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest, RunResult
+from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of

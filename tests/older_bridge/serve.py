@@ -6,7 +6,7 @@ import os
 
 import anyio
 
-from bridge.engine import open_engine
+from bridge.runs import open_engine
 from bridge.server.transports import serve_stdio
 from bridge.settings import Settings, load
 from tests.fakes.backend import FakeBackend

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.engine.program import GRACE_SECONDS
 from bridge.model import RunRequest
+from bridge.runs.program import GRACE_SECONDS
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from tests.fakes.backend import FakeBackend
 from tests.older_bridge.rig import PATIENCE_SECONDS, TESTS, Place, entry, run_on

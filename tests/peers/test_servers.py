@@ -17,8 +17,8 @@ import pytest
 from mcp import Client
 from mcp.types import TextContent
 
-from bridge.engine import open_engine
 from bridge.model import ServerSpec, Source
+from bridge.runs import open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.engine.outcome import failed_run
 from bridge.errors import OverloadedError
 from bridge.model import Artifact, Finding, Isolation, RunResult, Usage
+from bridge.model.outcome import failed_run
 from bridge.render.receipt import bytes_kept_out, receipt
 from bridge.render.structured import structured
 from bridge.render.text import MAX_FINDINGS, NOTHING, compact, finding_lines

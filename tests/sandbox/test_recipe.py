@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.engine.sandboxes import recipe_for
 from bridge.model import Limits
+from bridge.runs.sandboxes import recipe_for
 from bridge.sandbox.limits import limits_for
 from bridge.settings import Settings
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from tests.security.guarantee import Guarantee
 
-COMMANDS_GUARDED = "tests/engine/test_command_guarded.py"
+COMMANDS_GUARDED = "tests/commands/test_command_guarded.py"
 CONSENTS = "tests/discovery/test_consents.py"
 EXPOSED = "tests/discovery/test_exposed.py"
 FIND = "tests/discovery/test_find.py"
-INJECTIONS = "tests/engine/test_injections.py"
-PRIVATE = "tests/test_private.py"
+INJECTIONS = "tests/runs/test_injections.py"
+PRIVATE = "tests/test_private_files.py"
 RUN_FILES = "tests/cli/test_run_files.py"
 START_DIRECTORY = "tests/upstream/test_start_directory.py"
 STATE = "tests/settings/test_state.py"

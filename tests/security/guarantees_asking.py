@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.security.guarantee import Guarantee
 
 APPROVING = "tests/server/test_approving.py"
-ASKED = "tests/engine/test_server_questions.py"
+ASKED = "tests/callers/test_server_questions.py"
 LIVE = "tests/cli/test_live.py"
 OUTPUT = "tests/cli/test_output.py"
 PERSON = "tests/cli/test_person.py"
 QUESTIONS = "tests/gate/test_server_questions.py"
-RUNS = "tests/engine/test_asking.py"
+RUNS = "tests/runs/test_asking.py"
 UNIDENTIFIED = "tests/server/test_unidentified.py"
 
 ASKING_GUARANTEES = (

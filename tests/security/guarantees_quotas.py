@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.security.guarantee import Guarantee
 
 AUDIT_FILES = "tests/gate/audit/test_files.py"
-PLACES = "tests/engine/test_run_places.py"
-QUEUE = "tests/engine/test_run_queue.py"
+PLACES = "tests/runs/test_run_places.py"
+QUEUE = "tests/sandbox/test_run_queue.py"
 REBINDING = "tests/attacks/test_rebinding.py"
 REFUSALS = "tests/gate/audit/test_refusals.py"
 REPEATED = "tests/cli/test_output_logs.py"

@@ -7,7 +7,7 @@ from tests.security.guarantee import Guarantee
 APPROVING = "tests/cli/test_servers_approve.py"
 CONSENTS = "tests/discovery/test_consents.py"
 FORBIDDEN = "tests/discovery/test_forbidden.py"
-PROJECT = "tests/engine/test_project_servers.py"
+PROJECT = "tests/servers/test_project_servers.py"
 
 STARTED_GUARANTEES = (
     Guarantee(

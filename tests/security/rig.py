@@ -22,10 +22,10 @@ from typing import Any, cast
 
 import anyio
 
-from bridge.engine import Engine, open_engine
-from bridge.engine.program import GRACE_SECONDS
 from bridge.errors import BridgeError
 from bridge.model import RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from bridge.runs.program import GRACE_SECONDS
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.choose import choose
 from bridge.sandbox.container.api import THREADS

@@ -27,9 +27,9 @@ import anyio
 import pytest
 
 from bridge.cli.doctor import doctor
-from bridge.engine import open_engine
 from bridge.errors import BridgeError, BrokenIsolationError, EngineNotFoundError, NoSandboxError
 from bridge.model import RunRequest, RunResult
+from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.choose import choose, survey
 from bridge.sandbox.process.backend import BubblewrapBackend

@@ -2,7 +2,7 @@
 
 In bubblewrap; the contract suite has a few of the same on every engine. What is read, and how, is
 the supervisor's affair and does not differ: `tests/guest/test_collecting.py` has every trick, and
-`tests/engine/test_hostile_files.py` a supervisor that is hostile itself.
+`tests/runs/collect/test_hostile_files.py` a supervisor that is hostile itself.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ import sys
 
 import anyio
 
-from bridge.engine import open_engine
 from bridge.model import RunRequest
+from bridge.runs import open_engine
 from bridge.settings import load
 from tests.engine_rig import ListFinder, workshop
 

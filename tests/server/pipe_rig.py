@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.stdio import StdinMessages, StdoutMessages
 from bridge.server.transports import STDIO

@@ -13,8 +13,8 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.types import Implementation
 
-from bridge.engine import Engine
 from bridge.errors import LaunchError
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.audit_rig import records

@@ -14,7 +14,7 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, ElicitResult
 
-from bridge.engine import Engine, open_engine
+from bridge.runs import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.server.clients import MAX_ROUNDS
 from bridge.settings import Settings, load

@@ -27,7 +27,7 @@ from mcp.types import (
 )
 from pydantic import TypeAdapter
 
-from bridge.engine import Engine, open_engine
+from bridge.runs import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.asker_rig import asker, call, text_of, value_of

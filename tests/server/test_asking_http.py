@@ -11,7 +11,7 @@ from mcp import Client
 from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.batches import MAX_BATCH, MAX_BATCH_BYTES, MAX_OPEN, VERSION
 from bridge.upstream.framing import MAX_VALUES
 from tests.server.pipe_rig import hello, piped, request

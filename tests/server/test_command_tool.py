@@ -11,10 +11,10 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from bridge.engine import Engine, open_engine
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandResult, Isolation, StageResult, Usage
 from bridge.render.commands import compact_command, structured_command
+from bridge.runs import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.server.command_tool import (
     COMMAND_OUTPUT_SCHEMA,
@@ -24,7 +24,7 @@ from bridge.server.command_tool import (
 )
 from bridge.settings import Settings
 from bridge.settings.commands import parse_commands
-from tests.engine.command_rig import Place, place
+from tests.commands.command_rig import Place, place
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from bridge.engine import Engine
-from bridge.engine.input_files import MAX_BYTES
 from bridge.model import MEBIBYTE
+from bridge.runs import Engine
+from bridge.runs.input_files import MAX_BYTES
 from tests.server.pipe_rig import hello, piped, request
 from tests.server.web_rig import served
 

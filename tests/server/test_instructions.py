@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from bridge.engine import Engine, open_engine
+from bridge.runs import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.catalog.test_docs import CODEX_SHOWS

@@ -18,9 +18,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 
-from bridge.engine import Engine
 from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, RunResult
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.content import MAX_LINKS, cleared_content, to_result
 from bridge.server.notices import MAX_URIS, Notices, NotifyingServer

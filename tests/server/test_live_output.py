@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 from mcp.types import LoggingMessageNotificationParams
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 
 CODE = """

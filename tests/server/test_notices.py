@@ -12,7 +12,7 @@ import pytest
 from mcp import Client
 from mcp.shared.subscriptions import ResourcesListChanged, ToolsListChanged
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.notices import Notices
 from tests.engine_rig import ListFinder, workshop

@@ -13,7 +13,7 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from bridge.engine import open_engine
+from bridge.runs import open_engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.server.content import RECORD_KEY

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from bridge.engine import Engine
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, RunRequest
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.search_tool import (
     MAX_TEXT_CHARS,

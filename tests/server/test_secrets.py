@@ -20,8 +20,8 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.types import ElicitResult, LoggingMessageNotificationParams
 from pydantic import BaseModel
 
-from bridge.engine import Engine
 from bridge.model import Isolation, ServerSpec, Source
+from bridge.runs import Engine
 from bridge.sandbox.backend import ExitReport, LaunchSpec, Sandbox
 from bridge.server.app import build_server
 from bridge.settings import Settings

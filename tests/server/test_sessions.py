@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from tests.engine_rig import ListFinder

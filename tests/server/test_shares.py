@@ -13,7 +13,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of

@@ -11,7 +11,7 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from bridge.engine import Engine, open_engine
+from bridge.runs import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 from mcp import Client
 from mcp.types import ElicitResult
 
-from bridge.engine import Engine, open_engine
+from bridge.runs import Engine, open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.asker_rig import call, text_of, value_of

@@ -11,7 +11,7 @@ import pytest
 from mcp import Client, MCPError
 from mcp.types import EmptyResult
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server import runs as task_runs
 from bridge.server.app import build_server
 from bridge.server.content import RECORD_KEY

@@ -12,8 +12,8 @@ import anyio
 import pytest
 from mcp import Client
 
-from bridge.engine import Engine
 from bridge.errors import UsageError
+from bridge.runs import Engine
 from bridge.server import transports
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http

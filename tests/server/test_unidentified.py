@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from bridge.engine import open_engine
+from bridge.runs import open_engine
 from bridge.settings import Settings, load
 from tests.asker_rig import call, text_of
 from tests.engine_rig import ListFinder

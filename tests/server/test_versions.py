@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from mcp import Client, MCPError
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from tests.server.web_rig import web
 from tests.wire import NEWEST, OLDER, Wire
 

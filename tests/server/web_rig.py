@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import uvicorn
 
-from bridge.engine import Engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.notices import NotifyingServer
 from bridge.server.transports import HttpServer

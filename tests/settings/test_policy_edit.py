@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.atomic_files import turn
 from bridge.errors import SettingsError
 from bridge.model import Json
-from bridge.saving import turn
 from bridge.settings import load
 from bridge.settings.policy import PolicySpec, Rule, parse_policy
 from bridge.settings.policy_edit import NewRule, add_rule, append_policy, toml_value, with_rule

@@ -18,9 +18,9 @@ import anyio
 from anyio.abc import ObjectReceiveStream
 
 from bridge.discovery.find import Discovery
-from bridge.engine import Engine, open_engine
 from bridge.errors import BridgeError
 from bridge.model import RunRequest, ServerSpec, Source
+from bridge.runs import Engine, open_engine
 from bridge.settings import load
 from tests.soak.host import (
     CONNECTIONS,

@@ -16,9 +16,9 @@ import pytest
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
-from bridge.library.memories import Memories, Memory
-from bridge.library.traces import SKILLS, read_by_writers
 from bridge.model import Provenance
+from bridge.skills.memories import Memories, Memory
+from bridge.skills.provenance import SKILLS, read_by_writers
 from bridge.store import Store
 from bridge.store import schema as schema_module
 from bridge.store.store import FILE, VERSION, _read_plainly
@@ -225,7 +225,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
 
 def test_sqlalchemy_is_not_imported_before_something_is_kept(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nimport bridge.cli.main, bridge.engine\n"
+        "import sys\nfrom pathlib import Path\nimport bridge.cli.main, bridge.runs\n"
         "from bridge.store import Store\n"
         f"with Store(Path({str(tmp_path)!r})).reading() as kept:\n"
         "    kept.get('kind', '', 'a')\n"

@@ -16,9 +16,9 @@ from bridge.catalog.entries import ServerEntry, tool_entries
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.survey import Survey
-from bridge.engine import Engine, open_engine
 from bridge.model import Finding, RunRequest, RunResult, ServerSpec, Source, Tool
 from bridge.render.text import compact
+from bridge.runs import Engine, open_engine
 from bridge.settings import load
 from tests.engine_rig import ListFinder
 from tests.wrong_programs.programs import BEFORE, DURING, Wrong

@@ -38,7 +38,7 @@ MAX_OPEN = 50
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
-"""As `bridge.gate.calls` calls these requests."""
+"""As `bridge.gate.pipeline` calls these requests."""
 
 _REQUESTS = {
     "read_resource": (READ_RESOURCE, "uri"),

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import anyio
 
-from bridge.aside import aside, burden
 from bridge.errors import AuditBudgetError, AuditError
 from bridge.gate.approval import Approval
 from bridge.gate.audit.log import AuditLog
@@ -27,6 +26,7 @@ from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
+from bridge.offload import estimated_size, offload
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class RunAudit:
             AuditError: It could not be; the command must not run.
         """
         stages = facts.get("stages")
-        shown = await aside(stages, partial(self._mask, stages, None))
+        shown = await offload(stages, partial(self._mask, stages, None))
         await self.event("command", {**facts, "stages": mask(shown)})
 
     async def ended(self, facts: Mapping[str, Json]) -> None:
@@ -281,11 +281,11 @@ class RunAudit:
         """Return a call's record, and what it takes."""
         if self._log.directory is None:
             return {}, 0
-        if burden(call.arguments, SMALL) <= SMALL:
+        if estimated_size(call.arguments, SMALL) <= SMALL:
             # As nearly all are; they need no thread, and are recorded whole.
             return self._made(kind, number, call, decision, small=True), SMALL
         made = partial(self._made, kind, number, call, decision, small=False)
-        return await aside(call.arguments, lambda: _bounded(made()))
+        return await offload(call.arguments, lambda: _bounded(made()))
 
     def _made(
         self,
@@ -298,7 +298,7 @@ class RunAudit:
     ) -> Record:
         """Return who wanted what, and what was decided."""
         shown: Json = UNREADABLE
-        if small or burden(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
+        if small or estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
             with suppress(RecursionError):
                 shown = self._mask(dict(call.arguments), call.schema)
         facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}

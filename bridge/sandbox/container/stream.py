@@ -26,8 +26,8 @@ import anyio
 import anyio.lowlevel
 import h11
 
+from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
-from bridge.reader import Reader
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.engines import Endpoint
 from bridge.sandbox.container.facts import EngineKind

@@ -15,8 +15,8 @@ from typing import TypeVar
 import anyio
 import anyio.lowlevel
 
+from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
-from bridge.reader import Reader
 
 READ_BYTES = 256 * 1024
 """Most read at once."""

@@ -14,9 +14,9 @@ from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit import run as run_module
 from bridge.gate.audit.reading import Counting, about
 from bridge.gate.audit.run import MAX_KINDS, REFUSAL_BYTES, WHOLE_RECORDS
-from bridge.gate.calls import Gate, Grant
+from bridge.gate.context import GateContext
 from bridge.gate.decision import Decision
-from bridge.gate.oversight import Oversight
+from bridge.gate.pipeline import Gate, Grant
 from bridge.model import Json
 from tests.audit_rig import ALLOWED, a_call, records, whole
 
@@ -144,7 +144,7 @@ async def test_counts_and_receipts_of_a_flood_are_true(tmp_path: Path) -> None:
 
     log = AuditLog(tmp_path)
     run = RunAudit(log, "r1")
-    gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), make, Oversight(audit=run))
+    gate = Gate(Grant(servers=frozenset({"shop"}), calls=100), make, GateContext(audit=run))
     await run.began({})
     await gate.call("shop", "read", {})
     for number in range(150):

@@ -11,17 +11,17 @@ from typing import Any, get_args
 import anyio
 import pytest
 
-from bridge.aside import burden
 from bridge.errors import AuditError, CallDeniedError
 from bridge.gate.approval import Approval
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.audit.records import MAX_RECORD_BYTES, Kind
 from bridge.gate.audit.run import MAX_SEARCHED, UNREADABLE
-from bridge.gate.calls import Gate, Grant
 from bridge.gate.canonical import canonical
+from bridge.gate.context import GateContext
 from bridge.gate.decision import Decision
-from bridge.gate.oversight import Oversight
+from bridge.gate.pipeline import Gate, Grant
 from bridge.model import Json
+from bridge.offload import estimated_size
 from tests.audit_rig import ALLOWED, FakeClock, a_call, kinds, records, whole
 
 
@@ -178,7 +178,7 @@ async def test_a_result_gets_through_though_its_outcome_cannot_be_written(tmp_pa
         log.close()
         return found
 
-    gate = Gate(Grant(servers=None, calls=10), call, Oversight(audit=RunAudit(log, "r1")))
+    gate = Gate(Grant(servers=None, calls=10), call, GateContext(audit=RunAudit(log, "r1")))
     assert await gate.call("shop", "write", {}) == _answer(1)
     shop.breaks = True
     assert await gate.call("shop", "write", {}) == _answer(2)
@@ -204,7 +204,7 @@ async def test_a_refusal_that_cannot_be_recorded_stays_a_refusal(tmp_path: Path)
     directory.chmod(0o777)
     shop = _Shop(directory)
     audit = RunAudit(AuditLog(directory, now=FakeClock()), "r1")
-    gate = Gate(Grant(servers=frozenset(), calls=10), shop.call, Oversight(audit=audit))
+    gate = Gate(Grant(servers=frozenset(), calls=10), shop.call, GateContext(audit=audit))
     with pytest.raises((AuditError, CallDeniedError)):
         await gate.call("shop", "write", {})
     assert shop.calls == 0
@@ -230,7 +230,7 @@ async def test_arguments_too_large_to_be_searched_are_not_recorded(tmp_path: Pat
     searched: list[int] = []
 
     def mask(value: Json, schema: Json) -> Json:
-        searched.append(burden(value))
+        searched.append(estimated_size(value))
         return value
 
     audit = RunAudit(AuditLog(tmp_path / "audit"), "r1", mask=mask)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.engine import Engine, open_engine
 from bridge.model import RunRequest
+from bridge.runs import Engine, open_engine
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, load
 from tests.contract.programs import STANDARD_LIBRARY

@@ -19,9 +19,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.engine import open_engine
 from bridge.errors import EngineNotFoundError
 from bridge.model import MEBIBYTE, Limits, RunRequest
+from bridge.runs import open_engine
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.command import UID, Surroundings
 from bridge.sandbox.process.interpreter import Bind, Interpreter

@@ -13,9 +13,9 @@ from pathlib import Path
 import anyio.to_thread
 import pytest
 
-from bridge.engine import open_engine
 from bridge.errors import SettingsError
 from bridge.model import RunRequest
+from bridge.runs import open_engine
 from bridge.sandbox.process.interpreter import SYSTEM_PYTHON, check_environment, find, read_packages
 from bridge.settings import load
 from tests.engine_rig import ListFinder

@@ -1,0 +1,468 @@
+"""Whoever asked for a run, while it goes on.
+
+Owns what the engine wants of a client (`Client`), and the bounds on what servers may put in front
+of it: how many questions, for how long, how often progress and messages. How a client is reached is
+the server's or the command line's business.
+
+Servers' questions come through `RunCaller.ask`. What the bridge itself has to ask, such as whether
+a call is allowed, goes through `RunCaller.elicit`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any, Protocol, runtime_checkable
+
+import anyio
+from opentelemetry.context import get_current
+
+from bridge.callers.progress import REPORT_SECONDS, ProgressReporter, RunProgress
+from bridge.clock import Clock
+from bridge.errors import CannotAskError
+from bridge.gate.question import read_answer
+from bridge.gate.server_questions import ServerQuestions, may_sample
+from bridge.gate.server_starts import Asker
+from bridge.model import Json
+from bridge.settings.policy import Asking
+from bridge.upstream.asking import ANSWER_SECONDS, Method
+
+logger = logging.getLogger(__name__)
+
+PROGRESS_SECONDS = 2.0
+"""Between progress reports: well inside the 60 s after which clients give up on a silent call."""
+
+MAX_QUESTIONS = 100
+"""Of servers in one run, and as many of the bridge itself, which no server can use up. Whoever
+answers should not be asked for ever."""
+
+MAX_WAIT_SECONDS = 1800.0
+"""For which a run's time may stand still in all; no question is asked after that."""
+
+MAX_LOGS = 50
+LOGS_PER_SECOND = 20.0
+"""Servers' messages passed on in one go, and for how many each second makes room again."""
+
+MAX_LOGS_UNDER_WAY = 16
+"""Messages that the client has not taken yet; what comes meanwhile is left out."""
+
+MAX_TEXT = 500
+MAX_DATA = 4000
+"""Characters of a server's progress, and of its messages."""
+
+_KINDS: Mapping[Method, Asking] = {
+    "elicitation/create": "elicitation",
+    "sampling/createMessage": "sampling",
+}
+
+LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Of messages, the least first."""
+
+
+NOT_IDENTIFIED = (
+    "Nobody can be asked: `serve --http` does not authenticate its callers, and an approval from "
+    "a caller that is not identified does not count. Connect over stdio (`mcp-code-bridge serve`) "
+    "to be asked."
+)
+
+
+class Client(Protocol):
+    """Who asked for a run."""
+
+    @property
+    def identity(self) -> Hashable:
+        """Who it is: equal for requests of one client, and only for them."""
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether it asked to be told how the run gets on."""
+
+    @property
+    def log_level(self) -> str:
+        """The least level of messages that it takes; empty for none."""
+
+    @property
+    def wants_output(self) -> bool:
+        """Whether it wants the program's output as messages, while the run goes on."""
+
+    @property
+    def visits(self) -> bool:
+        """Whether it can send its user to an address."""
+
+    async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+        """Tell it how the run gets on.
+
+        Args:
+            seconds: Always grows.
+            total: What they would be at the end, as far as the program says how far it is.
+        """
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        """Pass on a message."""
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the user.
+
+        Args:
+            params: MCP's `elicitation/create`: mode, message, requestedSchema or url.
+
+        Returns:
+            MCP's ElicitResult: "action" is accept, decline or cancel; "content" the filled form.
+
+        Raises:
+            CannotAskError: This client cannot be asked that.
+        """
+
+    async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the user's model: MCP's `sampling/createMessage`.
+
+        Raises:
+            CannotAskError: This client cannot be asked that.
+        """
+
+
+@runtime_checkable
+class OnLooker(Protocol):
+    """A client that shows all of a program's output itself, as it comes."""
+
+    def follow(self, standing: RunProgress) -> None:
+        """Look, now and again, at how a run gets on that begins here."""
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Take what the program wrote; whoever takes long keeps the program waiting."""
+
+
+Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
+"""Answers a program's calls; see `bridge.rpc.dispatcher`."""
+
+Tell = Callable[[str, Json], Json]
+"""A server and what it says, to what of that may be passed on."""
+
+
+class RunCaller:
+    """A run, as the servers that it calls see it; see `bridge.upstream.asking.Caller`.
+
+    Attributes:
+        secretless: What whoever is asked may be shown.
+        tell: What the client may be told; whoever looks on is not the person who is asked.
+        asking: What servers may ask.
+        offered_logins: Servers that its user was asked to log in to.
+        asker: Who is asked about the servers that it starts; None before it has begun.
+        trace: What OpenTelemetry's context was when it was made.
+    """
+
+    def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
+        """Make one.
+
+        Args:
+            identified: Whether it is known whose answers the client gives. Servers' questions
+                reach any client; the bridge's own are approvals, and only such a client's count.
+        """
+        self._client = client
+        self.identified = identified
+        self._clock = clock
+        self.secretless: Tell = _unchanged
+        self.tell: Tell = _unchanged
+        self.asking = ServerQuestions()
+        self._sampled: set[str] = set()
+        self.offered_logins: set[str] = set()
+        self.asker: Asker | None = None
+        self._questions = 0
+        self._own_questions = 0
+        self._started = anyio.current_time()
+        self._last = 0.0
+        self._reported = float("-inf")
+        self._reporting = False
+        self._asking: list[str] = []
+        self._logs = float(MAX_LOGS)
+        self._logs_at = float("-inf")
+        self._logging = 0
+        self.standing = RunProgress()
+        self.trace = get_current()
+        asked: object = client
+        self._on_looker: OnLooker | None = None
+        # By a name first: to ask a protocol takes as long as all the rest here.
+        if hasattr(asked, "follow") and isinstance(asked, OnLooker):
+            self._on_looker = asked
+
+    @property
+    def client(self) -> Hashable:
+        """Who asked for it; a run that nobody asked for is on its own."""
+        return self if self._client is None else self._client.identity
+
+    @property
+    def clock(self) -> Clock:
+        """Its time."""
+        return self._clock
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether its client listens to that."""
+        return self._client is not None and self._client.wants_progress
+
+    @property
+    def may_visit(self) -> bool:
+        """Whether its user can be sent to an address on the bridge's own behalf."""
+        return self.identified and self._client is not None and self._client.visits
+
+    @property
+    def log_level(self) -> str:
+        """The least level of messages that its client takes."""
+        level = "" if self._client is None else self._client.log_level
+        # Servers are told it, and may refuse calls with any other.
+        return level if level in LEVELS else ""
+
+    async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
+        """Ask the client on behalf of a server.
+
+        Raises:
+            CannotAskError: It cannot be asked, was asked enough, or the policy or a bound forbids.
+        """
+        kind = _KINDS[method]
+        params = self.secretless(server, dict(params))
+        try:
+            answer = await self._ask(server, kind, params)
+        except CannotAskError as error:
+            await self.asking.record(server, kind, params, "refused", error.why)
+            raise
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), suppress(CannotAskError):
+                await self.asking.record(server, kind, params, "withdrawn")
+            raise
+        said = answer.get("action")
+        outcome = said if said in ("accept", "decline", "cancel") else "answered"
+        await self.asking.record(server, kind, params, outcome)
+        return answer
+
+    async def refused(self, server: str, method: Method, why: str) -> None:
+        """Record a question that is not put to the client.
+
+        Raises:
+            CannotAskError: It cannot be recorded.
+        """
+        await self.asking.record(server, _KINDS[method], {}, "refused", why)
+
+    async def _ask(self, server: str, kind: Asking, params: Mapping[str, Json]) -> dict[str, Json]:
+        action = self.asking.decide(server, kind)
+        self._check(server, self._questions)
+        if self._client is None:
+            raise CannotAskError("Nobody can be asked: the run has no client.", server=server)
+        self._questions += 1
+        asked = await self.asking.passed_on(server, kind, params)
+        if action == "ask":
+            await self._insist_allowed(server, params)
+        self._asking.append(server)
+        try:
+            if kind == "elicitation":
+                return dict(await self._client.elicit(asked))
+            return dict(await self._client.sample(asked))
+        finally:
+            self._asking.remove(server)
+
+    async def _insist_allowed(self, server: str, params: Mapping[str, Json]) -> None:
+        """See that a person lets a server ask the model.
+
+        Raises:
+            CannotAskError: They do not, or cannot be asked.
+        """
+        if server in self._sampled:
+            return
+        decision = read_answer(
+            await self.elicit(may_sample(server, params)), ("call", "run"), "call"
+        )
+        if decision not in ("call", "run"):
+            message = "The user was asked whether the model may be asked, and did not allow it."
+            raise CannotAskError(message, server=server)
+        if decision == "run":
+            self._sampled.add(server)
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the user on the bridge's own behalf, such as whether a call is allowed.
+
+        As with servers' questions time stands still, there is a bound on how often, and whoever
+        does not answer in time has cancelled.
+
+        Raises:
+            CannotAskError: The client cannot be asked that, was asked enough, or is not identified.
+        """
+        self._check("", self._own_questions)
+        if self._client is None:
+            raise CannotAskError("Nobody can be asked: the run has no client.")
+        if not self.identified:
+            raise CannotAskError(NOT_IDENTIFIED)
+        self._own_questions += 1
+        params = self.secretless("", dict(params))
+        self._asking.append("a question of the bridge")
+        try:
+            with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
+                return await self._client.elicit(params)
+            return {"action": "cancel"}
+        finally:
+            self._asking.remove("a question of the bridge")
+
+    def _check(self, server: str, asked: int) -> None:
+        if asked >= MAX_QUESTIONS:
+            message = f"This run has asked its client {MAX_QUESTIONS} questions, which is enough."
+            raise CannotAskError(message, server=server)
+        if self._clock.stood >= MAX_WAIT_SECONDS:
+            message = f"This run has waited {MAX_WAIT_SECONDS:g} s for answers, which is enough."
+            raise CannotAskError(message, server=server)
+
+    async def report(
+        self, server: str, tool: str, done: float, total: float | None, message: str
+    ) -> None:
+        """Tell the client how a call gets on, if it was not told of one just now."""
+        now = anyio.current_time()
+        if self._reporting or now - self._reported < REPORT_SECONDS:
+            return
+        self._reported = now
+        self._reporting = True
+        try:
+            told = str(self.tell(server, message))
+            await self._progress(progress_text(server, tool, done, total, told))
+        finally:
+            self._reporting = False
+
+    @cached_property
+    def _following(self) -> ProgressReporter:
+        """What tells the client; made for runs that are followed."""
+        client = self._client
+        return ProgressReporter(
+            self.standing,
+            self._tell_standing,
+            self._log_output if client is not None and client.wants_output else None,
+            PROGRESS_SECONDS,
+        )
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its client shows all of its output itself."""
+        return self._on_looker is not None
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its client hears of it while it goes on."""
+        wants_output = self._client is not None and self._client.wants_output
+        return self.wants_progress or wants_output
+
+    async def say(self, text: str) -> None:
+        """Tell the client what is done for the run before it begins."""
+        if self.wants_progress:
+            await self._progress(text[:MAX_TEXT])
+
+    def queued(self, ahead: int | None) -> None:
+        """Tell the client how many runs are to begin before this one; None once it may begin."""
+        self.standing.queued(ahead)
+        if self.is_followed:
+            self._following.notice()
+
+    async def advance(self, done: float, total: float, message: str) -> None:
+        """Tell the client how far the program says it is; `total` is 0 where it does not know."""
+        self.standing.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
+        if self.is_followed:
+            self._following.notice()
+
+    async def wrote(self, stream: str, data: bytes) -> None:
+        """Tell the client what the program wrote, which holds no secrets any more."""
+        if self._on_looker is not None:
+            self.standing.wrote(data)
+            await self._on_looker.wrote(stream, data)
+        elif self.is_followed:
+            self._following.wrote(stream, data)
+
+    def followed(self, handler: Handler) -> Handler:
+        """Return what answers a program's calls, with its client told of those to tools."""
+        if not self.is_followed and not self.is_shown:
+            return handler
+        return partial(self._answered, handler)
+
+    async def _answered(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
+        if method != "call_tool":
+            return await handler(method, params)
+        with self.standing.calling(f"{params.get('server')}.{params.get('tool')}"):
+            self._following.notice()
+            return await handler(method, params)
+
+    async def tick(self) -> None:
+        """Tell the client now and then how the run gets on."""
+        if self._on_looker is not None:
+            self._on_looker.follow(self.standing)
+        elif self.is_followed:
+            await self._following.run()
+
+    async def conclude(self) -> None:
+        """Tell the client how far a run came that is over."""
+        if self.is_followed and not self.is_shown:
+            await self._following.conclude()
+
+    async def _tell_standing(self) -> None:
+        seconds = anyio.current_time() - self._started
+        text = self.standing.text()
+        if self._asking:
+            text = f"waiting for an answer to {self._asking[0]}"
+        elif not text:
+            text = f"running for {seconds:.0f} s"
+        share = self.standing.share
+        if self.wants_progress:
+            await self._progress(text[:MAX_TEXT], share)
+
+    async def _log_output(self, level: str, source: str, text: str) -> None:
+        if self._client is not None and is_wanted(level, self._client.log_level):
+            await self._client.log(level, source, text)
+
+    async def _progress(self, text: str, share: float | None = None) -> None:
+        if self._client is None:
+            return
+        # The protocol wants each to be greater than the one before.
+        self._last = max(anyio.current_time() - self._started, self._last + 0.001)
+        total = self._last / share if share else None
+        await self._client.progress(self._last, text, total)
+
+    async def log(self, server: str, level: str, name: str, data: Json) -> None:
+        """Pass a server's message on, if the client takes it."""
+        if self._client is None or not is_wanted(level, self._client.log_level):
+            return
+        now = anyio.current_time()
+        self._logs = min(MAX_LOGS, self._logs + (now - self._logs_at) * LOGS_PER_SECOND)
+        self._logs_at = now
+        if self._logs < 1 or self._logging >= MAX_LOGS_UNDER_WAY:
+            logger.debug("server %r says more than is passed on", server)
+            return
+        self._logs -= 1
+        self._logging += 1
+        try:
+            # Cut only afterwards, lest half a secret be left.
+            name, data = str(self.tell(server, name)), self.tell(server, data)
+            source = f"{server}/{name}" if name and name != server else server
+            await self._client.log(level, source[:MAX_TEXT], clipped(data))
+        finally:
+            self._logging -= 1
+
+
+def _unchanged(server: str, value: Json) -> Json:
+    return value
+
+
+def is_wanted(level: str, least: str) -> bool:
+    """Tell whether a message of `level` is at least as grave as `least`."""
+    if level not in LEVELS or least not in LEVELS:
+        return False
+    return LEVELS.index(level) >= LEVELS.index(least)
+
+
+def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
+    """Say in a sentence how a call gets on."""
+    count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
+    text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
+    return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"
+
+
+def clipped(data: Json) -> Json:
+    """Return a message's data, as text if it is long."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    if len(text) <= MAX_DATA:
+        return data
+    return f"{text[:MAX_DATA]}... ({len(text) - MAX_DATA} more characters)"

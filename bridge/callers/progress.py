@@ -1,0 +1,263 @@
+"""How a run is getting on, and what a client hears of that while it goes on, and how often.
+
+Owns what is made of a program's own reports, its calls and its output, as a line for whoever waits.
+All that comes from the program, so that each text has a bound and holds nothing that a terminal
+obeys. Owns the pace, too: output, calls and reports come as often as the program likes, and only
+what stands at the moment of a report is told. Nobody waits for a client to take a report, but for
+the task that makes them.
+
+MCP wants the number of each report to be greater than the one before, which a program's own count
+need not be. So it is the seconds that have passed, and their total is what it would be if the
+program went on as it did: `seconds * total / done`, so that whoever draws a bar draws the program's
+share.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
+
+from bridge.gate.tally import Tally
+from bridge.text import counted, visible
+
+MAX_MESSAGE = 200
+MAX_LINE = 200
+MAX_NAME = 100
+"""Characters of a program's own report, of a line of its output, and of a tool that it calls."""
+
+_LOOK_BACK = 4 * MAX_LINE
+"""Bytes at the end of what was written in which its last line is looked for."""
+
+
+class RunProgress:
+    """What is known of one run.
+
+    Attributes:
+        done, total: How far the program says it is; `total` is 0 where it does not know.
+        message: What it says of it.
+        line: What it wrote last, without the rest.
+        calls, ended: Tool calls that were begun, and those that are over.
+        changes: A number that grows with all of this.
+        tally: What became of its calls; None as long as it has not begun.
+    """
+
+    def __init__(self) -> None:
+        self.done = 0.0
+        self.total = 0.0
+        self.message = ""
+        self.line = ""
+        self.calls = 0
+        self.ended = 0
+        self.changes = 0
+        self.tally: Tally | None = None
+        self._reported = False
+        self._under_way: dict[int, str] = {}
+        self._unended = ""
+        self._ahead: int | None = None
+
+    def queued(self, ahead: int | None) -> None:
+        """Take in how many runs are to begin before this one; None once it may begin."""
+        self._ahead = ahead
+        self.changes += 1
+
+    @property
+    def call(self) -> str:
+        """The call that is under way, of several the one that began last; empty for none."""
+        return next(reversed(self._under_way.values()), "")
+
+    @property
+    def share(self) -> float | None:
+        """How much of the work is done, from 0 to 1; None if the program has not said."""
+        if not self._reported or self.total <= 0:
+            return None
+        return min(max(self.done / self.total, 0.0), 1.0)
+
+    def advance(self, done: float, total: float, message: str) -> None:
+        """Take in what the program says."""
+        self._reported = True
+        self.done, self.total = (
+            float(number) if math.isfinite(number) else 0.0 for number in (done, total)
+        )
+        self.message = told(message, MAX_MESSAGE)
+        self.changes += 1
+
+    def wrote(self, data: bytes) -> None:
+        """Take in what it wrote to stdout."""
+        # Bars are drawn again and again in one line, so that what counts is what came last.
+        recent = self._unended + data[-_LOOK_BACK:].decode("utf-8", "replace")
+        lines = recent.replace("\r", "\n").split("\n")
+        self._unended = lines[-1][-_LOOK_BACK:]
+        last = next((line for line in reversed(lines) if line.strip()), "")
+        if last:
+            self.line = told(last.strip(), MAX_LINE)
+            self.changes += 1
+
+    @contextmanager
+    def calling(self, name: str) -> Iterator[None]:
+        """Have a call under way."""
+        self.calls += 1
+        number = self.calls
+        self._under_way[number] = told(name, MAX_NAME)
+        self.changes += 1
+        try:
+            yield
+        finally:
+            del self._under_way[number]
+            self.ended += 1
+            self.changes += 1
+
+    def text(self) -> str:
+        """Return all of it in a line; empty if nothing is known."""
+        parts = [self.queue_text(), self.own_text(), self.call_text(), self.line]
+        return " · ".join(part for part in parts if part)
+
+    def queue_text(self) -> str:
+        """Return what it waits for before it begins: "waiting: 3 runs ahead of this one"."""
+        if self._ahead is None:
+            return ""
+        if self._ahead == 0:
+            return "waiting: this run is next"
+        return f"waiting: {counted(self._ahead, 'run')} ahead of this one"
+
+    def own_text(self) -> str:
+        """Return what the program says: "3 of 10, loading", or nothing."""
+        if not self._reported:
+            return ""
+        count = f"{self.done:g}" if self.total <= 0 else f"{self.done:g} of {self.total:g}"
+        return f"{count}, {self.message}" if self.message else count
+
+    def call_text(self) -> str:
+        """Return what it waits for: "calling git.log (3 of 10 done)", or nothing."""
+        if not self.call:
+            return ""
+        if self.calls == 1:
+            return f"calling {self.call}"
+        return f"calling {self.call} ({self.ended:,} of {self.calls:,} done)"
+
+
+def told(text: str, most: int) -> str:
+    """Return a text that stays in its line and within its bound."""
+    # Cut first: what is written out has several characters for one.
+    shown = visible(text[: most + 1].replace("\n", " "), keep="")
+    return shown if len(shown) <= most else f"{shown[: most - 1]}…"
+
+
+REPORT_SECONDS = 0.25
+"""Between reports. Nobody reads faster, and what comes sooner is in the next."""
+
+LAST_SECONDS = 1.0
+"""For the last report, behind which the result waits."""
+
+MAX_PIECE = 4000
+"""Characters of output in one log message."""
+
+MAX_LOGGED = 256 * 1024
+"""Characters of output in all such messages of a run; a client puts them into a window."""
+
+_SOURCE = "run_python"
+"""Who says so, in log messages."""
+
+Report = Callable[[], Awaitable[None]]
+Log = Callable[[str, str, str], Awaitable[None]]
+
+
+class LoggedOutput:
+    """Output on its way into log messages: gathered, cut and counted. Pure."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._left_out = 0
+        self._room = MAX_LOGGED
+        self._said_so = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, data: bytes) -> None:
+        """Take in what was written."""
+        if self._said_so:
+            return
+        # The rest of a flood is not even decoded.
+        text = self._decoder.decode(data[: 4 * MAX_PIECE])
+        self._left_out += max(0, len(data) - 4 * MAX_PIECE)
+        room = MAX_PIECE - len(self._text)
+        self._text += text[:room]
+        self._left_out += len(text[room:].encode())
+
+    def take(self) -> str:
+        """Return what is to be told now; empty for nothing."""
+        if self._said_so or not (self._text or self._left_out):
+            return ""
+        text, self._text = self._text[: self._room], ""
+        self._room -= len(text)
+        if self._room <= 0:
+            self._said_so = True
+            return f"{text}\n[… further output is in the result only …]"
+        if self._left_out:
+            text = f"{text}\n[… {self._left_out:,} bytes are in the result only …]\n"
+            self._left_out = 0
+        return text
+
+
+class ProgressReporter:
+    """Tells a client of one run, as long as `run` goes on.
+
+    Args:
+        standing: What is told.
+        report: Reports what stands, or that the run goes on.
+        log: Sends a log message: level, source and text. None if no output is to be logged.
+        idle_seconds: After which it is reported that the run goes on.
+    """
+
+    def __init__(
+        self, standing: RunProgress, report: Report, log: Log | None, idle_seconds: float
+    ) -> None:
+        self._standing = standing
+        self._report = report
+        self._log = log
+        self._idle_seconds = idle_seconds
+        self._logged = {"stdout": LoggedOutput(), "stderr": LoggedOutput()}
+        self._told = 0
+        self._news = anyio.Event()
+
+    def wrote(self, stream: str, data: bytes) -> None:
+        """Take in what the program wrote."""
+        if stream == "stdout":
+            self._standing.wrote(data)
+        if self._log is not None:
+            self._logged[stream].add(data)
+        self.notice()
+
+    def notice(self) -> None:
+        """Say that there is something to tell."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Tell, until cancelled."""
+        while True:
+            # At first, too: most runs are over by then.
+            await anyio.sleep(REPORT_SECONDS)
+            with anyio.move_on_after(self._idle_seconds) as idle:
+                await self._news.wait()
+            self._news = anyio.Event()
+            await self.tell(idle=idle.cancelled_caught)
+
+    async def conclude(self) -> None:
+        """Tell what came last, of a run that is over, to a client that has heard of it before."""
+        if self._told and self._told != self._standing.changes:
+            with anyio.move_on_after(LAST_SECONDS):
+                await self.tell()
+
+    async def tell(self, *, idle: bool = False) -> None:
+        """Tell what there is to tell now."""
+        if idle or self._standing.changes != self._told:
+            self._told = self._standing.changes
+            await self._report()
+        if self._log is not None:
+            for stream, logged in self._logged.items():
+                text = logged.take()
+                if text:
+                    level = "info" if stream == "stdout" else "notice"
+                    await self._log(level, _SOURCE, text)

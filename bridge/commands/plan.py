@@ -1,0 +1,369 @@
+"""A request for `run_command` turned into what backends are to start.
+
+Owns looking at the host's files for it: the paths and executables of a profile, its credentials;
+and the report of `doctor` on profiles, made without running a command. What follows from them is
+decided in `bridge.commands`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from bridge.commands.confine import (
+    WORKSPACE,
+    Bounds,
+    View,
+    check_stages,
+    check_workdir,
+    follow,
+    grants,
+    is_within,
+)
+from bridge.commands.environment import CredentialFile, Environment, credential_files, environment
+from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
+from bridge.gate.redaction import MAX_SECRETS, Redactor
+from bridge.model import CommandRequest, Limits
+from bridge.sandbox.backend import (
+    HOME,
+    Bind,
+    CommandSpec,
+    Executable,
+    HostFile,
+    LaunchSpec,
+    Probe,
+)
+from bridge.sandbox.choose import insist_on_kernel, is_engine
+from bridge.sandbox.process.executables import find_executables
+from bridge.settings import Settings, home, private_places, trusted_places
+from bridge.settings.commands import CommandProfile
+from bridge.settings.directories import refusal
+
+MAX_CREDENTIAL_BYTES = 1024 * 1024
+"""Of one file of credentials; they have a few thousand."""
+
+MAX_CACHED_TOKENS = 20
+"""Files of ~/.aws/sso/cache that are passed on, newest first; one per login."""
+
+TMP_BYTES = Limits.tmp_bytes
+MONITORS = 1
+"""Processes inside that are not the command's: bubblewrap's own, which reaps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request that can be carried out."""
+
+    profile: CommandProfile
+    specs: tuple[LaunchSpec, ...]
+    timeout: float
+    redactor: Redactor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandCheck:
+    """What was found out about one profile, without running a command.
+
+    Attributes:
+        summary: What it runs, where; or what is wrong with it.
+        notes: What is as likely meant as not.
+    """
+
+    name: str
+    ok: bool
+    summary: str
+    remedy: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Planner:
+    """Makes plans; blocks, so it is called in threads.
+
+    What one profile may write, no other may execute.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._environ = settings.environ
+        self._home = home(settings.environ)
+        self._private = private_places(settings)
+        self._trusted = trusted_places(settings)
+        self._executables: dict[str, tuple[Executable, ...]] = {}
+
+    def plan(self, request: CommandRequest, profile: CommandProfile, run_id: str) -> Plan:
+        """Decide all that there is to decide.
+
+        Raises:
+            UsageError: The request is unusable, or the profile is.
+        """
+        timeout = profile.timeout if request.timeout is None else request.timeout
+        if not 1 <= timeout <= profile.max_timeout:
+            raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
+        granted, executables = self._settle(profile)
+        view = View(granted, _readlink)
+        workdir = check_workdir(request.workdir, view.resolve)
+        host = view.host_path(workdir)
+        if host is None or not Path(host).is_dir():
+            message = f"`workdir` {request.workdir!r:.200} is no directory of the workspace."
+            raise InvalidRequestError(message)
+        entries = {entry.rpartition("/")[2]: entry for entry in profile.executables}
+        hosts = {grant.source: grant.inside for grant in granted}
+        bounds = Bounds(
+            names=tuple(entries),
+            roots=(*hosts.values(), "/tmp", "/dev/null"),
+            check_arguments=profile.check_arguments,
+            hosts={**hosts, str(profile.workspace): WORKSPACE},
+        )
+        check_stages(request.stages, bounds, workdir, view.resolve)
+        made, files = self._environment(profile)
+        tools = {tool.name: tool.file for tool in executables}
+        stage = _stage(profile, granted, executables, made)
+        command = _command(profile, executables, files, workdir)
+        specs = tuple(
+            replace(
+                stage,
+                run_id=f"{run_id}-{number}",
+                # In a container the entry itself is what is looked up.
+                argv=words if tools else (entries[words[0]], *words[1:]),
+                command=replace(command, file=tools.get(words[0], "")),
+            )
+            for number, words in enumerate(request.stages)
+        )
+        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=Redactor(made.secrets))
+
+    def check(self, profile: CommandProfile) -> tuple[str, ...]:
+        """See that commands of a profile could be planned; return the variables that are not set.
+
+        Raises:
+            UsageError: They could not.
+        """
+        self._settle(profile)
+        self._environment(profile)
+        return tuple(
+            name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
+        )
+
+    def report(self, profile: CommandProfile, probes: Sequence[Probe]) -> CommandCheck:
+        """Return what `doctor` tells of a profile.
+
+        What is wrong with it is said by those who would say it when a command is run.
+
+        Args:
+            probes: What was found out about backends; none of them is tried here.
+        """
+        try:
+            insist_on_kernel(self._settings, profile)
+            unset = self.check(profile)
+            tried = _insist_on_backend(profile, probes)
+        except BridgeError as error:
+            summary = " ".join(filter(None, (error.message, error.host_detail)))
+            return CommandCheck(name=profile.name, ok=False, summary=summary, remedy=error.remedy)
+        notes = [f"not set, so not passed on: {', '.join(unset)}"] if unset else []
+        where = "bubblewrap"
+        if profile.runtime == "container":
+            where = f"containers of {profile.image}"
+            notes.append("its image and executables are looked up when a command is run")
+        if not tried:
+            left_out = "MCP_BRIDGE_RUNTIME or its order leave it out"
+            notes.append(f"what it runs in was not tried: {left_out}")
+        names = ", ".join(entry.rpartition("/")[2] for entry in profile.executables)
+        summary = f"{names} in {where}, workspace {profile.workspace}"
+        return CommandCheck(name=profile.name, ok=True, summary=summary, notes=tuple(notes))
+
+    def _settle(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
+        """Return what a profile grants and its executables: all there, and out of reach."""
+        granted = self._grants(profile)
+        writers = self._writers(profile, granted)
+        for grant in granted:
+            path, what = grant.source, "a path it grants"
+            if grant.inside == WORKSPACE:
+                path, what = str(profile.workspace), "the workspace"
+            elif not is_within(grant.inside, (WORKSPACE,)):
+                path = grant.inside
+            _insist_fixed(profile, path, writers)
+            there = Path(grant.source)
+            if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
+                message = f"{profile.place}: {what}, {grant.source}, is not there."
+                raise SettingsError(message, remedy="Create it, or change the profile.")
+        return granted, self._find(profile, writers)
+
+    def _grants(self, profile: CommandProfile) -> tuple[Bind, ...]:
+        def judge(path: str, writable: bool) -> str:
+            exposed = self._trusted if writable else ()
+            return refusal(Path(path), home=self._home, private=self._private, exposed=exposed)
+
+        return grants(profile, realpath=_real, refusal=judge)
+
+    def _writers(
+        self, profile: CommandProfile, granted: tuple[Bind, ...]
+    ) -> list[tuple[str, list[str]]]:
+        """Return who may write to what: commands of each profile, and programs."""
+        found = [("the profile", granted)]
+        for other in self._settings.commands.values():
+            if other.name != profile.name:
+                # One that grants what it may not runs nothing.
+                with suppress(SettingsError):
+                    found.append((other.place, self._grants(other)))
+        places = [(name, [each.source for each in all_ if each.writable]) for name, all_ in found]
+        offered = [one.path for one in self._settings.offered_directories if one.writable]
+        return [*places, ("[directories]", offered)]
+
+    def _find(
+        self, profile: CommandProfile, writers: Iterable[tuple[str, list[str]]]
+    ) -> tuple[Executable, ...]:
+        if profile.runtime == "container":
+            return ()
+        found = self._executables.get(profile.name)
+        if found is None:
+            path = self._environ.get("PATH") or os.defpath
+            own_home = str(self._home)
+            found = find_executables(profile.executables, path, home=own_home, place=profile.place)
+            self._executables[profile.name] = found
+        # What runs inside could put something else into their place, for the next bridge to run.
+        for tool in found:
+            ways = [*tool.executes, *(way for _, place in tool.links for way in _way(place))]
+            for name, changeable in writers:
+                if any(is_within(way, changeable) for way in ways):
+                    message = f"{profile.place}: {tool.name} lies where {name} may write."
+                    raise SettingsError(message, remedy="Move one of the two.")
+        return found
+
+    def _environment(
+        self, profile: CommandProfile
+    ) -> tuple[Environment, dict[CredentialFile, bytes]]:
+        """Return a command's environment and the credentials that it has in files."""
+        files = self._credentials(profile)
+        made = environment(profile, self._environ, home=HOME, files=files)
+        if len(made.secrets) > MAX_SECRETS:
+            message = f"{profile.place} has {len(made.secrets):,} secrets, so not all of them can "
+            message += f"be kept out of output; at most {MAX_SECRETS:,} can."
+            remedy = "Pass fewer of them, or smaller files of credentials."
+            raise SettingsError(message, remedy=remedy)
+        return made, files
+
+    def _credentials(self, profile: CommandProfile) -> dict[CredentialFile, bytes]:
+        cache = self._home / ".aws" / "sso" / "cache"
+        cached: list[str] = []
+        if profile.credentials is not None and cache.is_dir():
+            tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
+            cached = [token.name for token in tokens[:MAX_CACHED_TOKENS]]
+        found: dict[CredentialFile, bytes] = {}
+        for file in credential_files(profile, self._environ, str(self._home), cached):
+            try:
+                if not Path(file.path).is_file():
+                    continue
+                with Path(file.path).open("rb") as opened:
+                    data = opened.read(MAX_CREDENTIAL_BYTES + 1)
+            except OSError as error:
+                message = f"{profile.place}: credentials cannot be read."
+                raise SettingsError(message, host_detail=f"{file.path}: {error}.") from error
+            if len(data) > MAX_CREDENTIAL_BYTES:
+                message = f"{profile.place}: a file of credentials is beyond 1 MiB."
+                raise SettingsError(message, host_detail=file.path)
+            found[file] = data
+        return found
+
+
+def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandCheck]:
+    """Return a report on each profile; see `Planner.report`. Blocks, shortly."""
+    planner = Planner(settings)
+    return [planner.report(profile, probes) for profile in settings.commands.values()]
+
+
+def _insist_fixed(
+    profile: CommandProfile, path: str, writers: Iterable[tuple[str, list[str]]]
+) -> None:
+    """See that no command can turn what is granted into a link to something else."""
+    way = _way(path)
+    for name, changeable in writers:
+        for top in changeable:
+            if any(place != top and is_within(place, (top,)) for place in way):
+                message = f"{profile.place}: {path} lies below {top}, where {name} may"
+                message += " write, and could be turned into a link to anything."
+                remedy = "Keep the two apart, or grant the same directory in both."
+                raise SettingsError(message, remedy=remedy)
+
+
+def _insist_on_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
+    """See that what a profile runs in has not failed; return whether it was tried."""
+    if profile.runtime == "container":
+        tried = [probe for probe in probes if is_engine(probe.backend)]
+    else:
+        tried = [probe for probe in probes if probe.backend == "bubblewrap"]
+    if tried and not any(probe.ok for probe in tried):
+        summary = " ".join(f"{probe.backend}: {probe.summary}" for probe in tried)
+        message = f"{profile.place}: nothing can run it. {summary}"
+        raise NoSandboxError(message, remedy=tried[0].remedy)
+    return bool(tried)
+
+
+def _stage(
+    profile: CommandProfile,
+    granted: tuple[Bind, ...],
+    executables: Sequence[Executable],
+    made: Environment,
+) -> LaunchSpec:
+    """Return what all stages of a profile's commands have in common."""
+    places = [place for tool in executables for _, place in tool.links]
+    places += [file for tool in executables for file in tool.executes]
+    path = [*made.variables["PATH"].split(":"), *(str(PurePosixPath(p).parent) for p in places)]
+    memory = profile.memory_bytes
+    return LaunchSpec(
+        run_id="",
+        argv=(),
+        env={**made.variables, "PATH": ":".join(dict.fromkeys(path))},
+        limits=Limits(
+            timeout=profile.max_timeout,
+            memory_bytes=memory,
+            pids=profile.processes + MONITORS,
+            open_files=profile.open_files,
+            tmp_bytes=min(TMP_BYTES, memory // 4),
+            workspace_bytes=min(TMP_BYTES, memory // 4),
+        ),
+        binds=granted,
+    )
+
+
+def _command(
+    profile: CommandProfile,
+    executables: tuple[Executable, ...],
+    files: dict[CredentialFile, bytes],
+    workdir: str,
+) -> CommandSpec:
+    by_files = profile.credentials is not None and profile.credentials.source != "env"
+    return CommandSpec(
+        cwd=workdir,
+        cpu_seconds=profile.cpu_seconds,
+        file_bytes=profile.file_bytes,
+        files=tuple(
+            HostFile(source=file.path, inside=f"{HOME}/{file.below}", data=data)
+            for file, data in files.items()
+        ),
+        # Where the AWS command line caches the roles it assumes.
+        writable=(f"{HOME}/.aws/cli",) if by_files else (),
+        executables=executables,
+        network=profile.network,
+        image=profile.image,
+    )
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except OSError as error:
+        # It changes while it is looked at.
+        raise SettingsError(f"{path} cannot be looked up: {error.strerror}.") from error
+
+
+def _way(path: str) -> list[str]:
+    return follow(path, _readlink)[1]
+
+
+def _readlink(path: str) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,384 @@
+"""`run_command`, from a request to a result.
+
+Owns the composition: which profile, which paths, which environment, which backend, and what the
+outcome is called; and the stages of a pipeline, running side by side with bytes going from one to
+the next under one deadline. Nothing is gathered between stages: one piece is under way from each to
+the next, the rest waits in the kernel's pipes. How command lines are read and judged is
+`bridge.commands`'s, how stages are kept in `bridge.sandbox`'s. There is no way from here to running
+anything without a sandbox.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+
+import anyio
+import anyio.to_thread
+
+from bridge.callers.progress import RunProgress
+from bridge.commands.plan import Plan, Planner
+from bridge.commands.verdict import judge
+from bridge.errors import BridgeError, ChannelClosedError, InvalidRequestError
+from bridge.gate.audit import RunAudit
+from bridge.gate.canonical import canonical, digest
+from bridge.gate.redaction import Redactor
+from bridge.gate.redaction_shapes import could_be_password, mask
+from bridge.model import CommandRequest, CommandResult, Isolation, Json, StageResult, Usage
+from bridge.model.outcome import first_error
+from bridge.sandbox.backend import Backend, ExitReport, Sandbox
+from bridge.sandbox.choose import choose_for, for_profile
+from bridge.sandbox.layers import common
+from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
+from bridge.servers.secrets import of_words
+from bridge.settings import Settings
+from bridge.settings.commands import CommandProfile, Runtime
+from bridge.tasks import background_task
+
+
+class Capture:
+    """Keeps the head and the tail of a stream within `limit` bytes.
+
+    Secrets are taken out first, across the pieces that the stream comes in: neither a piece's end
+    nor the cut in the middle leaves half of one.
+    """
+
+    def __init__(self, limit: int, redactor: Redactor) -> None:
+        self._half = limit // 2
+        self._cleared = redactor.stream()
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._lost = 0
+
+    @property
+    def dropped(self) -> int:
+        """How many bytes are not kept."""
+        return self._lost + max(0, len(self._tail) - self._half)
+
+    def feed(self, data: bytes) -> None:
+        """Take in the next bytes."""
+        self._keep(self._cleared.feed(data))
+
+    def finish(self) -> None:
+        """Take in what waited for more. Idempotent."""
+        self._keep(self._cleared.finish())
+
+    def text(self) -> str:
+        """Return what is kept, with a line about what is not."""
+        if not self.dropped:
+            return bytes(self._head + self._tail).decode("utf-8", "backslashreplace")
+        # A cut may have gone through a character.
+        head = self._head.decode("utf-8", "ignore")
+        tail = self._tail[-self._half :].decode("utf-8", "ignore")
+        return f"{head}\n[... {self.dropped:,} bytes dropped ...]\n{tail}"
+
+    def _keep(self, data: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        excess = len(self._tail) - self._half
+        # At twice the size only, so that each byte is moved once on average.
+        if excess > self._half:
+            del self._tail[:excess]
+            self._lost += excess
+
+
+class Pipeline:
+    """The stages of one command, running side by side; nothing of them is left afterwards.
+
+    Attributes:
+        ends: How each stage ended; None for one that was ended from here.
+        refused: Whether what a stage wrote could not be given to the next.
+        timed_out: Whether the deadline passed.
+        output: The last stage's stdout.
+        errors: Each stage's stderr.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        limit = plan.profile.output_bytes
+        self._plan = plan
+        self._stages: list[Sandbox] = []
+        self.ends: list[ExitReport | None] = [None] * len(plan.specs)
+        self.refused = [False] * len(plan.specs)
+        self.timed_out = False
+        self.isolation: Isolation | None = None
+        self.output = Capture(limit, plan.redactor)
+        self.errors = [Capture(limit, plan.redactor) for _ in plan.specs]
+
+    async def run(self, backend: Backend, stdin: bytes) -> None:
+        """Run all stages to their end or the deadline.
+
+        Raises:
+            SandboxError: A stage could not be started, or was lost.
+        """
+        async with AsyncExitStack() as stack:
+            with anyio.move_on_after(self._plan.timeout) as deadline:
+                for spec, errors in zip(self._plan.specs, self.errors, strict=True):
+                    assert spec.command is not None
+                    heard = replace(spec, command=replace(spec.command, on_error=errors.feed))
+                    self._stages.append(await stack.enter_async_context(backend.launch(heard)))
+                self.isolation = common([stage.isolation for stage in self._stages])
+                try:
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(_feed, self._stages[0], stdin)
+                        for number in range(len(self._stages)):
+                            tasks.start_soon(self._follow, number)
+                except ExceptionGroup as group:
+                    raise first_error(group) from None
+            self.timed_out = deadline.cancelled_caught
+        for capture in (self.output, *self.errors):
+            capture.finish()
+
+    async def _follow(self, number: int) -> None:
+        """Pass on what a stage writes, until its end."""
+        stage, following = self._stages[number], None
+        if number + 1 < len(self._stages):
+            following = self._stages[number + 1]
+        while data := await stage.receive():
+            if following is None:
+                self.output.feed(data)
+            elif not self.refused[number]:
+                try:
+                    await following.send(data)
+                except ChannelClosedError:
+                    self.refused[number] = True
+                    await stage.end_output()
+        if following is not None:
+            following.end_input()
+        self.ends[number] = await stage.wait()
+
+    def truncated(self) -> dict[str, int]:
+        """Return how many bytes were dropped of which stream."""
+        named = {"stdout": self.output, "stderr": self.errors[0]}
+        if len(self.errors) > 1:
+            numbered = enumerate(self.errors, 1)
+            named = {"stdout": self.output}
+            named |= {f"stderr of stage {number}": capture for number, capture in numbered}
+        return {name: capture.dropped for name, capture in named.items() if capture.dropped}
+
+
+async def _feed(stage: Sandbox, data: bytes) -> None:
+    try:
+        await stage.send(data)
+    except ChannelClosedError:
+        return  # it did not want to read all of it
+    stage.end_input()
+
+
+logger = logging.getLogger(__name__)
+
+MAX_STDIN_BYTES = 1024 * 1024
+"""Of the text a call may pass. What is longer belongs in a file of the workspace."""
+
+PROGRESS_SECONDS = 2.0
+"""Between progress reports; clients give up on a call that is silent for a minute."""
+
+Progress = Callable[[float, str], Awaitable[None]]
+OpenBackend = Callable[[Settings, CommandProfile], Awaitable[Backend]]
+
+
+class Commands:
+    """Runs the commands of the configuration's profiles. Leaving closes the backends.
+
+    Args:
+        choose: Opens what a profile's commands run in.
+        audit_of: The records of one command, by its run's id; nothing is recorded without.
+        queue: What gives commands and runs their places; one of their own without.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        choose: OpenBackend = choose_for,
+        *,
+        audit_of: Callable[[str], RunAudit] = lambda run_id: RunAudit(),
+        queue: RunQueue | None = None,
+    ) -> None:
+        self._settings = settings
+        self._audit_of = audit_of
+        self._queue = queue or RunQueue(MOST_RUNS)
+        self._choose = choose
+        # By image as well: one is settled when its backend is opened.
+        self._backends: dict[tuple[Runtime, str], Backend] = {}
+        self._planner = Planner(settings)
+        self._lock = anyio.Lock()
+
+    @property
+    def profiles(self) -> Mapping[str, CommandProfile]:
+        """The profiles there are, by name."""
+        return self._settings.commands
+
+    async def __aenter__(self) -> Commands:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release what the backends hold open. Idempotent."""
+        backends, self._backends = self._backends, {}
+        with anyio.CancelScope(shield=True):
+            for backend in backends.values():
+                await backend.aclose()
+
+    async def run(
+        self,
+        request: CommandRequest,
+        progress: Progress | None = None,
+        *,
+        principal: str = "",
+        client: str = "",
+    ) -> CommandResult:
+        """Run a command or pipeline and say how it went.
+
+        Args:
+            principal, client: Who asks; see `RunRequest`.
+
+        Raises:
+            KeyError: There is no such profile; `parse_command` says which there are.
+            AuditError: Its beginning cannot be recorded.
+            UsageError: The request is unusable, or the profile is.
+            OverloadedError: Too many runs and commands are under way and wait.
+            SandboxError: There is no sandbox, or it was lost.
+        """
+        profile = self.profiles[request.profile]
+        standing = RunProgress()
+        async with AsyncExitStack() as stack:
+            if progress is not None:
+                await stack.enter_async_context(
+                    background_task(partial(_report, progress, standing))
+                )
+            await stack.enter_async_context(self._queue.place(principal, standing.queued))
+            return await self._run(request, profile, principal=principal, client=client)
+
+    async def _run(
+        self, request: CommandRequest, profile: CommandProfile, *, principal: str, client: str
+    ) -> CommandResult:
+        run_id = uuid.uuid4().hex
+        plan = await anyio.to_thread.run_sync(self._planner.plan, request, profile, run_id)
+        stdin = _stdin(request.stdin)
+        backend = await self._backend(profile)
+        names = " | ".join(spec.argv[0] for spec in plan.specs)
+        logger.info("run_command %s: %s (profile %s)", run_id, names, profile.name)
+        started = time.monotonic()
+        pipeline = Pipeline(plan)
+        begun: dict[str, Json] = {
+            "principal": principal,
+            "clientSays": client,
+            "profile": profile.name,
+            "stages": [[plan.redactor.text(word) for word in words] for words in request.stages],
+            "digest": digest(canonical(request.stages).encode("ascii")),
+            "stdinBytes": len(stdin),
+        }
+        audit = self._audit_of(run_id)
+        # Before it runs.
+        await audit.commanded(begun, partial(_masked_options, request))
+        async with audit.until_end() as end:
+            async with backend.in_use():
+                try:
+                    await pipeline.run(backend, stdin)
+                except BridgeError as error:
+                    raise for_profile(error, profile) from error
+            wall = time.monotonic() - started
+            result = _result(run_id, request, plan, pipeline, wall)
+            end(
+                {
+                    "status": result.status,
+                    "reason": result.reason,
+                    "exitCode": result.exit_code,
+                    "wallMs": result.usage.wall_ms,
+                }
+            )
+        logger.info("run_command %s: %s after %.1f s", run_id, result.status, wall)
+        return result
+
+    async def _backend(self, profile: CommandProfile) -> Backend:
+        async with self._lock:
+            key = (profile.runtime, profile.image)
+            if key not in self._backends:
+                self._backends[key] = await self._choose(self._settings, profile)
+            return self._backends[key]
+
+
+def _masked_options(request: CommandRequest, shown: Json) -> Json:
+    """Return the words as they are shown, with a mask where an option names a secret."""
+    return [
+        [
+            _masked_option(hidden, words[max(0, at - 1) : at], word)
+            for at, (word, hidden) in enumerate(zip(words, stage, strict=True))
+        ]
+        for words, stage in zip(request.stages, shown, strict=True)
+    ]
+
+
+def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
+    """Return a word as it is shown, with a mask for its end if that is what an option names."""
+    values = set(of_words([*before, word])) - set(of_words(before))
+    for _, value in sorted(values, key=lambda found: -len(found[1])):
+        if shown.endswith(value) and could_be_password(value):
+            return shown[: len(shown) - len(value)] + mask(value)
+    return shown
+
+
+def _stdin(text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("`stdin` is no valid text.") from None
+    if len(data) > MAX_STDIN_BYTES:
+        message = f"`stdin` has {len(data):,} bytes; at most {MAX_STDIN_BYTES:,} are taken."
+        raise InvalidRequestError(message, remedy="Put it into a file of the workspace.")
+    return data
+
+
+def _result(
+    run_id: str, request: CommandRequest, plan: Plan, pipeline: Pipeline, wall: float
+) -> CommandResult:
+    stages = tuple(
+        StageResult(
+            words=tuple(map(plan.redactor.text, words)),
+            exit_code=None if end is None else end.exit_code,
+            signal=None if end is None else end.signal,
+            oom_killed=end is not None and bool(end.oom_killed),
+            stderr=errors.text(),
+            cut_short=refused,
+        )
+        for words, end, errors, refused in zip(
+            request.stages, pipeline.ends, pipeline.errors, pipeline.refused, strict=True
+        )
+    )
+    verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
+    return CommandResult(
+        run_id=run_id,
+        profile=plan.profile.name,
+        status=verdict.status,
+        reason=verdict.reason,
+        summary=verdict.summary,
+        exit_code=verdict.exit_code,
+        stages=stages,
+        stdout=pipeline.output.text(),
+        error="" if verdict.status == "success" else f"{verdict.summary} {verdict.remedy}".strip(),
+        timeout_seconds=plan.timeout,
+        truncated=pipeline.truncated(),
+        isolation=pipeline.isolation,
+        usage=Usage(wall_ms=round(wall * 1000)),
+    )
+
+
+async def _report(progress: Progress, standing: RunProgress) -> None:
+    started = time.monotonic()
+    while True:
+        await anyio.sleep(PROGRESS_SECONDS)
+        seconds = time.monotonic() - started
+        await progress(seconds, standing.queue_text() or f"running for {seconds:.0f} s")

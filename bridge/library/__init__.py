@@ -1,1 +1,0 @@
-"""What programs keep for later programs: skills and memories, as plain files."""

@@ -1,0 +1,133 @@
+"""Whether a package may be used here. Pure.
+
+What is asked for and what that needs in turn are judged alike: each needs an entry of `allow` that
+has its name and, where the entry says so, its version.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from bridge.errors import PackageRefusedError
+from bridge.packages.requirements import Wanted
+from bridge.settings.dependencies import Allowed
+
+MAX_NAMED = 8
+"""Of the allowed packages, in an error."""
+
+
+def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
+    """Return the entries that have a package's name."""
+    # Names hold none of the other characters that mean something in such a pattern.
+    return tuple(entry for entry in allow if fnmatch.fnmatchcase(name, entry.name))
+
+
+def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str) -> None:
+    """See that what is asked for may be.
+
+    Args:
+        place: Of the settings file, for what to add to it.
+
+    Raises:
+        PackageRefusedError: Something may not; all of that is named.
+    """
+    missing = [one.name for one in wanted if not entries_for(one.name, allow)]
+    if missing:
+        raise _refused(tuple(dict.fromkeys(missing)), allow, place)
+
+
+def check_resolved(
+    found: Mapping[str, str],
+    needed_by: Mapping[str, str],
+    allow: Sequence[Allowed],
+    place: str,
+) -> None:
+    """See that all that was found may be used.
+
+    Args:
+        found: Name to version.
+        needed_by: Name to that of a package that needs it; of what nobody asked for itself.
+
+    Raises:
+        PackageRefusedError: Something may not; the first is named, and what needs it.
+    """
+    missing = [name for name in found if not entries_for(name, allow)]
+    if missing:
+        name = missing[0]
+        parent = needed_by.get(name, "")
+        about = f"{parent} needs {name}, which" if parent else f"{name}"
+        others = f" Nor {_is(missing[1:])} {_some(missing[1:])}." if missing[1:] else ""
+        message = f"{about} is not allowed here.{others}"
+        raise PackageRefusedError(message, remedy=_line(missing, allow, place))
+    for name, version in found.items():
+        entries = entries_for(name, allow)
+        if not any(_has(entry, version) for entry in entries):
+            texts = ", ".join(entry.text for entry in entries[:MAX_NAMED])
+            parent = needed_by.get(name, "")
+            about = f" (needed by {parent})" if parent else ""
+            message = f"{name} {version}{about} is not allowed here; of it there is {texts}."
+            raise PackageRefusedError(message, remedy=f"Ask for a version within {texts}.")
+
+
+def _has(entry: Allowed, version: str) -> bool:
+    if not entry.versions:
+        return True
+    return SpecifierSet(entry.versions).contains(Version(version), prereleases=True)
+
+
+def constraints(names: Iterable[str], allow: Sequence[Allowed]) -> tuple[str, ...]:
+    """Return the versions that the entries leave, as requirements that ask for nothing.
+
+    Where several entries have a name, any of them will do, which no constraint can say; what is
+    found is then checked afterwards. The same goes for what a pattern has beside the given names.
+    """
+    exact = [entry.name for entry in allow if "*" not in entry.name]
+    found = []
+    for name in sorted({*names, *exact}):
+        entries = entries_for(name, allow)
+        if len(entries) == 1 and entries[0].versions:
+            found.append(f"{name}{entries[0].versions}")
+    return tuple(found)
+
+
+def nothing_allowed(names: Sequence[str], place: str) -> PackageRefusedError:
+    """Return the refusal of packages where the configuration allows none."""
+    listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
+    message = f"No packages can be asked for here, so not {_some(names)} either."
+    remedy = (
+        f"The person who runs the bridge can allow them in {place}: [dependencies] with "
+        f"allow = [{listed}]."
+    )
+    return PackageRefusedError(message, remedy=remedy)
+
+
+def _refused(names: tuple[str, ...], allow: Sequence[Allowed], place: str) -> PackageRefusedError:
+    known = [entry.name for entry in allow]
+    near = [
+        match for name in names for match in difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    ]
+    message = f"{_some(names)} {_is(names)} not allowed here."
+    if near:
+        message += f" Near: {_some(tuple(dict.fromkeys(near)))}."
+    message += f" Allowed: {_some([entry.text for entry in allow])}."
+    return PackageRefusedError(message, remedy=_line(names, allow, place))
+
+
+def _line(names: Sequence[str], allow: Sequence[Allowed], place: str) -> str:
+    listed = ", ".join(f'"{name}"' for name in names[:MAX_NAMED])
+    what = "it" if len(names) == 1 else "them"
+    return f"To allow {what}, add {listed} to `allow` of [dependencies] in {place}."
+
+
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

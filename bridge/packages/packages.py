@@ -1,0 +1,205 @@
+"""Packages for a run: what it asks for, settled before there is a sandbox, and where that has it.
+
+Owns the composition: requirements of the call and of the program's own text, the sandbox's Python,
+and the directory that both come to. How packages are found and kept is `bridge.packages`' business.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from bridge.callers.client import RunCaller
+from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.model import RunRequest
+from bridge.sandbox.backend import Bind
+from bridge.settings import Settings, packages_dir, store_of
+
+if TYPE_CHECKING:
+    from bridge.packages.requirements import Wanted
+    from bridge.packages.resolving import Resolver
+    from bridge.packages.target import Target
+
+logger = logging.getLogger(__name__)
+
+INSIDE = "/packages"
+"""Where a sandbox has them."""
+
+SETTINGS_FILE = "config.toml"
+"""As it is called in errors, which programs may see: not where it is."""
+
+_OPENING = "# /// script"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageSet:
+    """What a run's sandbox has for its packages.
+
+    Attributes:
+        binds: The directory; nothing where no packages are needed.
+        paths: What is joined to where imports look.
+        target: The Python that it is for, as it was known then.
+    """
+
+    binds: tuple[Bind, ...] = ()
+    paths: tuple[str, ...] = ()
+    target: Target | None = None
+
+
+NOTHING = PackageSet()
+
+
+def asks_for_packages(request: RunRequest) -> bool:
+    """Tell whether a run may need packages; most do not, and need not look further."""
+    return bool(request.packages) or _OPENING in request.code
+
+
+def packages_of(request: RunRequest) -> tuple[str, ...]:
+    """Return all that a run asks for, normalised and in order: equal for equal wishes.
+
+    Raises:
+        InvalidRequestError: A requirement or the program's metadata is malformed.
+        PackageRefusedError: Something is not asked for by its name.
+    """
+    if not asks_for_packages(request):
+        return ()
+    return tuple(one.text for one in _wanted(request)[0])
+
+
+def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
+    """Return the requirements, and which Python the program demands."""
+    # Imported when needed: `packaging` takes 15 ms or more, and most bridges are never asked for a
+    # package.
+    from bridge.packages.requirements import Script, parse_requirements, script_metadata
+
+    script = script_metadata(request.code) if _OPENING in request.code else Script()
+    return parse_requirements((*request.packages, *script.dependencies)), script.requires_python
+
+
+class Packages:
+    """Settles what runs ask for. Makes no I/O before one does."""
+
+    def __init__(
+        self, settings: Settings, facts: Callable[[], Awaitable[Mapping[str, Any]]]
+    ) -> None:
+        """Make it.
+
+        Args:
+            facts: Returns what the guest of a sandbox tells, which names its Python.
+        """
+        self._settings = settings
+        self._facts = facts
+        self._directory = packages_dir(settings)
+        self._resolver: Resolver | None = None
+        self._target: Target | None = None
+        self._looking = anyio.Lock()
+
+    async def outfit(self, request: RunRequest, run: RunCaller) -> PackageSet:
+        """Return what a run's sandbox needs, once it is there.
+
+        Raises:
+            InvalidRequestError: A requirement or the program's metadata is malformed.
+            PackageRefusedError: Something may not be used here.
+            PackageUnavailableError: Something could not be had.
+            SandboxError: There is no sandbox to have it for.
+        """
+        if not asks_for_packages(request):
+            return NOTHING
+        wanted, python = _wanted(request)
+        if not wanted and not python:
+            return NOTHING
+        resolver = self._resolver_for(wanted)
+        target = await self._known_target()
+        return await self._outfit(wanted, python, target, resolver, run)
+
+    async def _outfit(
+        self,
+        wanted: tuple[Wanted, ...],
+        python: str,
+        target: Target,
+        resolver: Resolver | None,
+        run: RunCaller,
+    ) -> PackageSet:
+        from bridge.packages.requirements import refused_python
+
+        refusal = refused_python(python, target.version)
+        if refusal is not None:
+            raise refusal
+        if resolver is None:
+            return PackageSet(target=target)
+        tree = await resolver.provide(wanted, target, run.say)
+        if tree is None:
+            return PackageSet(target=target)
+        bind = Bind(source=str(tree), inside=INSIDE, executable=True)
+        return PackageSet(binds=(bind,), paths=(INSIDE,), target=target)
+
+    def _resolver_for(self, wanted: tuple[Wanted, ...]) -> Resolver | None:
+        if not wanted:
+            return None
+        names = tuple(dict.fromkeys(one.name for one in wanted))
+        if not self._settings.packages_allowed:
+            message = f"The profile {self._settings.profile!r} allows no packages."
+            remedy = (
+                "Do without, or run the bridge with another profile; one that extends it may say "
+                "allow_packages = true."
+            )
+            raise PackageRefusedError(message, remedy=remedy)
+        if not self._settings.dependencies.allow:
+            from bridge.packages.allowed import nothing_allowed
+
+            raise nothing_allowed(names, SETTINGS_FILE)
+        if self._resolver is None:
+            from bridge.packages.resolving import Resolver
+
+            self._resolver = Resolver(
+                self._settings.dependencies,
+                self._directory,
+                store_of(self._settings),
+                self._settings.environ,
+                SETTINGS_FILE,
+            )
+        return self._resolver
+
+    async def _known_target(self) -> Target:
+        """Return the sandbox's Python, as the first sandbox that is asked for it tells."""
+        from bridge.packages.target import target_of
+
+        async with self._looking:
+            if self._target is None:
+                self._target = target_of(await self._facts())
+            return self._target
+
+    def check(self, outfit: PackageSet, facts: Mapping[str, Any]) -> None:
+        """See that a sandbox is what its packages are for.
+
+        Args:
+            facts: What its guest tells.
+
+        Raises:
+            PackageUnavailableError: It has no packages, though it was given some; or it has another
+                Python, which is the known one from now on.
+        """
+        if outfit.target is None:
+            return
+        from bridge.packages.target import target_of
+
+        target = target_of(facts)
+        if target != outfit.target:
+            self._target = target
+            message = "The sandbox has another Python than the one that packages were found for."
+            raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
+        binds = facts.get("binds")
+        found = binds.get(INSIDE) if outfit.binds and isinstance(binds, dict) else None
+        if isinstance(found, dict) and found.get("empty") is True:
+            message = "The sandbox does not have the packages that it was given."
+            remedy = (
+                "The engine's machine does not see this one's files: share the directory with it "
+                "(`podman machine init --volume`), or set `cache` of [dependencies] to one that is."
+            )
+            where = f"They are in {self._directory}."
+            raise PackageUnavailableError(message, host_detail=where, remedy=remedy)

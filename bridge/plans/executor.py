@@ -1,0 +1,446 @@
+"""A plan applied: taken once, approved of once, made call by call, and told.
+
+Owns the order of these, what is looked at before each call, what a call under way gets of time when
+its client goes, what became of each, that nothing is made after the first that is not done, and the
+wording of the result. What a plan is, is `bridge.gate.plans`'; whether a call may be made, and its
+record, are the gate's. No sandbox takes part in it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+import anyio
+import anyio.lowlevel
+
+from bridge.callers.client import RunCaller
+from bridge.errors import (
+    ApprovalNeededError,
+    ApprovalRefusedError,
+    BridgeError,
+    InvalidRequestError,
+    RefusedError,
+    UnknownPlanError,
+    UsageError,
+)
+from bridge.gate.approval import Approval
+from bridge.gate.audit.records import approval_fields
+from bridge.gate.outcomes import outcome_after
+from bridge.gate.pins import tool_digest
+from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.plans import Covered, HeldRequest, KeptPlan, Known, resolve
+from bridge.guest.validation import problem
+from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
+from bridge.render.plan import plan_asked
+from bridge.rpc.values import tool_error, wire_value
+from bridge.servers.gatekeeping import GateServices, Watch, accounted
+from bridge.servers.servers import Servers
+
+MAX_QUESTION = 5_500
+"""Characters of the list in a question: clients show little, and what is cut from it there says
+less of what is left out than what was never in it."""
+
+MAX_RANGES = 20
+"""Of numbers in a sentence."""
+
+MAX_ERROR = 1_000
+"""Characters of a call's error in the result's."""
+
+APPLY_SECONDS = 30 * 60.0
+"""After which no further call of a plan is begun. Longer than a program may take, for somebody has
+approved of all of it; one that is under way has its own limit, and is waited for."""
+
+FINISH_SECONDS = 5.0
+"""For the call under way when the client cancels: one that is cut off is of unknown outcome, and
+most have their answer by then."""
+
+MAX_VALUE = 2_000
+"""Characters of JSON shown of what one call returned."""
+
+MAX_VALUES = 16 * 1024
+"""... and of what all did: the first ones, for a plan may have a thousand calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """How long an application may take, and a call that is under way when it is cancelled."""
+
+    apply: float = APPLY_SECONDS
+    finish: float = FINISH_SECONDS
+
+
+StepStatus = Literal["done", "failed", "unknown", "not done"]
+
+
+@dataclass(kw_only=True)
+class Step:
+    """What became of a call.
+
+    Attributes:
+        told: What it returned, or how long that is; nothing if enough was shown of others.
+        error: Why it is not done, if it was begun.
+    """
+
+    request: HeldRequest
+    status: StepStatus = "not done"
+    told: Mapping[str, Json] = field(default_factory=dict)
+    error: str = ""
+    reason: Reason = "exception"
+
+    def failed(
+        self, error: str, reason: Reason = "exception", status: StepStatus = "failed"
+    ) -> None:
+        """Note why it is not done."""
+        self.status, self.error, self.reason = status, error, reason
+
+    def not_made(self, error: BridgeError) -> None:
+        """Note why it did not go out."""
+        reason: Reason = "exception"
+        if isinstance(error, RefusedError):
+            reason = "policy"
+        elif isinstance(error, UsageError):
+            reason = "validation"
+        told = " ".join(part for part in (error.message, error.remedy) if part)
+        self.failed(f"It was not made. {told}", reason)
+
+    def lost(self, error: BridgeError) -> None:
+        """Note that it went out and ended without an answer."""
+        outcome = outcome_after(error)
+        if outcome == "not-sent":
+            self.not_made(error)
+        else:
+            self.failed(error.message, status="failed" if outcome == "refused" else "unknown")
+
+
+class PlanExecutor:
+    """Applies plans."""
+
+    def __init__(
+        self, servers: Servers, gatekeeping: GateServices, times: Times | None = None
+    ) -> None:
+        self._servers = servers
+        self._gatekeeping = gatekeeping
+        self._times = times or Times()
+
+    async def apply(self, request: ApplyRequest, run: RunCaller) -> RunResult:
+        """Make a plan's calls, after a person has approved of exactly those.
+
+        Raises:
+            UnknownPlanError: There is no such plan for this caller; says what became of it.
+            RefusedError: Nobody approved of it, or it cannot be recorded.
+            SettingsError: The policy does not parse.
+        """
+        run_id = uuid.uuid4().hex
+        kept = self._take(request, run_id)
+        begun = False
+        try:
+            watch = self._gatekeeping.watch(run_id, request, run, planned_by=kept.run_id)
+            approval = await self._approved(kept, request, watch, run_id)
+            facts = {**_facts(kept), "approval": approval_fields(approval)}
+            async with watch.recording(request, _servers(kept), facts) as record:
+                begun = True
+                gate = Gate(
+                    Grant(servers=frozenset(_servers(kept)), calls=len(kept.requests)),
+                    self._servers.pool.call_tool,
+                    watch.oversight,
+                )
+                execution = _Execution(kept, gate, watch, approval, self._servers)
+                result = await self._perform(execution, run_id, record)
+            return accounted(result, gate, watch)
+        except ApprovalRefusedError:
+            begun = True
+            why = f"the client was asked at {_moment()}, and did not approve of it"
+            self._gatekeeping.plans.close(kept, why)
+            raise
+        finally:
+            if not begun:
+                # Nobody could be asked, or the question was cut off: nothing was done with it.
+                self._gatekeeping.plans.give_back(kept)
+
+    def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
+        """Take the plan.
+
+        Raises:
+            UnknownPlanError: It is not there; says what became of it.
+        """
+        plans = self._gatekeeping.plans
+        try:
+            return plans.take(request.plan_id, request.owner, run_id=run_id)
+        except UnknownPlanError:
+            if not self._gatekeeping.journals.knows(request.plan_id, request.owner):
+                raise
+            message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
+            remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
+            raise UnknownPlanError(message, remedy=remedy) from None
+
+    async def _approved(
+        self, kept: KeptPlan, request: ApplyRequest, watch: Watch, run_id: str
+    ) -> Approval:
+        """Ask for approval of the plan; that there was none is recorded."""
+        plan = kept.plan
+        if plan.stopped:
+            # In its own words nobody could tell it from what the bridge says.
+            plan = replace(plan, stopped="it looked at the result of a held call")
+        shown, whole = plan_asked(plan, MAX_QUESTION)
+        try:
+            return await watch.oversight.approver.approve_plan(kept.plan, shown, whole)
+        except (ApprovalNeededError, ApprovalRefusedError) as error:
+            facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
+            async with watch.recording(request, _servers(kept), facts) as record:
+                record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
+            raise
+
+    async def _perform(
+        self, execution: _Execution, run_id: str, record: Callable[[RunResult], None]
+    ) -> RunResult:
+        kept, gate = execution.kept, execution.gate
+        started = time.monotonic()
+        cancelled = True
+        try:
+            await execution.perform(self._times)
+            cancelled = False
+        finally:
+            # Also of one that was cancelled: nobody gets the result then, but the audit has it.
+            result = _result(execution, run_id, cancelled=cancelled)
+            usage = Usage(
+                wall_ms=round((time.monotonic() - started) * 1000),
+                tool_calls=gate.calls,
+                tool_result_bytes=gate.result_bytes,
+            )
+            result = replace(result, usage=usage, timeout_seconds=self._times.apply)
+            record(result)
+            self._gatekeeping.plans.close(
+                kept,
+                f"it was applied by the run {run_id}, which ended at {_moment()}: "
+                f"{result.summary.rstrip('.')}",
+            )
+        return result
+
+
+class _Execution:
+    """Makes the calls of one plan. Used once.
+
+    Attributes:
+        steps: What became of each call.
+        late: Whether it was stopped for its time.
+    """
+
+    def __init__(
+        self, kept: KeptPlan, gate: Gate, watch: Watch, approval: Approval, servers: Servers
+    ) -> None:
+        self.kept = kept
+        self.gate = gate
+        self._watch = watch
+        self._approval = approval
+        self._servers = servers
+        # A result is kept for as long as a call to come is made with it.
+        self._known: dict[int, Known] = {}
+        self._awaited = Counter(number for request in kept.requests for number in request.uses)
+        self._room = MAX_VALUES
+        self.steps = [Step(request=request) for request in kept.requests]
+        self.late = False
+
+    async def perform(self, times: Times) -> None:
+        """Make the calls in order, as far as it goes. Cancelled, it stops between two calls."""
+        clock = self._watch.run.clock
+        until = clock.now() + times.apply
+        for step in self.steps:
+            await anyio.lowlevel.checkpoint()
+            if clock.now() >= until:
+                self.late = True
+                return
+            try:
+                arguments = resolve(step.request.call.arguments, self._known)
+                for number in step.request.uses:
+                    self._awaited[number] -= 1
+                    if not self._awaited[number]:
+                        del self._known[number]
+                await self._check(step.request, arguments)
+            except BridgeError as error:
+                step.not_made(error)
+                return
+            await self._make(step, arguments, times.finish)
+            if step.status != "done":
+                return
+
+    async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
+        """See that the tool is what it was, and would take the arguments.
+
+        Raises:
+            BridgeError: It is not, would not, or its server cannot be asked.
+        """
+        call = request.call
+        if self._servers.definition(call.server) != call.server_definition:
+            message = f"{call.server} has another definition now than when the plan was made."
+            raise InvalidRequestError(message, remedy="Look at its tools, and plan again.")
+        # Asks the server again unless that would have said that its tools have changed.
+        await self._servers.load([call.server])
+        tool = self._servers.known.tool(call.server, call.tool)
+        if (tool_digest(tool) if tool is not None else "") != request.digest:
+            message = f"{call} is not the tool any more that it was when the plan was made."
+            raise InvalidRequestError(message, remedy="Look at it, and plan again.")
+        if tool is None:
+            return
+        real = self._watch.oversight.vault.reveal(call.server, dict(arguments))
+        wrong = problem(real, tool.input_schema, tool.input_schema, "arguments")
+        if wrong is not None:
+            # What is wrong may quote what the token stands for.
+            wrong = self._watch.oversight.vault.conceal(wrong)
+            message = f"{call} does not take what the plan has for it by now: {wrong}."
+            raise InvalidRequestError(message)
+
+    async def _make(self, step: Step, arguments: Mapping[str, Json], finish: float) -> None:
+        """Make a call, and write down what became of it before anything can interrupt that."""
+        request, gate = step.request, self.gate
+        covered = Covered(self._approval, request)
+        gate.go_on_under(replace(self._watch.oversight, flow_state=request.flow, approver=covered))
+        before = gate.calls
+        step.failed("It was cut off before its answer came.", "cancelled", "unknown")
+        async with anyio.create_task_group() as tasks:
+            with anyio.CancelScope(shield=True) as shield:
+                tasks.start_soon(_hurry, shield, finish)
+                try:
+                    result = await gate.call(request.call.server, request.call.tool, arguments)
+                except BridgeError as error:
+                    step.lost(error) if gate.calls > before else step.not_made(error)
+                else:
+                    self._take(step, result)
+            tasks.cancel_scope.cancel()
+
+    def _take(self, step: Step, result: Mapping[str, Json]) -> None:
+        error = tool_error(result)
+        if error is not None:
+            step.failed(error)
+            return
+        request = step.request
+        server, tool = request.call.server, request.call.tool
+        shape = wire_value(result, wrapped=self._servers.known.wraps_result(server, tool))
+        self._servers.known.observe(server, tool, shape)
+        if self._awaited[request.number]:
+            self._known[request.number] = Known(call=str(request), shape=shape)
+        size = len(json.dumps(shape, ensure_ascii=False))
+        if size > MAX_VALUE:
+            step.told = {"valueCharacters": size}
+        elif size <= self._room:
+            step.told = {"value": shape["json"] if "json" in shape else dict(shape)}
+            self._room -= size
+        step.status, step.error = "done", ""
+
+    def listed(self) -> list[Json]:
+        """Return every call of the plan with what became of it, and what it returned, cut.
+
+        Calls that follow each other and have the same said of them are one line, with the number of
+        the last as `to`.
+        """
+        lines: list[Json] = []
+        plain: dict[str, Json] = {}
+        for step in self.steps:
+            call = step.request.call
+            line: dict[str, Json] = {
+                "server": call.server,
+                "tool": call.tool,
+                "status": step.status,
+            }
+            more = {**step.told, **({"error": step.error[:MAX_VALUE]} if step.error else {})}
+            if line == plain and not more:
+                lines[-1]["to"] = step.request.number
+                continue
+            lines.append({"number": step.request.number, **line, **more})
+            # Only lines of which no more is to be said stand for several calls.
+            plain = {} if more else line
+        return lines
+
+
+def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
+    """Return what became of a plan, without what it took."""
+    kept, total = execution.kept, len(execution.steps)
+    done = sum(step.status == "done" for step in execution.steps)
+    stopped = next((step for step in execution.steps if step.error), None)
+    summary = f"{done:,} of {total:,} calls done"
+    status: Status = "success"
+    reason: Reason | None = None
+    why = ""
+    if stopped is not None:
+        became = "failed" if stopped.status == "failed" else "may have happened or not"
+        summary = f"{summary}; {stopped.request} {became}"
+        status, reason, why = "error", stopped.reason, stopped.error
+    elif done < total and execution.late:
+        summary = f"{summary}; there was no time for more"
+        status, reason = "timeout", "timeout"
+        why = "The rest was not begun: too much time had passed."
+    elif done < total:
+        summary = f"{summary}; it was cancelled" if cancelled else summary
+        status, reason = "error", "cancelled"
+        why = "The rest was not begun."
+    return RunResult(
+        run_id=run_id,
+        status=status,
+        reason=reason,
+        summary=f"{summary}.",
+        has_result=True,
+        result=execution.listed(),
+        error="" if status == "success" else _error(execution, stopped, why, run_id),
+        servers=_servers(kept),
+    )
+
+
+def _error(execution: _Execution, stopped: Step | None, why: str, run_id: str) -> str:
+    """Return why a plan was stopped, what was done of it, and what to do about the rest."""
+    by_status: dict[StepStatus, list[int]] = {}
+    for step in execution.steps:
+        by_status.setdefault(step.status, []).append(step.request.number)
+    lines = [f"{stopped.request}: {why[:MAX_ERROR]}" if stopped is not None else why]
+    words = {
+        "done": "Done",
+        "failed": "Failed",
+        "unknown": "Unknown, since no answer came: look before anything is repeated",
+        "not done": "Not done",
+    }
+    lines += [
+        f"{words[status]}: {ranges(by_status[status])}." for status in words if status in by_status
+    ]
+    lines.append(
+        "The plan is used up. To do the rest, run the program again with "
+        f'retry_of="{run_id}", which makes no call again that was made here; or plan again.'
+    )
+    return "\n".join(lines)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers that ascend as ranges: "#1 to #3, #5"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1] = [found[-1][0], number]
+        else:
+            found.append([number])
+    shown = [" to ".join(f"#{end}" for end in ends) for ends in found[:MAX_RANGES]]
+    return ", ".join(shown) + (" and others" if len(found) > MAX_RANGES else "")
+
+
+def _servers(kept: KeptPlan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(request.call.server for request in kept.requests))
+
+
+def _facts(kept: KeptPlan) -> dict[str, Json]:
+    return {"calls": len(kept.requests), "plannedBy": kept.run_id}
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+async def _hurry(shield: anyio.CancelScope, seconds: float) -> None:
+    """Wait for somebody to cancel what the shield protects, and give that its last seconds."""
+    try:
+        await anyio.sleep_forever()
+    except anyio.get_cancelled_exc_class():
+        shield.deadline = anyio.current_time() + seconds
+        raise

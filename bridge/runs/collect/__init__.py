@@ -1,0 +1,105 @@
+"""What a program sends besides calls: its output, pictures, files, state, progress.
+
+Owns which part of the engine takes which frame, and what of it all becomes part of the result.
+Whatever comes was made by code that is hostile: each part bounds what it keeps, and none of them
+lets a frame fail the run that it is about.
+"""
+
+from __future__ import annotations
+
+from bridge.artifacts import RunArtifacts
+from bridge.callers.client import RunCaller
+from bridge.guest.wire import File, Output, Progress, Shown, State
+from bridge.model import Limits
+from bridge.rpc.channel import Clear
+from bridge.runs.collect.collected import Left
+from bridge.runs.collect.files import FilesOut
+from bridge.runs.collect.pictures import ShownItems
+from bridge.runs.collect.streams import Streams
+from bridge.sessions.state import StateParts
+
+Taken = Output | Shown | Progress | State | File
+
+
+class Collector:
+    """Takes one run's frames. Used once.
+
+    Attributes:
+        collecting: Whether files have begun to come, which is after the program's end.
+        state: What a session's process made of its state.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        run: RunCaller | None = None,
+        artifacts: RunArtifacts | None = None,
+        clear: Clear | None = None,
+        saves: bool = False,
+    ) -> None:
+        """Make one.
+
+        Args:
+            run: Told how the program gets on.
+            artifacts: Where what it leaves is kept; without it nothing is.
+            clear: Takes secrets out of what is shown or kept.
+            saves: Whether a state was asked for; what comes unasked is not worth its memory.
+        """
+        self._run = run
+        self._saves = saves
+        self._limits = limits
+        self._artifacts = artifacts
+        self._clear = clear
+        # Most runs need one of these, if any; each is made when the first of its frames comes.
+        self._streams: Streams | None = None
+        self._shown: ShownItems | None = None
+        self._files: FilesOut | None = None
+        self.state = StateParts()
+        self.collecting = False
+
+    async def take(self, frame: Taken) -> None:
+        """Take one frame."""
+        limits, artifacts, clear = self._limits, self._artifacts, self._clear
+        match frame:
+            case Output():
+                if self._streams is None:
+                    self._streams = Streams(limits, run=self._run, artifacts=artifacts, clear=clear)
+                await self._streams.take(frame)
+            case Shown():
+                if self._shown is None:
+                    self._shown = ShownItems(limits, artifacts=artifacts, clear=clear)
+                await self._shown.take(frame)
+            case Progress():
+                if self._run is not None:
+                    await self._run.advance(frame.done, frame.total, frame.message)
+            case State():
+                if self._saves:
+                    self.state.take(frame)
+            case File():
+                self.collecting = True
+                if self._files is None:
+                    self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
+                await self._files.take(frame)
+
+    async def finish(self) -> Left:
+        """Return what is left when no frame comes any more. Nothing is open afterwards."""
+        left = Left()
+        for part in (self._streams, self._shown, self._files):
+            if part is not None:
+                left = left.together(await part.finish())
+        return left
+
+    def give_up_files(self) -> None:
+        """Wait for no more files: reading them took too long."""
+        if self._files is not None:
+            self._files.give_up()
+
+    def discard(self) -> None:
+        """Let go of what was begun, when nobody asks for what is left."""
+        for part in (self._streams, self._shown, self._files):
+            if part is not None:
+                part.discard()
+
+
+__all__ = ["Intake", "Left"]

@@ -1,0 +1,218 @@
+"""The files that a program left, put together from their parts and kept.
+
+Owns what is believed of `File` frames, which is nothing: names, order, sizes and number are checked
+here, and what is kept of a file (size, type, digest) is told from the bytes that came. Whatever is
+wrong costs its file alone, and is told of.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+from dataclasses import dataclass
+
+import anyio.to_thread
+
+from bridge.artifacts import ArtifactWriter, RunArtifacts
+from bridge.errors import ArtifactStoreError
+from bridge.guest.wire import File
+from bridge.model import Artifact, Limits, Loss
+from bridge.rpc.channel import Clear, ClearStream
+from bridge.runs.collect.collected import Left
+from bridge.runs.file_names import name_problem, quoted
+
+MAX_PART_BYTES = 1024 * 1024
+"""Of one frame; a supervisor sends a quarter of it."""
+
+MAX_MISSING = 20
+"""Told of; the last says how many more there were."""
+
+MAX_PROBLEM = 300
+"""Characters of what a supervisor says of a file."""
+
+OUT = "out"
+"""What the directory is called where something is to be said of it."""
+
+
+@dataclass(kw_only=True)
+class _Open:
+    """A file of which not all parts have come.
+
+    Attributes:
+        clear: What takes secrets out of a text; None for what is none.
+    """
+
+    name: str
+    writer: ArtifactWriter
+    clear: ClearStream | None
+
+    def write(self, data: bytes) -> None:
+        self.writer.write(data if self.clear is None else self.clear.feed(data))
+
+    def end(self) -> None:
+        if self.clear is not None:
+            self.writer.write(self.clear.finish())
+
+
+class FilesOut:
+    """Takes those of one run."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        artifacts: RunArtifacts | None = None,
+        clear: Clear | None = None,
+    ) -> None:
+        self._artifacts = artifacts
+        self._clear = clear
+        self._bytes = limits.out_bytes
+        self._files = limits.out_files
+        self._names: set[str] = set()
+        self._open: _Open | None = None
+        self._skipped = ""
+        self._kept: list[Artifact] = []
+        self._missing: list[Loss] = []
+        self._more = 0
+        self._over = artifacts is None
+
+    async def take(self, frame: File) -> None:
+        """Take one frame."""
+        if self._over:
+            # No more is kept, for a reason that was told.
+            return
+        if frame.problem:
+            if self._open is not None and self._open.name == frame.name:
+                self._drop_open()
+            self._abandon()
+            self._skipped = frame.name
+            self._miss(frame.name, frame.problem)
+        elif self._open is not None and self._open.name == frame.name:
+            await self._go_on(self._open, frame)
+        elif not frame.name or self._skipped != frame.name:
+            self._abandon()
+            await self._begin(frame)
+
+    async def finish(self) -> Left:
+        """Return what there is."""
+        self._abandon()
+        missing = tuple(self._missing)
+        if self._more:
+            text = f"{self._more:,} more could not be kept"
+            missing = (*missing, Loss(name=OUT, why=text))
+        self._over = True
+        return Left(artifacts=tuple(self._kept), missing=missing)
+
+    def give_up(self) -> None:
+        """Wait for no more: what comes took too long."""
+        if not self._over:
+            self._abandon()
+            self._miss("", "reading took too long; the rest was left out")
+            self._over = True
+
+    def discard(self) -> None:
+        """Keep nothing of what was begun."""
+        self._drop_open()
+        self._over = True
+
+    async def _begin(self, frame: File) -> None:
+        """Take the first part of a file."""
+        self._skipped = frame.name
+        problem = name_problem(frame.name)
+        if problem:
+            self._miss(frame.name, f"its name {problem}")
+        elif frame.name in self._names:
+            self._miss(frame.name, "it came twice; the first is kept")
+        elif self._files <= 0:
+            self._miss("", "there are more files than a run may leave")
+            self._over = True
+        else:
+            self._names.add(frame.name)
+            self._files -= 1
+            assert self._artifacts is not None
+            try:
+                name = frame.name if self._clear is None else self._clear.text(frame.name)
+                clear, writer = self._stream(frame), self._artifacts.writer(name)
+                self._open = _Open(name=frame.name, writer=writer, clear=clear)
+            except ArtifactStoreError as error:
+                self._fail(frame.name, error)
+                return
+            await self._go_on(self._open, frame)
+
+    async def _go_on(self, file: _Open, frame: File) -> None:
+        """Take a part of the file that is open."""
+        problem, data = _decoded(frame)
+        self._bytes -= len(data)
+        if not problem and self._bytes < 0:
+            problem = "with it there are more bytes than a run may leave"
+        if problem:
+            self._drop_open()
+            self._skipped = frame.name
+            self._miss(frame.name, problem)
+            return
+        try:
+            file.write(data)
+            if not frame.more:
+                file.end()
+                # In a thread, since it waits for the disk and for other bridges.
+                self._kept.append(await anyio.to_thread.run_sync(file.writer.finish))
+                self._drop_open()
+                self._skipped = ""
+        except ArtifactStoreError as error:
+            self._fail(frame.name, error)
+
+    def _stream(self, frame: File) -> ClearStream | None:
+        """Return what clears a file that begins so; no secret is looked for in pictures."""
+        if self._clear is None or not _is_text(_decoded(frame)[1]):
+            return None
+        return self._clear.stream()
+
+    def _fail(self, name: str, error: ArtifactStoreError) -> None:
+        """Give up a file that cannot be kept."""
+        self._drop_open()
+        self._skipped = name
+        self._miss(name, f"{error.message} {error.remedy}".rstrip())
+
+    def _abandon(self) -> None:
+        """Give up the file that is open because something else came."""
+        if self._open is not None:
+            self._miss(self._open.name, "it did not come whole")
+            self._drop_open()
+
+    def _drop_open(self) -> None:
+        """Close the file that is open, which discards it unless it was finished."""
+        if self._open is not None:
+            file, self._open = self._open, None
+            file.writer.discard()
+
+    def _miss(self, name: str, why: str) -> None:
+        if len(self._missing) >= MAX_MISSING:
+            self._more += 1
+            return
+        name = quoted(name)[1:-1] if name else OUT
+        why = quoted(why[:MAX_PROBLEM])[1:-1]
+        if self._clear is not None:
+            name, why = self._clear.text(name), self._clear.text(why)
+        self._missing.append(Loss(name=name, why=why))
+
+
+def _decoded(frame: File) -> tuple[str, bytes]:
+    """Return what is wrong with a part, or its bytes."""
+    if len(frame.data) > MAX_PART_BYTES * 4 // 3:
+        return "a part of it is too large", b""
+    if frame.more and not frame.data:
+        return "a part of it is empty", b""
+    try:
+        return "", base64.b64decode(frame.data, validate=True)
+    except (binascii.Error, ValueError):
+        return "a part of it is not base64", b""
+
+
+def _is_text(beginning: bytes) -> bool:
+    """Tell whether a file is text, by its first part, whose last character may be cut."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(beginning)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in beginning

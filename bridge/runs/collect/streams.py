@@ -1,0 +1,233 @@
+"""A program's output: what is shown of it, and the whole of it where that is more.
+
+Owns the way of what a program writes: secrets are taken out first, also those that two pieces
+share; whoever follows the run sees the rest at once; what is more than can be shown goes on to be
+kept, piece by piece; and in the end the two streams share what a run's output may cost a model.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+import anyio.lowlevel
+import anyio.to_thread
+
+from bridge.artifacts import ArtifactWriter, RunArtifacts
+from bridge.callers.client import RunCaller
+from bridge.errors import ArtifactQuotaError, ArtifactStoreError
+from bridge.guest.wire import Output
+from bridge.model import Artifact, Limits, Loss
+from bridge.model.kept import ArtifactKind
+from bridge.rpc.channel import Clear
+from bridge.rpc.output import (
+    MAX_LINES,
+    MEMORY_BYTES,
+    OUTPUT_BYTES,
+    OutputBuffer,
+    as_bytes,
+    cut_notice,
+    shares,
+)
+from bridge.runs.collect.collected import Left
+
+logger = logging.getLogger(__name__)
+
+LARGE_PIECE = 64 * 1024
+"""From here on a piece is written in a thread: it is hashed, which takes a millisecond where the
+processor does not know how."""
+
+AT_ONCE_BYTES = 256 * 1024
+"""Searched for secrets before other tasks have their turn: some milliseconds."""
+
+_BYTES_PER_TOKEN = 5
+"""More than any text has by our count, so that all that may be shown is in memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LeftStream:
+    """What is shown of one stream, and where the whole of it is."""
+
+    text: str
+    left_out: int
+    artifact: Artifact | None = None
+    problem: str = ""
+
+
+class _Kept:
+    """One stream on its way to where it is kept. Begins when there is more than fits in memory.
+
+    Attributes:
+        problem: Why it, or the rest of it, is not kept.
+        lost: Bytes that are not.
+    """
+
+    def __init__(self, stream: ArtifactKind, artifacts: RunArtifacts | None) -> None:
+        self._stream: ArtifactKind = stream
+        self._artifacts = artifacts
+        self._writer: ArtifactWriter | None = None
+        self.problem = ""
+        self.lost = 0
+
+    async def write(self, data: bytes) -> None:
+        """Keep more; what cannot be kept is counted."""
+        if self._artifacts is None or self.problem:
+            self.lost += len(data)
+            return
+        try:
+            if self._writer is None:
+                # Its directory may have to be made, on a disk that is slow.
+                begin = partial(self._artifacts.writer, self._stream, "text/plain", self._stream)
+                self._writer = await anyio.to_thread.run_sync(begin)
+            if len(data) < LARGE_PIECE:
+                self._writer.write(data)
+            else:
+                await anyio.to_thread.run_sync(self._writer.write, data)
+        except ArtifactQuotaError as error:
+            # What was written until here stays, and is worth keeping.
+            self._fail(error, data)
+        except ArtifactStoreError as error:
+            self._fail(error, data)
+            self._writer = None
+
+    async def finish(self) -> Artifact | None:
+        """Return what is kept; None if it cannot be."""
+        artifact = None
+        if self._writer is not None:
+            try:
+                artifact = await anyio.to_thread.run_sync(self._writer.finish)
+            except ArtifactStoreError as error:
+                self._fail(error, b"")
+        self.discard()
+        return artifact
+
+    def discard(self) -> None:
+        """Keep nothing that is not finished."""
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+
+    def _fail(self, error: ArtifactStoreError, data: bytes) -> None:
+        logger.warning("%s of a run is not kept: %s", self._stream, error)
+        self.problem = str(error)
+        self.lost += len(data)
+
+
+class _Stream:
+    """One stream of one run."""
+
+    def __init__(
+        self,
+        name: ArtifactKind,
+        limits: Limits,
+        artifacts: RunArtifacts | None,
+        clear: Clear | None,
+    ) -> None:
+        memory = max(MEMORY_BYTES, limits.output_tokens * _BYTES_PER_TOKEN)
+        self.name: ArtifactKind = name
+        self.buffer = OutputBuffer(min(limits.output_bytes, OUTPUT_BYTES), memory)
+        self.kept = _Kept(name, artifacts)
+        self._clear = None if clear is None else clear.stream()
+
+    async def take(self, data: bytes, skipped: int) -> bytes:
+        """Add what was written; return what of it is certain to hold no secret."""
+        told = b""
+        if skipped > 0:
+            # What was held back came before the gap.
+            told = self._rest()
+            await self._add(told, 0)
+        cleared = data if self._clear is None else self._clear.feed(data)
+        await self._add(cleared, skipped)
+        return told + cleared
+
+    async def end(self) -> bytes:
+        """Add what was held back, and return it."""
+        rest = self._rest()
+        await self._add(rest, 0)
+        return rest
+
+    def _rest(self) -> bytes:
+        return b"" if self._clear is None else self._clear.finish()
+
+    async def _add(self, data: bytes, skipped: int) -> None:
+        more = self.buffer.append(data, skipped)
+        if more:
+            await self.kept.write(more)
+
+    async def left(self, most: float) -> _LeftStream:
+        """Return what is shown for so many tokens; the whole is kept if that is less."""
+        ends = self.buffer.shown(most, MAX_LINES // 2)
+        if not ends.is_cut:
+            self.kept.discard()
+            return _LeftStream(text=ends.text(), left_out=ends.left_out)
+        if self.buffer.is_whole:
+            await self.kept.write(self.buffer.start)
+        artifact = await self.kept.finish()
+        lost = self.buffer.dropped + (self.kept.lost if artifact is not None else 0)
+        notice = cut_notice(ends, dropped=lost, kept=artifact is not None)
+        problem = self.kept.problem
+        if artifact is not None and lost and not problem:
+            problem = f"{lost:,} bytes of it: there is more than may be kept of a stream"
+        return _LeftStream(
+            text=ends.text(notice), left_out=ends.left_out, artifact=artifact, problem=problem
+        )
+
+
+class Streams:
+    """Takes both streams of one run."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        run: RunCaller | None = None,
+        artifacts: RunArtifacts | None = None,
+        clear: Clear | None = None,
+    ) -> None:
+        self._run = run
+        self._most = limits.output_tokens
+        if run is not None and run.is_shown:
+            # Whoever asked has all of it, and asked for nothing to be kept.
+            artifacts = None
+        self._stdout = _Stream("stdout", limits, artifacts, clear)
+        self._stderr = _Stream("stderr", limits, artifacts, clear)
+
+    async def take(self, frame: Output) -> None:
+        """Add what was written."""
+        stream = self._stdout if frame.stream == "stdout" else self._stderr
+        data, skipped = as_bytes(frame.text), frame.skipped
+        while len(data) > AT_ONCE_BYTES:
+            await self._tell(stream, await stream.take(data[:AT_ONCE_BYTES], skipped))
+            data, skipped = data[AT_ONCE_BYTES:], 0
+            await anyio.lowlevel.checkpoint()
+        await self._tell(stream, await stream.take(data, skipped))
+
+    async def finish(self) -> Left:
+        """Return what there is."""
+        both = (self._stdout, self._stderr)
+        for stream in both:
+            await self._tell(stream, await stream.end())
+        most = shares([stream.buffer.cost(self._most) for stream in both], self._most)
+        stdout, stderr = [
+            await stream.left(share) for stream, share in zip(both, most, strict=True)
+        ]
+        named = {"stdout": stdout, "stderr": stderr}
+        return Left(
+            stdout=stdout.text,
+            stderr=stderr.text,
+            dropped={name: one.left_out for name, one in named.items() if one.left_out > 0},
+            artifacts=tuple(one.artifact for one in named.values() if one.artifact is not None),
+            missing=tuple(
+                Loss(name=name, why=one.problem) for name, one in named.items() if one.problem
+            ),
+        )
+
+    def discard(self) -> None:
+        """Keep nothing."""
+        self._stdout.kept.discard()
+        self._stderr.kept.discard()
+
+    async def _tell(self, stream: _Stream, data: bytes) -> None:
+        if data and self._run is not None:
+            await self._run.wrote(stream.name, data)

@@ -1,0 +1,349 @@
+"""What a program may ask the host, method by method.
+
+Owns the methods' parameters and answers. Parameters come from the guest and are checked before
+anything acts on them; a mistake in them is answered so that the program's author can mend it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import anyio
+
+from bridge.catalog.docs import Detail
+from bridge.errors import BridgeError
+from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
+from bridge.gate.plans import Held
+from bridge.model import Json
+from bridge.offload import offload
+from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
+from bridge.rpc.values import prompt_value, resource_value, tool_error, wire_value
+from bridge.servers.guide import GuestGuide
+from bridge.servers.servers import Servers
+from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
+
+logger = logging.getLogger(__name__)
+
+READS: Mapping[Kind, str] = {
+    "resources": READ_RESOURCE,
+    "templates": READ_RESOURCE,
+    "prompts": GET_PROMPT,
+}
+"""What rules know the request by that reads what is listed."""
+
+MAX_NAME_CHARS = 1024
+"""Of a tool or a prompt. Names go into records, errors and questions; the protocol recommends 128
+characters at most."""
+
+MAX_QUERY_CHARS = 8_000
+"""Of a query or of a text that is looked for."""
+
+LONGEST: Mapping[str, int] = {
+    **dict.fromkeys(
+        ("server", "tool", "name", "argument", "key", "run_id", "revision"), MAX_NAME_CHARS
+    ),
+    **dict.fromkeys(("query", "find", "description"), MAX_QUERY_CHARS),
+    "uri": MAX_URI_CHARS,
+}
+"""How long what is called so may be, whichever method it is for."""
+
+MAX_SEARCH_RESULTS = 50
+"""More hits than this help nobody find anything."""
+
+
+MAX_COMPLETIONS = 100
+"""Proposals for an argument; the protocol has no more."""
+
+LONG_REMEDY = 120
+"""Characters of a remedy that is told once in a run: a rule to be written, say."""
+
+SAID_BEFORE = "What can be done was said with the first such call of this run."
+
+
+class GuestRequests:
+    """Answers one run's calls.
+
+    Args:
+        more: Returns the methods beside those here, by name. Asked when the first of them is
+            called: what answers them is made for each run, and few programs call one.
+        show: Told the names of the saved skills that a search found, if any, before the program is.
+    """
+
+    def __init__(
+        self,
+        servers: Servers,
+        guide: GuestGuide,
+        gate: Gate,
+        more: Callable[[], Mapping[str, Answer]] = dict,
+        show: Callable[[Sequence[str]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._servers = servers
+        self._redactor = servers.secrets.redactor
+        self._guide = guide
+        self._gate = gate
+        self._more = more
+        self._show = show
+        self._made: Mapping[str, Answer] | None = None
+        self._told: set[str] = set()
+        self._methods: Mapping[str, Answer] = {
+            "call_tool": self._call_tool,
+            "list_servers": self._list_servers,
+            "list_tools": self._list_tools,
+            "query_tool_docs": self._query_tool_docs,
+            "search_tool_docs": self._search_tool_docs,
+            "list_offers": self._list_offers,
+            "read_resource": self._read_resource,
+            "get_prompt": self._get_prompt,
+            "complete": self._complete,
+        }
+
+    async def handle(self, method: str, params: Mapping[str, Json]) -> Json:
+        """Answer one call.
+
+        Raises:
+            CallFailedError: The answer is an error.
+        """
+        self._insist_on_short(params)
+        answer = self._methods.get(method)
+        if answer is None:
+            if self._made is None:
+                self._made = self._more()
+            answer = self._made.get(method)
+        if answer is None:
+            self._gate.admit()
+            raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
+        return await answer(params)
+
+    def _insist_on_short(self, params: Mapping[str, Json]) -> None:
+        """Refuse names that are too long to be any; such a call counts as one that was made."""
+        arguments = params.get("arguments")
+        given = [(key, params.get(key), most) for key, most in LONGEST.items()]
+        if isinstance(arguments, dict):
+            given += [("the name of an argument", name, MAX_NAME_CHARS) for name in arguments]
+        for what, text, most in given:
+            if isinstance(text, str) and len(text) > most:
+                self._gate.admit()
+                message = f"{what} has {len(text):,} characters; the limit is {most:,}."
+                raise CallFailedError(message, kind="usage")
+
+    def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
+        """Return what the program is told of an error; a long remedy once."""
+        if error.remedy in self._told:
+            error.remedy = SAID_BEFORE
+        elif len(error.remedy) > LONG_REMEDY:
+            self._told.add(error.remedy)
+        return as_failed_call(error, server=server, tool=tool)
+
+    async def _call_tool(self, params: Mapping[str, Json]) -> Json:
+        name, tool = _text(params, "server"), _text(params, "tool")
+        arguments = {} if params.get("arguments") is None else params["arguments"]
+        if not isinstance(arguments, dict):
+            message = f"arguments must be a dict, not {type(arguments).__name__}."
+            raise CallFailedError(message, kind="usage", server=name, tool=tool)
+        try:
+            server = self._servers.resolve(name)
+            result = await self._gate.call(server, tool, arguments)
+        except BridgeError as error:
+            raise self._failed(error, server=name, tool=tool) from error
+        if isinstance(result, Held) or params.get("raw") is True:
+            return result
+        error_text = None
+        if result.get("isError") is True:
+            # All of it is searched for secrets before it is cut.
+            error_text = await offload(result, partial(tool_error, result, self._redactor.text))
+        if error_text is not None:
+            data = result.get("structuredContent")
+            raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
+        wrapped = self._servers.known.wraps_result(server, tool)
+        value = await offload(result, partial(wire_value, result, wrapped=wrapped))
+        if not self._gate.has_read_labels:
+            # Field names could carry what was read past the flow rules, into a later run.
+            self._servers.known.observe(server, tool, value)
+        return value
+
+    async def _list_offers(self, params: Mapping[str, Json]) -> Json:
+        kind = _kind(params)
+        if isinstance(params.get("server"), str):
+            server = self._servers.resolve(_text(params, "server"))
+            self._gate.admit(server)
+            return await self._offers(server, kind)
+        named = params.get("servers")
+        listed = named if isinstance(named, list) else []
+        wanted = {name for name in listed if isinstance(name, str)}
+        servers = [name for name in self._servers.names() if name in wanted]
+        for server in servers:
+            self._gate.admit(server)
+        found: dict[str, list[Json]] = {}
+
+        async def ask(server: str) -> None:
+            try:
+                found[server] = await self._offers(server, kind)
+            except BridgeError as error:
+                # As with searching: one server that is down does not hide the others.
+                logger.warning("server %s is left out of a list: %s", server, error)
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                tasks.start_soon(ask, server)
+        return [offer for server in servers for offer in found.get(server, ())]
+
+    async def _offers(self, server: str, kind: Kind) -> list[Json]:
+        ask = partial(self._servers.pool.offers, server, kind)
+        offers = await self._gate.look_over(server, READS[kind], ask)
+        return [{"server": server, **offer} for offer in offers]
+
+    async def _read_resource(self, params: Mapping[str, Json]) -> Json:
+        pool = self._servers.pool
+        asked: dict[str, Json] = {"uri": _text(params, "uri")}
+        if params.get("watch") is True:
+            asked |= {"watch": True, "timeout": _timeout(params)}
+
+        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+            if "watch" in params:
+                seconds = params["timeout"]
+                return await pool.watch_resource(server, params["uri"], timeout=seconds)
+            return await pool.read_resource(server, params["uri"])
+
+        result = await self._obtain(params, READ_RESOURCE, asked, ask, "contents")
+        return await offload(result, partial(resource_value, result))
+
+    async def _obtain(
+        self,
+        params: Mapping[str, Json],
+        method: str,
+        asked: Mapping[str, Json],
+        ask: Callable[[str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+        part: str,
+    ) -> dict[str, Json]:
+        """Make a request through the gate; the rest as for `Gate.obtain`."""
+        name = _text(params, "server")
+        try:
+            server = self._servers.resolve(name)
+            return await self._gate.obtain(server, method, asked, partial(ask, server), part)
+        except BridgeError as error:
+            raise self._failed(error, server=name) from error
+
+    async def _get_prompt(self, params: Mapping[str, Json]) -> Json:
+        name, prompt = _text(params, "server"), _text(params, "name")
+        arguments = params.get("arguments")
+        if not isinstance(arguments, dict) or not all(
+            isinstance(value, str) for value in arguments.values()
+        ):
+            message = "arguments of a prompt must be a dict of texts."
+            raise CallFailedError(message, kind="usage", server=name)
+        pool = self._servers.pool
+
+        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+            return await pool.get_prompt(server, params["name"], params["arguments"])
+
+        asked = {"name": prompt, "arguments": arguments}
+        result = await self._obtain(params, GET_PROMPT, asked, ask, "messages")
+        return await offload(result, partial(prompt_value, result))
+
+    async def _complete(self, params: Mapping[str, Json]) -> Json:
+        """Complete an argument; to rules it is what it is about: reading, or getting a prompt."""
+        name, key = _text(params, "server"), "uri" if params.get("uri") is not None else "name"
+        about, argument, value = _text(params, key), _text(params, "argument"), params.get("value")
+        known = params.get("known")
+        texts = known.values() if isinstance(known, dict) else (None,)
+        if not all(isinstance(e, str) and len(e) <= MAX_QUERY_CHARS for e in (value, *texts)):
+            message = "what is completed, and the other arguments, must be texts of at most "
+            message += f"{MAX_QUERY_CHARS:,} characters."
+            raise CallFailedError(message, kind="usage", server=name)
+        pool = self._servers.pool
+        kind = "ref/resource" if key == "uri" else "ref/prompt"
+        method = READ_RESOURCE if key == "uri" else GET_PROMPT
+
+        async def ask(server: str, params: Mapping[str, Json]) -> dict[str, Json]:
+            wanted: dict[str, Json] = {
+                "ref": {"type": kind, key: params[key]},
+                "argument": {"name": params["argument"], "value": params["value"]},
+            }
+            if params["arguments"]:
+                wanted["context"] = {"arguments": params["arguments"]}
+            return await pool.complete(server, wanted)
+
+        asked = {key: about, "argument": argument, "value": value, "arguments": known}
+        result = await self._obtain(params, method, asked, ask, "completion")
+        completion = result.get("completion")
+        values = completion.get("values") if isinstance(completion, dict) else None
+        listed = values if isinstance(values, list) else []
+        return [each for each in listed[:MAX_COMPLETIONS] if isinstance(each, str)]
+
+    async def _list_servers(self, params: Mapping[str, Json]) -> Json:
+        return list(self._servers.names())
+
+    async def _list_tools(self, params: Mapping[str, Json]) -> Json:
+        server = await self._loaded(_text(params, "server"))
+        return await self._guide.server_docs(server, "full")
+
+    async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
+        server = await self._loaded(_text(params, "server"))
+        detail = _detail(params)
+        if params.get("tool") is None:
+            docs = await self._guide.server_docs(server, detail)
+            if detail == "full":
+                return docs
+            return [{key: each[key] for key in ("signature", "description")} for each in docs]
+        return await self._guide.tool_docs(server, _text(params, "tool"), detail)
+
+    async def _search_tool_docs(self, params: Mapping[str, Json]) -> Json:
+        limit = params.get("limit", 5)
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise CallFailedError("limit must be a whole number of at least 1.", kind="usage")
+        self._gate.admit()
+        names = tuple(name for name in self._servers.names() if self._gate.may_use(name))
+        errors = await self._servers.look_up(names)
+        for name, error in errors.items():
+            logger.warning("server %s is left out of a search: %s", name, error)
+        found: list[dict[str, Any]] = await self._guide.search(
+            _text(params, "query"),
+            min(limit, MAX_SEARCH_RESULTS),
+            _detail(params),
+            skills=self._show is not None,
+        )
+        skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]
+        if self._show is not None:
+            await self._show(skills)
+        return found
+
+    async def _loaded(self, name: str) -> str:
+        server = self._servers.resolve(name)
+        self._gate.admit(server)
+        async with self._gate.hearing(server):
+            await self._servers.load([server])
+        return server
+
+
+def _text(params: Mapping[str, Json], key: str) -> str:
+    value = params.get(key)
+    if not isinstance(value, str) or not value:
+        message = f"{key} must be a string that is not empty, not {type(value).__name__}."
+        raise CallFailedError(message, kind="usage")
+    return value
+
+
+def _timeout(params: Mapping[str, Json]) -> float | None:
+    seconds = params.get("timeout")
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
+        raise CallFailedError("timeout must be a number of seconds.", kind="usage")
+    return float(seconds)
+
+
+def _kind(params: Mapping[str, Json]) -> Kind:
+    kind = params.get("kind")
+    if not isinstance(kind, str) or kind not in LISTS:
+        raise CallFailedError(f"kind must be one of {', '.join(LISTS)}.", kind="usage")
+    return cast("Kind", kind)
+
+
+def _detail(params: Mapping[str, Json]) -> Detail:
+    detail = params.get("detail", "summary")
+    if detail not in ("summary", "full"):
+        raise CallFailedError('detail must be "summary" or "full".', kind="usage")
+    return cast("Detail", detail)

@@ -1,0 +1,180 @@
+"""The files that come with a request: what they are called, how much they are, what a `uri` means.
+
+Owns the bounds, and the few kinds of address that are read for a caller: what the bridge keeps of
+that same caller's runs, and `data:`. Nothing of this machine and nothing of a network is ever
+opened by a name from a request.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import unquote_to_bytes
+
+import anyio.to_thread
+
+from bridge.artifacts import ArtifactStore
+from bridge.errors import InvalidRequestError, UnknownArtifactError
+from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
+from bridge.rpc.channel import as_base64
+from bridge.runs.file_names import name_problem, quoted
+
+MAX_FILES = 100
+
+MAX_BYTES = 32 * MEBIBYTE
+"""Of all files of a run. They travel in one frame of at most 64 MiB, as base64."""
+
+MAX_SESSION_BYTES = 12 * MEBIBYTE
+"""Of all files of a run in a session, whose frame may have to hold the session's state besides."""
+
+MEMORY_SHARE = 16
+"""Of a sandbox's memory the files may be the n-th part: while they are put in place it holds each
+several times over."""
+
+OUT = "out"
+
+KEPT = "bridge://"
+DATA = "data:"
+
+_WORKS = (
+    "Give bridge://artifacts/<id> or bridge://runs/<runId>/stdout from a result, or data:. "
+    "What is on a server, the program can read itself, with runtime.read_resource(server, uri)."
+)
+
+
+def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
+    """Return how much the files of a run may be in all."""
+    most = MAX_SESSION_BYTES if in_session else MAX_BYTES
+    return min(most, limits.workspace_bytes // 2, limits.memory_bytes // MEMORY_SHARE)
+
+
+async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:
+    """Return a request whose files are all there with their content.
+
+    Raises:
+        InvalidRequestError: One cannot be called so, they are too many or too much, or nothing is
+            to be had by a `uri`.
+        ArtifactStoreError: What is kept cannot be read.
+    """
+    if not request.files:
+        return request
+    check_names(request.files)
+    allowed = left = allowed_bytes(limits, in_session=bool(request.session))
+    # What is there first: nothing is read for a request that is refused anyway.
+    for file in request.files:
+        left = _left(file, len(file.data or b""), left, allowed)
+    files = []
+    for file in request.files:
+        if file.data is None:
+            file = await _read(file, request.owner, store, left, allowed)
+            left -= len(file.data or b"")
+        files.append(file)
+    return replace(request, files=tuple(files))
+
+
+def frame_files(files: Sequence[InputFile]) -> list[dict[str, str]]:
+    """Return files as a `Run` frame has them; those without content are left out."""
+    return [
+        {"name": file.name, "data": as_base64(file.data)} for file in files if file.data is not None
+    ]
+
+
+def check_names(files: Sequence[InputFile]) -> None:
+    """See that files can be put beside each other.
+
+    Raises:
+        InvalidRequestError: They cannot; the text names the file, and says why.
+    """
+    if len(files) > MAX_FILES:
+        message = f"There are {len(files):,} files; a run takes {MAX_FILES}."
+        raise InvalidRequestError(message, remedy="Send an archive, and unpack it in the program.")
+    names: set[str] = set()
+    directories: set[str] = set()
+    for file in files:
+        problem = name_problem(file.name)
+        if problem:
+            message = f"The file {quoted(file.name)} cannot be taken: its name {problem}."
+            remedy = 'Names are relative to the working directory, such as "data/sales.csv".'
+            raise InvalidRequestError(message, remedy=remedy)
+        first = file.name.partition("/")[0]
+        if first == OUT:
+            message = f"The file {quoted(file.name)} cannot be taken: out/ is for what comes back."
+            raise InvalidRequestError(message, remedy="Name it without that directory.")
+        if file.name in names:
+            raise InvalidRequestError(f"There are two files named {quoted(file.name)}.")
+        names.add(file.name)
+        parts = file.name.split("/")
+        directories.update("/".join(parts[:end]) for end in range(1, len(parts)))
+    for name in sorted(names & directories):
+        raise InvalidRequestError(f"{quoted(name)} is a file, and also the directory of another.")
+
+
+def _left(file: InputFile, size: int, left: int, allowed: int) -> int:
+    """Return what is left of the bytes that a run may bring, once a file has its part.
+
+    Raises:
+        InvalidRequestError: There is not so much left.
+    """
+    if size <= left:
+        return left - size
+    message = (
+        f"The files are too much: a run takes {allowed:,} bytes in all, and {left:,} of them "
+        f"were left for {quoted(file.name)}, which has {size:,}."
+    )
+    remedy = "Send less; it is a part of MCP_BRIDGE_MEMORY, which the user can raise."
+    if allowed in (MAX_BYTES, MAX_SESSION_BYTES):
+        remedy = "Send less, or have the program fetch the data with tool calls."
+    raise InvalidRequestError(message, remedy=remedy)
+
+
+async def _read(
+    file: InputFile, owner: str, store: ArtifactStore, left: int, allowed: int
+) -> InputFile:
+    """Return a file with what its `uri` stands for, if there is room for that."""
+    scheme = file.uri[: len(KEPT)].lower()
+    if scheme.startswith(DATA):
+        data = _data_of(file)
+        _left(file, len(data), left, allowed)
+        return replace(file, data=data)
+    if scheme != KEPT:
+        message = f"The file {quoted(file.name)} cannot be had from {quoted(file.uri)}."
+        raise InvalidRequestError(message, remedy=_WORKS)
+    _, mark, part = file.uri.partition("?")
+    if mark:
+        message = f"The file {quoted(file.name)} would be a part of something; files come whole."
+        remedy = f"Leave out `?{part:.80}`, and have the program take its part."
+        raise InvalidRequestError(message, remedy=remedy)
+
+    def read() -> InputFile:
+        artifact = store.find(owner, file.uri)
+        _left(file, artifact.size, left, allowed)
+        data, provenance = store.read(owner, artifact.uri), artifact.provenance
+        return replace(file, data=data, uri=artifact.uri, provenance=provenance)
+
+    try:
+        return await anyio.to_thread.run_sync(read)
+    except UnknownArtifactError as error:
+        message = f"The file {quoted(file.name)} cannot be had. {error.message}"
+        raise InvalidRequestError(message, remedy=_WORKS) from None
+
+
+def _data_of(file: InputFile) -> bytes:
+    """Return the content that a `data:` address is."""
+    head, comma, content = file.uri[len(DATA) :].partition(",")
+    if not comma:
+        message = f"The file {quoted(file.name)} has a data: address without a comma."
+        raise InvalidRequestError(message, remedy="It looks so: data:text/plain;base64,aGVsbG8=")
+    try:
+        data = unquote_to_bytes(content)
+    except UnicodeEncodeError:
+        message = f"The file {quoted(file.name)} has a data: address that is no text."
+        raise InvalidRequestError(message, remedy="Give bytes in base64.") from None
+    if not head.lower().rstrip().endswith(";base64"):
+        return data
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        message = f"The file {quoted(file.name)} has a data: address that is not base64."
+        raise InvalidRequestError(message, remedy="Give text as `text`.") from None

@@ -1,0 +1,197 @@
+"""What programs ask of earlier runs' outputs: `read_output`.
+
+Owns the parameters, and what is said where nothing is kept. Only what the caller's own runs left is
+ever found; see `bridge.artifacts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import anyio
+import anyio.to_thread
+
+from bridge.artifacts import ArtifactStore
+from bridge.artifacts.parts import nth_line_end
+from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
+from bridge.gate.provenance import ProvenanceTracker
+from bridge.model import Artifact, Json
+from bridge.rpc.dispatcher import CallFailedError
+from bridge.text import counted
+
+MAX_TEXT_BYTES = 32 * 1024 * 1024
+"""Returned by one call: all of a stream, as more is not kept."""
+
+MAX_FOUND = 10_000
+MAX_FOUND_BYTES = 8 * 1024 * 1024
+"""Lines that a search returns, and of how many bytes."""
+
+MAX_LINE_BYTES = 2 * 1024
+"""Of a line that is found, around what was looked for: a stream may be one line of megabytes."""
+
+MAX_READING = 2
+"""Outputs read at once for one run: each is in memory then."""
+
+MAX_LISTED = 10
+"""Outputs named in an error."""
+
+STREAMS = ("stdout", "stderr")
+
+
+class KeptOutputs:
+    """Answers one run's questions about earlier ones.
+
+    Args:
+        owner: Whose run asks.
+        lasting: Takes note of what the run that wrote it had read.
+    """
+
+    def __init__(self, store: ArtifactStore, owner: str, lasting: ProvenanceTracker) -> None:
+        self._store = store
+        self._owner = owner
+        self._lasting = lasting
+        self._reading = anyio.CapacityLimiter(MAX_READING)
+
+    async def read_output(self, params: Mapping[str, Json]) -> Json:
+        """Return text, or the lines that have a text in them with their numbers.
+
+        Raises:
+            CallFailedError: The parameters are wrong, or there is no such output.
+            AuditError: That it was read cannot be recorded.
+        """
+        run_id, stream = params.get("run_id"), params.get("stream")
+        if not isinstance(run_id, str) or stream not in STREAMS:
+            message = 'read_output(run_id, stream): stream is "stdout" or "stderr".'
+            raise CallFailedError(message, kind="usage")
+        lines, find = params.get("lines"), params.get("find")
+        if lines is not None and not _is_range(lines):
+            message = "lines must be the first and the last line, such as (100, 200)."
+            raise CallFailedError(message, kind="usage")
+        if find is not None and (not isinstance(find, str) or not find):
+            raise CallFailedError("find must be a text that is not empty.", kind="usage")
+        offset = _number(params, "offset", 0)
+        if (lines is not None or find is not None) and (offset or params.get("length") is not None):
+            message = "offset and length are about bytes: leave them out with lines or find."
+            raise CallFailedError(message, kind="usage")
+        length = _number(params, "length", MAX_TEXT_BYTES)
+        limit = min(max(_number(params, "limit", 100), 1), MAX_FOUND)
+
+        def work() -> tuple[Artifact, Json]:
+            artifact, data = self._read(run_id, str(stream), offset, max(length, 0))
+            first, last = (lines[0], lines[1]) if isinstance(lines, list) else (1, None)
+            if isinstance(find, str):
+                return artifact, found_lines(data, find, first, last, limit)
+            wanted = data if lines is None else part(data, first, last)
+            return artifact, wanted.decode("utf-8", "replace")
+
+        try:
+            artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
+        except UnknownArtifactError:
+            raise await self._unknown(run_id, str(stream)) from None
+        await self._lasting.find(artifact.uri, artifact.provenance)
+        return found
+
+    def _read(self, run_id: str, stream: str, offset: int, length: int) -> tuple[Artifact, bytes]:
+        uri = f"bridge://runs/{run_id}/{stream}"
+        try:
+            artifact = self._store.find(self._owner, uri)
+            start = max(0, artifact.size + offset) if offset < 0 else offset
+            length = min(length, MAX_TEXT_BYTES)
+            return artifact, self._store.read(self._owner, uri, start, length)
+        except ArtifactStoreError as error:
+            raise CallFailedError(str(error), kind="internal") from None
+
+    async def _unknown(self, run_id: str, stream: str) -> CallFailedError:
+        """Return what to say of an output that there is not, once what there is counts as read."""
+        try:
+            listed = await anyio.to_thread.run_sync(self._store.listed, self._owner)
+        except BridgeError:
+            listed = ()
+        kept = [one for one in listed if one.kind in STREAMS]
+        if not self._owner:
+            # Callers who cannot be told apart are not told each other's runs, which open outputs.
+            kept = [one for one in kept if one.run_id == run_id]
+        for one in kept:
+            # That a run left an output, and how large it is, is data, too.
+            await self._lasting.learn(one.uri, one.provenance)
+        return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
+
+    def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:
+        """Say what there is instead."""
+        of_run = [one for one in kept if one.run_id == run_id]
+        message = (
+            f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
+            "showed as a whole, and what has expired are not."
+        )
+        if of_run:
+            return f"{message} Of this run there is {', '.join(map(_told, of_run))}."
+        if not kept:
+            return f"{message} No output is kept at all."
+        listed = ", ".join(f"{_told(one)} of {one.run_id}" for one in kept[:MAX_LISTED])
+        more = f" and {len(kept) - MAX_LISTED:,} more" if len(kept) > MAX_LISTED else ""
+        return f"{message} Kept, the newest first: {listed}{more}."
+
+
+def part(data: bytes, first: int, last: int | None) -> bytes:
+    """Return lines of a text, from 1 and with the last. Pure."""
+    start = _line_start(data, 0, first - 1)
+    if last is None:
+        return data[start:]
+    return data[start : _line_start(data, start, max(0, last - first + 1))]
+
+
+def found_lines(
+    data: bytes, text: str, first: int = 1, last: int | None = None, limit: int = 100
+) -> list[Json]:
+    """Return the lines with a text in them: number, and the line or what of it is near. Pure.
+
+    Args:
+        first, last: Where to look.
+    """
+    wanted = text.encode("utf-8", "replace")
+    data = part(data, first, last)
+    found: list[Json] = []
+    number, counted_to, room = first, 0, MAX_FOUND_BYTES
+    at = data.find(wanted)
+    while at >= 0 and len(found) < limit and room > 0:
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", max(at, start))
+        end = len(data) if end < 0 else end
+        number += data.count(b"\n", counted_to, start)
+        counted_to = start
+        # Of a long line a little of what comes before, and more of what follows.
+        start = max(start, min(at - MAX_LINE_BYTES // 4, end - MAX_LINE_BYTES))
+        line = data[start : min(end, start + MAX_LINE_BYTES)]
+        room -= len(line) + 1
+        found.append([number, line.decode("utf-8", "replace")])
+        at = data.find(wanted, end)
+    return found
+
+
+def _line_start(data: bytes, start: int, lines: int) -> int:
+    """Return where so many lines later a line begins."""
+    if lines < 1:
+        return start
+    if data.count(b"\n", start) < lines:
+        return len(data)
+    return nth_line_end(data, lines, start) + 1
+
+
+def _is_range(lines: Json) -> bool:
+    whole = isinstance(lines, list) and all(
+        isinstance(line, int) and not isinstance(line, bool) and line >= 1 for line in lines
+    )
+    return whole and isinstance(lines, list) and len(lines) == 2
+
+
+def _number(params: Mapping[str, Json], name: str, default: int) -> int:
+    value = params.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CallFailedError(f"{name} must be a whole number.", kind="usage")
+    return value
+
+
+def _told(artifact: Artifact) -> str:
+    return f"{artifact.kind} ({counted(artifact.size, 'byte')})"

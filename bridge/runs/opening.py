@@ -1,0 +1,131 @@
+"""An engine on the user's own servers, with everything that it keeps in the state directory.
+
+Owns which parts an engine is put together from, and to whom a login is offered, and how often.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+
+from bridge.callers.client import RunCaller
+from bridge.errors import CannotAskError, LoginFailedError
+from bridge.gate.question import safe_name
+from bridge.gate.result_redaction import clear_logs
+from bridge.model import ServerSpec
+from bridge.runs.engine import Engine
+from bridge.sandbox.backend import Backend
+from bridge.sandbox.choose import choose
+from bridge.servers.consents import consents_of
+from bridge.servers.learned_shapes import LearnedShapes
+from bridge.servers.secrets import Secrets
+from bridge.servers.servers import ConfigFinder, Finder, Servers, context_for
+from bridge.servers.tool_cache import ToolCache
+from bridge.settings import Settings, store_of
+from bridge.upstream.asking import current_caller
+from bridge.upstream.oauth import Logins
+from bridge.upstream.oauth_callback import Callback
+from bridge.upstream.oauth_login import log_in
+from bridge.upstream.pool import Pool
+from bridge.upstream.tokens import TokenStore
+
+logger = logging.getLogger(__name__)
+
+LOGIN_SECONDS = 300.0
+"""For a person to log in once they have agreed to; the run's time stands still meanwhile."""
+
+
+class LoginOffers:
+    """Offers logins to clients that can send their user to an address (URL elicitation)."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+        # Two pages at once, for one server perhaps, would only confuse.
+        self._one_at_a_time = anyio.Lock()
+
+    async def offer(self, spec: ServerSpec) -> bool:
+        """Have the user of the current run log in; return whether they did.
+
+        Each run offers a login to a server once.
+        """
+        run = current_caller()
+        if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:
+            return False
+        run.offered_logins.add(spec.name)
+
+        async def show(url: str, callback: Callback) -> None:
+            host = safe_name(urlsplit(url).hostname or "", listed=False)
+            message = (
+                f"mcp-code-bridge: the server {safe_name(spec.name)} wants you to log in at "
+                f"{host}. The browser comes back to port {callback.port} of the bridge's machine."
+            )
+            answer = await run.elicit({"mode": "url", "message": message, "url": url})
+            if answer.get("action") != "accept":
+                raise LoginFailedError("The user did not want to log in.", server=spec.name)
+
+        try:
+            with run.clock.stop():
+                async with self._one_at_a_time:
+                    await log_in(spec, self._store, show, seconds=LOGIN_SECONDS)
+        except (CannotAskError, LoginFailedError) as error:
+            logger.info("no login to server %r: %s", spec.name, error)
+            return False
+        return True
+
+
+@asynccontextmanager
+async def open_engine(
+    settings: Settings,
+    *,
+    finder: Finder | None = None,
+    choose_backend: Callable[[Settings], Awaitable[Backend]] = choose,
+    cwd: str | None = None,
+    eager: bool = True,
+) -> AsyncIterator[Engine]:
+    """Open an engine on the user's own servers.
+
+    Args:
+        settings: What the user asked for.
+        finder: Finds servers; the clients' configuration files unless given.
+        choose_backend: Finds a backend; the ladder of `bridge.sandbox.choose` unless given.
+        cwd: Where project configurations are looked for; the current directory unless given.
+        eager: Whether to wait until the configuration is read; see `Servers`.
+    """
+    secrets = Secrets(settings.environ)
+    logins = Logins(settings.state_dir / "logins", heard=secrets.login)
+    pool = Pool(
+        (),
+        log_dir=settings.state_dir / "logs",
+        environ=settings.environ,
+        call_timeout=settings.call_timeout,
+        start_timeout=settings.start_timeout,
+        logins=logins,
+        roots=settings.roots,
+        eras=settings.eras,
+    )
+    consents = consents_of(settings)
+    context = context_for(settings, cwd or str(Path.cwd()), sys.platform)
+    where = finder or ConfigFinder(context, consents)
+    store = store_of(settings)
+    servers = Servers(
+        where,
+        pool,
+        ToolCache(store),
+        eager=eager,
+        observed=LearnedShapes(store),
+        secrets=secrets,
+        consents=consents,
+        offer_login=LoginOffers(logins.store).offer,
+    )
+    try:
+        with clear_logs(secrets.redactor):
+            async with Engine(settings, servers, choose_backend) as engine:
+                yield engine
+    finally:
+        store.close()

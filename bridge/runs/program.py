@@ -1,0 +1,311 @@
+"""A program under way in one sandbox.
+
+Owns the loop from the `Run` frame to the end: frames in, calls out, the host's own deadline, and
+the facts from which the verdict is reached.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from bridge.clock import Clock
+from bridge.errors import ChannelClosedError, NotStartedError, SandboxError
+from bridge.guest.wire import (
+    Call,
+    Cancel,
+    Done,
+    Exited,
+    File,
+    GuestFrame,
+    Hello,
+    Output,
+    Progress,
+    Run,
+    Shown,
+    State,
+    Stop,
+    WireError,
+)
+from bridge.guest.wire import Clock as ClockFrame
+from bridge.model import Json, Limits
+from bridge.rpc.channel import Clear
+from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
+from bridge.runs.collect import Collector, Left
+from bridge.runs.guest_session import GuestSession
+from bridge.sandbox.failure import Ending
+
+logger = logging.getLogger(__name__)
+
+_STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
+
+GRACE_SECONDS = 2.0
+"""The guest stops itself at the deadline, which keeps the tail of the output. This much later the
+host stops it, whatever the guest does."""
+
+STALE_SECONDS = 0.1
+"""A sandbox that waited and ends so soon after it was taken, without a word, was dead by then; its
+end had not been noticed yet."""
+
+WIND_UP_SECONDS = 5.0
+"""For replies that are on their way to a session when its run ends. Its process takes them in until
+the next run; one that does not is given up."""
+
+START_SECONDS = 10.0
+"""For a sandbox to take in its program: milliseconds, unless nobody reads. Megabytes of a pipe's
+size at a time, on a machine that is busy, have been seen to take seconds."""
+
+COLLECT_SECONDS = 30.0
+"""For the files that a program left, from the first of them on, whatever its time limit was. The
+guest begins no further one after two thirds of it."""
+
+YIELD_EVERY = 64
+"""Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""
+
+REPORT_SECONDS = 5.0
+"""How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """How a program ended, and what it left."""
+
+    ending: Ending
+    left: Left
+
+
+class Program:
+    """Drives one program from its start to its end. Used once."""
+
+    def __init__(
+        self,
+        session: GuestSession,
+        handler: Handler,
+        limits: Limits,
+        *,
+        intake: Collector | None = None,
+        waited: bool = False,
+        keeps: bool = False,
+        clock: Clock | None = None,
+        clear: Clear | None = None,
+    ) -> None:
+        """Make one.
+
+        Args:
+            intake: What takes all that it sends besides calls.
+            waited: Whether the sandbox may have waited, and died, before it was taken.
+            keeps: Whether the sandbox is a session's, for which there are further programs.
+            clock: What its time is measured by.
+            clear: Takes secrets out of every reply.
+        """
+        self._clear = clear
+        self._waited = waited
+        self._keeps = keeps
+        self._clock = clock or Clock()
+        self._told_running = True
+        self._telling = False
+        self._session = session
+        self._handler = handler
+        self._stopped = False
+        self._limits = limits
+        self._intake = intake or Collector(limits)
+        self._done: Done | None = None
+        self._exited: Exited | None = None
+        self._protocol_error = ""
+        self._lost = ""
+        self._started = 0.0
+        self._heard = False
+        self._limit: anyio.CancelScope | None = None
+
+    async def start(self, frame: Run) -> None:
+        """Send the program in.
+
+        Raises:
+            NotStartedError: The sandbox is gone, or takes nothing.
+        """
+        self._started = self._clock.now()
+        with anyio.move_on_after(START_SECONDS):
+            try:
+                await self._session.channel.send(frame)
+            except ChannelClosedError as error:
+                raise NotStartedError(error.message, remedy=error.remedy) from error
+            return
+        message = f"The sandbox did not take its program in within {START_SECONDS:g} s."
+        raise NotStartedError(message, remedy=_STILL_REMEDY)
+
+    async def finish(self) -> Facts:
+        """Serve the program to its end, be it that the engine broke the stream.
+
+        Raises:
+            NotStartedError: The sandbox was dead when it was taken.
+        """
+        try:
+            return await self._finish()
+        except BaseException:
+            # Half an output that is being kept is nobody's.
+            self._intake.discard()
+            raise
+
+    async def _finish(self) -> Facts:
+        deadline_passed = True
+        seconds = self._limits.timeout + GRACE_SECONDS
+        with self._clock.limit(seconds) as self._limit:
+            async with anyio.create_task_group() as tasks:
+                dispatcher = Dispatcher(
+                    tasks,
+                    self._session.channel.send_bytes,
+                    self._answer,
+                    DispatchLimits(
+                        concurrent=self._limits.concurrent_calls,
+                        reply_bytes=self._limits.frame_bytes,
+                    ),
+                    send_together=self._session.channel.send_together,
+                    clear=self._clear,
+                )
+                with self._clock.watch(lambda _: self._tell_guest(tasks)):
+                    await self._serve(dispatcher)
+                if self._keeps and self._exited is not None and self._exited.kept:
+                    # Half a reply would garble the channel for the programs that follow.
+                    with anyio.move_on_after(WIND_UP_SECONDS):
+                        await dispatcher.wind_up()
+                # Whatever the program left under way has nobody to answer to.
+                tasks.cancel_scope.cancel()
+            deadline_passed = self._ended_late()
+        if deadline_passed and self._intake.collecting:
+            # Of the program itself it is known how it ended, if it said so.
+            self._intake.give_up_files()
+            deadline_passed = self._done is None
+        if self._was_dead():
+            raise NotStartedError("The sandbox was gone before its program began.")
+        return await self._facts(deadline_passed=deadline_passed)
+
+    async def stop(self) -> None:
+        """Have the guest interrupt a session's program, as it does at the deadline."""
+        self._stopped = True
+        try:
+            await self._session.channel.send(Stop())
+        except ChannelClosedError as error:
+            logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
+
+    async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
+        """Do what a program asks for, as long as it has time.
+
+        One that is interrupted has a moment for coming to its end, and not for going on with this.
+        """
+        if self._stopped or self._clock.now() - self._started >= self._limits.timeout:
+            message = "The run's time is over: no call goes out any more."
+            raise CallFailedError(message, kind="timeout")
+        return await self._handler(method, params)
+
+    def _tell_guest(self, tasks: TaskGroup) -> None:
+        """Have the guest's own timer stopped, or started again; ours counts in any case."""
+        if not self._telling:
+            self._telling = True
+            tasks.start_soon(self._send_clock)
+
+    async def _send_clock(self) -> None:
+        try:
+            while self._told_running != self._clock.running:
+                self._told_running = self._clock.running
+                await self._session.channel.send(ClockFrame(running=self._told_running))
+        except ChannelClosedError as error:
+            logger.debug("sandbox %s is not told the time: %s", self._session.sandbox.id, error)
+        finally:
+            self._telling = False
+
+    def _was_dead(self) -> bool:
+        """Tell whether the sandbox ended before or as it was taken, for all that can be seen.
+
+        Should the program have begun in that moment, it has called nothing: it can begin again.
+        """
+        age = self._clock.now() - self._started
+        silent = not self._heard and not self._protocol_error
+        return self._waited and silent and age < STALE_SECONDS
+
+    def _ended_late(self) -> bool:
+        """Tell whether the sandbox ended at the deadline without a last word.
+
+        A guest stops its program then, and says so; but engines can lose what is said at an end
+        while there is input that nobody reads.
+        """
+        silent = self._exited is None and not self._protocol_error and not self._lost
+        return silent and self._clock.now() - self._started >= self._limits.timeout
+
+    async def _serve(self, dispatcher: Dispatcher) -> None:
+        taken = 0
+        while self._exited is None:
+            taken += 1
+            if taken % YIELD_EVERY == 0:
+                await anyio.lowlevel.checkpoint()
+            try:
+                frame = await self._session.channel.receive()
+                if frame is None:
+                    return
+                self._heard = True
+                await self._act(dispatcher, frame)
+            except WireError as error:
+                self._protocol_error = str(error)
+                logger.warning("sandbox %s: %s", self._session.sandbox.id, error)
+                return
+            except ChannelClosedError as error:
+                # What the program had said by then is worth as much as before.
+                self._lost = str(error)
+                logger.warning("sandbox %s was lost: %s", self._session.sandbox.id, error)
+                return
+
+    async def _act(self, dispatcher: Dispatcher, frame: GuestFrame) -> None:
+        match frame:
+            case Call():
+                if self._intake.collecting:
+                    raise WireError("a call after the program's end")
+                await dispatcher.accept(frame, self._session.channel.last_cost)
+            case Cancel():
+                dispatcher.cancel(frame.id)
+            case Output() | Shown() | Progress() | State():
+                await self._intake.take(frame)
+            case File():
+                self._begin_collecting()
+                await self._intake.take(frame)
+            case Done():
+                if self._done is not None:
+                    raise WireError("a second done frame")
+                self._done = frame
+            case Exited():
+                self._exited = frame
+            case Hello():
+                raise WireError("a second hello frame")
+
+    def _begin_collecting(self) -> None:
+        """Give files a time of their own: the program's is over, be it used up or not."""
+        if not self._intake.collecting and self._limit is not None:
+            # No question that is still open makes it stand still.
+            self._clock.let_go(self._limit, COLLECT_SECONDS)
+
+    async def _facts(self, *, deadline_passed: bool) -> Facts:
+        report = None
+        clean = self._exited is not None and self._exited.signal is None
+        if not clean and not deadline_passed:
+            # The engine knows what the guest can no longer tell, such as an out-of-memory kill.
+            with anyio.move_on_after(REPORT_SECONDS):
+                try:
+                    await self._session.sandbox.kill()
+                    report = await self._session.sandbox.wait()
+                except SandboxError as error:
+                    logger.debug("no exit report: %s", error)
+                    if self._exited is None:
+                        self._lost = self._lost or str(error)
+        ending = Ending(
+            done=self._done,
+            exited=self._exited,
+            report=report,
+            deadline_passed=deadline_passed,
+            protocol_error=self._protocol_error,
+            lost=self._lost,
+            diagnostics="" if clean else self._session.sandbox.diagnostics(),
+        )
+        return Facts(ending=ending, left=await self._intake.finish())

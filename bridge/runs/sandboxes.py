@@ -1,0 +1,261 @@
+"""Where runs get their sandbox from.
+
+Owns the backend in use, the sandboxes waiting in it, and the recipe by which two count as alike.
+What is done with a sandbox is the engine's business; how one waits, `bridge.sandbox.pool`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from bridge.errors import LaunchError
+from bridge.model import Limits
+from bridge.runs.guest_session import GuestSession, open_guest, wait_dead
+from bridge.runs.session_guest import SessionGuest, session_guest
+from bridge.sandbox.backend import Backend, Bind, LaunchSpec
+from bridge.sandbox.bundle import BOOTSTRAP_ARGV
+from bridge.sandbox.flavour import remember_flavour
+from bridge.sandbox.limits import limits_for
+from bridge.sandbox.pool import Keep, PoolReport, Reservation, WarmPool, keep_nothing
+from bridge.sandbox.reaper import tidy_up
+from bridge.settings import Settings
+
+_DEFAULTS = Limits()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything of the settings and of a run that is settled when a sandbox starts.
+
+    Attributes:
+        packages: Where programs find packages of the host's, as text; empty for nowhere.
+        binds: What of the host is in it.
+        limits: What the sandbox is started under. Its timeout is the longest that a run may ask
+            for: the deadline itself comes with the `Run` frame, but the limit on CPU time that
+            backends derive from it is set before. What else is enforced later has its default
+            here, since it makes no difference to a sandbox.
+    """
+
+    runtime: str
+    oci_runtime: str
+    image: str
+    profile: str
+    user: str
+    packages: str
+    limits: Limits
+    binds: tuple[Bind, ...] = ()
+
+
+def recipe_for(settings: Settings, limits: Limits, binds: tuple[Bind, ...] = ()) -> Recipe:
+    """Return what the sandbox of a run is made from.
+
+    Args:
+        limits: The run's own.
+        binds: What of the host it is to have.
+    """
+    return Recipe(
+        runtime=settings.runtime,
+        oci_runtime=settings.oci_runtime,
+        image=settings.image,
+        profile="strict" if settings.strict else settings.profile,
+        user=settings.container_user,
+        packages=str(settings.packages or ""),
+        binds=binds,
+        limits=replace(
+            limits,
+            timeout=max(limits.timeout, limits.longest_timeout),
+            longest_timeout=_DEFAULTS.longest_timeout,
+            output_bytes=_DEFAULTS.output_bytes,
+            output_tokens=_DEFAULTS.output_tokens,
+            result_bytes=_DEFAULTS.result_bytes,
+            frame_bytes=_DEFAULTS.frame_bytes,
+            tool_calls=_DEFAULTS.tool_calls,
+            concurrent_calls=_DEFAULTS.concurrent_calls,
+        ),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+GUEST_ENVIRONMENT = {
+    "HOME": "/workspace",
+    "LANG": "C.UTF-8",
+    "MPLBACKEND": "Agg",
+    "MPLCONFIGDIR": "/tmp/matplotlib",
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TMPDIR": "/tmp",
+    "TZ": "UTC",
+}
+"""Everything a program finds in its environment."""
+
+
+LASTING_SECONDS = 24 * 3600.0
+"""Of CPU time that a session's process may use in all."""
+
+
+Reserved = Reservation[GuestSession]
+"""A sandbox that is one run's until the reservation ends."""
+
+
+@dataclass(frozen=True)
+class ReservedForSession:
+    """A sandbox that is one session's until the reservation ends."""
+
+    reservation: Reserved
+
+    async def get(self) -> SessionGuest:
+        """Return it once it is ready."""
+        return session_guest(await self.reservation.get())
+
+
+class Sandboxes:
+    """Hands out sandboxes whose guest is up. Enter before use; leaving ends every one of them."""
+
+    def __init__(
+        self, settings: Settings, choose_backend: Callable[[Settings], Awaitable[Backend]]
+    ) -> None:
+        self._settings = settings
+        self._choose = choose_backend
+        self._directories = tuple(
+            Bind(source=one.path, inside=one.inside, writable=one.writable)
+            for one in settings.offered_directories
+        )
+        self._choosing = anyio.Lock()
+        self._backend: Backend | None = None
+        self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
+        self._lasting = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
+        self._stack = AsyncExitStack()
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> Sandboxes:
+        # Both hold task groups, so they are entered here, in the task that will leave them, and
+        # not when a run first needs them. Entering starts no sandbox.
+        self._stack.push_async_callback(self._close_backend)
+        await self._tasks.__aenter__()
+        self._stack.push_async_callback(self._end_tasks)
+        await self._stack.enter_async_context(self._pool)
+        await self._stack.enter_async_context(self._lasting)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    @property
+    def report(self) -> PoolReport:
+        """What waits, and how runs came by their sandboxes so far."""
+        return self._pool.report
+
+    async def backend(self) -> Backend:
+        """Return the backend in use, choosing it at the first call.
+
+        Raises:
+            SandboxError: None works; the next call tries again.
+        """
+        async with self._choosing:
+            if self._backend is None:
+                self._backend = await self._choose(self._settings)
+                flavour = str(getattr(self._backend, "flavour", ""))
+                await anyio.to_thread.run_sync(remember_flavour, self._settings, flavour)
+                await tidy_up(self._backend)
+                self._tasks.start_soon(self._backend.tend, self._pool.drain)
+            return self._backend
+
+    def reserve(
+        self,
+        limits: Limits,
+        *,
+        fresh: bool = False,
+        binds: tuple[Bind, ...] = (),
+        keep: Keep = keep_nothing,
+    ) -> AbstractAsyncContextManager[Reserved]:
+        """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
+
+        Args:
+            limits: The run's own.
+            fresh: Whether one that waited will not do, because the last that did was broken.
+            binds: What of the host it is to have.
+            keep: Keeps what is the run's until its sandbox is gone.
+        """
+        recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
+        return self._pool.reserve(recipe, fresh=fresh, keep=keep)
+
+    @asynccontextmanager
+    async def reserve_lasting(
+        self, limits: Limits, *, binds: tuple[Bind, ...] = ()
+    ) -> AsyncIterator[ReservedForSession]:
+        """Set a sandbox aside that runs of one session follow each other in; it is never shared.
+
+        What it is in is not stopped for being idle while it is there.
+
+        Raises:
+            SandboxError: There is no backend.
+        """
+        # The kernel counts a process's time over all of its runs.
+        limits = replace(limits, longest_timeout=max(limits.longest_timeout, LASTING_SECONDS))
+        backend = await self.backend()
+        recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
+        async with backend.in_use(), self._lasting.reserve(recipe) as reservation:
+            yield ReservedForSession(reservation)
+
+    async def facts(self) -> Mapping[str, Any]:
+        """Return what the guest of a sandbox tells of it, such as its Python."""
+        async with self.reserve(limits_for(self._settings)) as reservation:
+            return (await reservation.get()).facts
+
+    async def _end_tasks(self) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+
+    async def _close_backend(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.aclose()
+
+    @asynccontextmanager
+    async def _open_guest(self, recipe: Recipe) -> AsyncIterator[GuestSession]:
+        backend = await self.backend()
+        await self._see_unmoved()
+        async with AsyncExitStack() as stack:
+            async with backend.in_use():
+                session = await stack.enter_async_context(open_guest(backend, _launch(recipe)))
+            yield session
+
+    async def _see_unmoved(self) -> None:
+        """See that directories are still where they were when the settings were read.
+
+        Engines follow links; whoever put one there later would have it mounted.
+        """
+        for bind in self._directories:
+            real = await anyio.to_thread.run_sync(os.path.realpath, bind.source)
+            if real != bind.source:
+                name = bind.inside.rpartition("/")[2]
+                message = f"The directory {name!r} has become a link to another place."
+                remedy = "Put it back, or name the other in config.toml and start the bridge again."
+                # Where it leads is for nobody who runs programs.
+                raise LaunchError(message, remedy=remedy)
+
+
+def _launch(recipe: Recipe) -> LaunchSpec:
+    return LaunchSpec(
+        run_id=uuid.uuid4().hex,
+        argv=BOOTSTRAP_ARGV,
+        env=GUEST_ENVIRONMENT,
+        limits=recipe.limits,
+        binds=recipe.binds,
+    )

@@ -1,0 +1,319 @@
+"""What is said of the servers: to the model, to programs, to people at a terminal.
+
+Owns the link between what is known of the servers at this moment and the catalog's texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+import anyio.to_thread
+
+from bridge.catalog.disclosure import outdated
+from bridge.catalog.docs import (
+    Detail,
+    capabilities,
+    instructions,
+    server_docs,
+    tool_description,
+    tool_docs,
+)
+from bridge.catalog.entries import ServerEntry, ToolEntry
+from bridge.catalog.offers import Offers, root_names
+from bridge.catalog.program.report import nearest
+from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
+from bridge.catalog.typed import server_stub
+from bridge.errors import UsageError
+from bridge.model import Json, Limits, Tool
+from bridge.sandbox.flavour import runs_in_data_image
+from bridge.sandbox.limits import limits_for
+from bridge.servers.proposed import waiting
+from bridge.servers.servers import Servers
+from bridge.settings import Settings
+
+MAX_LISTED = 50
+"""Hits of a search at a terminal."""
+
+MAX_GUIDES = 32
+"""Guides kept, each of 2,500 characters: one for every set of servers that programs use."""
+
+MAX_NEAREST = 3
+"""Hits of a search that found nothing good."""
+
+SCORE_DIGITS = 3
+"""Of a hit's score, as it is shown; it compares with those of the same search only."""
+
+
+SKILLS_SERVER = "skills\0"
+"""What the index of tools has skills under: the name of no server."""
+
+
+class SkillDocs(Protocol):
+    """The saved skills, as a search finds them."""
+
+    async def indexed(self) -> tuple[Tool, ...]:
+        """Return the skills as tools of `SKILLS_SERVER`."""
+
+    def docs(self, name: str) -> dict[str, Json] | None:
+        """Return what a search says of a skill; None if it is gone."""
+
+
+class GuestGuide:
+    """The texts on a bridge's servers."""
+
+    def __init__(
+        self, servers: Servers, settings: Settings, skills: SkillDocs | None = None
+    ) -> None:
+        self._skills = skills
+        self._servers = servers
+        self._settings = settings
+        self._described: tuple[int | None, str] = (None, "")
+        self._told: tuple[ServerEntry, ...] | None = None
+        self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...], str], str] = {}
+        self._index = ToolIndex()
+        self._searching = anyio.Lock()
+
+    async def tool_description(self) -> str:
+        """Return the description of `run_python`.
+
+        It stays as it is until what it says has become wrong: see `outdated`.
+        """
+        revision = self._servers.known.revision
+        if self._described[0] != revision:
+            servers = self._servers.known.settled()
+            if self._told is None or outdated(self._told, servers):
+                describe = partial(
+                    tool_description,
+                    servers,
+                    limits_for(self._settings),
+                    max_timeout=self._settings.max_timeout,
+                    tokens=self._settings.description_tokens,
+                    checked=self._settings.preflight == "check",
+                    offers=self.offers(),
+                )
+                # Hundreds of tools may be written out before the budget is spent.
+                text = await anyio.to_thread.run_sync(describe)
+                self._told = servers
+                self._described = (revision, text)
+            else:
+                self._described = (revision, self._described[1])
+        return self._described[1]
+
+    def instructions(self) -> str:
+        """Return what clients tell their model of the bridge as a whole."""
+        return instructions(
+            self._servers.known.settled(), waiting(self._servers.discovery.proposed)
+        )
+
+    @property
+    def offers_packages(self) -> bool:
+        """Whether programs may ask for any."""
+        return self._settings.packages_allowed and bool(self._settings.dependencies.allow)
+
+    def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
+        """Return what programs may have beside tools.
+
+        Args:
+            roots: What the client has open: name and address.
+        """
+        settings = self._settings
+        allowed = settings.dependencies.allow if settings.packages_allowed else ()
+        return Offers(
+            packages=tuple(entry.text for entry in allowed),
+            data=runs_in_data_image(settings),
+            directories=settings.offered_directories,
+            roots=root_names(roots, map(str, settings.roots)),
+        )
+
+    def capabilities(
+        self,
+        loaded: tuple[str, ...] = (),
+        limits: Limits | None = None,
+        roots: tuple[tuple[str, str], ...] = (),
+    ) -> str:
+        """Return the guide to what a program can do.
+
+        Args:
+            roots: What the client has open: name and address.
+        """
+        limits = limits or limits_for(self._settings)
+        offers = self.offers(roots)
+        left_out = waiting(self._servers.discovery.proposed)
+        key = (self._servers.known.revision, loaded, limits, offers.roots, left_out)
+        text = self._guides.get(key)
+        if text is None:
+            text = capabilities(
+                self._servers.entries(loaded=loaded),
+                limits=limits,
+                max_timeout=self._settings.max_timeout,
+                offers=offers,
+            )
+            if left_out:
+                text = f"{text.rstrip()}\n\n{left_out}\n"
+            if len(self._guides) >= MAX_GUIDES:
+                self._guides.clear()
+            self._guides[key] = text
+        return text
+
+    def servers_json(self) -> str:
+        """Return every server and its state, as JSON."""
+        states = self._servers.pool.states()
+        document: list[dict[str, Any]] = [
+            {
+                "name": spec.name,
+                "alias": f"mcp_{self._servers.aliases[spec.name]}",
+                "description": spec.description,
+                "transport": spec.transport,
+                "source": str(spec.source),
+                "state": states[spec.name].state,
+            }
+            for spec in self._servers.discovery.servers
+        ]
+        document.extend(
+            {"name": entry.name, "state": "skipped", "reason": entry.reason}
+            for entry in self._servers.discovery.skipped
+        )
+        document.extend(
+            {
+                "name": entry.name,
+                "state": "proposed",
+                "source": str(entry.source),
+                "reason": entry.reason,
+                "approve": f"mcp-code-bridge servers approve {entry.name}",
+            }
+            for entry in self._servers.discovery.proposed
+        )
+        return json.dumps(document, ensure_ascii=False)
+
+    async def tools_json(self, name: str) -> str:
+        """Return the tools of one server with their schemas, as JSON.
+
+        Raises:
+            BridgeError: There is no such server, or it cannot be reached.
+        """
+        server = self._servers.resolve(name)
+        await self._servers.load([server])
+        return json.dumps(await self.server_docs(server, "full"), ensure_ascii=False)
+
+    async def server_stub(self, name: str) -> str:
+        """Return one server's tools as typed Python.
+
+        Raises:
+            BridgeError: There is no such server, or it cannot be reached.
+        """
+        server = self._servers.resolve(name)
+        await self._servers.load([server])
+        # Hundreds of tools take a second.
+        return await anyio.to_thread.run_sync(server_stub, self._entry(server))
+
+    async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
+        """Return the documentation of a server's tools, as far as they are known."""
+        entry = self._entry(server)
+        # Half a millisecond each, or a hundred where schemas are large.
+        return await anyio.to_thread.run_sync(server_docs, entry, detail)
+
+    async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
+        """Return the documentation of one tool, given by name or alias.
+
+        Raises:
+            UsageError: The server has no such tool; the text names the nearest.
+        """
+        entry = self._entry(server)
+        candidate = entry.named(tool)
+        if candidate is None:
+            await self._servers.look_again([server])
+            entry = self._entry(server)
+            candidate = entry.named(tool)
+        if candidate is not None:
+            return await anyio.to_thread.run_sync(tool_docs, entry, candidate, detail)
+        near = nearest(tool, [candidate.tool.name for candidate in entry.tools])
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
+
+    async def search(
+        self,
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Return the documentation of the tools that fit `query`, best first, each with its score.
+
+        A tool that several servers have alike is told once, with the others' aliases as `also`. If
+        none fits well, `MAX_NEAREST` that come nearest, each with `poor`.
+
+        Args:
+            server: Look only among this server's tools.
+            skills: Whether saved skills are looked among, too.
+
+        Raises:
+            InvalidRequestError: There is no word in the query.
+            SearchUnavailableError: This Python has no full-text search.
+        """
+        known = self._servers.known
+        async with self._searching:
+            tools = {name: known.tools(name) or () for name in self._servers.names()}
+            if skills and self._skills is not None:
+                tools[SKILLS_SERVER] = await self._skills.indexed()
+            matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
+        poor = bool(matches) and matches[0].fit < GOOD_FIT
+        documents: list[dict[str, Any]] = []
+        told: list[tuple[Tool, dict[str, Any]]] = []
+        by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
+        for match in matches[: MAX_NEAREST if poor else None]:
+            name = match.tool.server
+            if name == SKILLS_SERVER and self._skills is not None:
+                found = self._skills.docs(match.tool.name)
+                if found is not None:
+                    documents.append({**found, "score": round(match.score, SCORE_DIGITS)})
+                continue
+            if name not in known.aliases:
+                # It was taken out of the configuration in this moment.
+                continue
+            if name not in by_server:
+                entry = known.entry(name)
+                by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
+            entry, entries = by_server[name]
+            same = next((docs for tool, docs in told if _alike(tool, match.tool)), None)
+            if same is not None:
+                same.setdefault("also", []).append(f"mcp_{entry.alias}")
+            elif match.tool.name in entries:
+                document = partial(tool_docs, entry, entries[match.tool.name], detail)
+                docs = await anyio.to_thread.run_sync(document)
+                documents.append({**docs, "score": round(match.score, SCORE_DIGITS)})
+                told.append((match.tool, documents[-1]))
+        return [{**docs, "poor": True} for docs in documents] if poor else documents
+
+    def _find(
+        self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
+    ) -> list[Match]:
+        """Search, in a thread: after a change the index takes longer than a query."""
+        self._index.update(tools)
+        return self._index.search(query, limit=limit, server=server)
+
+    async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
+        """Return the tools of `names`, all of them or those that fit a query."""
+        if not query:
+            return [
+                document for name in names for document in await self.server_docs(name, "summary")
+            ]
+        only = names[0] if len(names) == 1 else None
+        return await self.search(query, MAX_LISTED, "summary", server=only)
+
+    def _entry(self, server: str) -> ServerEntry:
+        return self._servers.known.entry(server)
+
+
+def _alike(one: Tool, other: Tool) -> bool:
+    """Whether two servers have the same tool."""
+    return one.server != other.server and (one.name, one.description, one.input_schema) == (
+        other.name,
+        other.description,
+        other.input_schema,
+    )

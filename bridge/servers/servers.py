@@ -1,0 +1,442 @@
+"""The user's servers as a run sees them: discovered, aliased, kept fresh.
+
+Owns the link between discovery and the session pool: when a configuration file changes, the next
+run sees it, and sessions whose definition did not change stay open.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.naming import server_aliases
+from bridge.catalog.program.report import nearest
+from bridge.discovery.find import Discovery, DiscoveryContext
+from bridge.discovery.report import ProposedServer, SkippedServer
+from bridge.discovery.watch import Watch
+from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
+from bridge.model import ServerSpec, Tool
+from bridge.servers.consents import ProjectConsents
+from bridge.servers.inventory import ToolInventory
+from bridge.servers.learned_shapes import LearnedShapes, Loaded
+from bridge.servers.proposed import called, unapproved
+from bridge.servers.refresher import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister, Refresher
+from bridge.servers.secrets import Secrets
+from bridge.servers.tool_cache import Listing, ToolCache
+from bridge.settings import Settings, home, writable_places
+from bridge.upstream.pool import Pool
+
+logger = logging.getLogger(__name__)
+
+
+QUICK_SECONDS = 0.002
+"""To look at the configuration's files takes a twentieth of this where they are on a disk; what
+took longer is next time done in a thread, where nothing else has to wait for it."""
+
+
+class ConfigSnapshot:
+    """Takes a stamp: from here if the last one was quick, else, as the first, from a thread."""
+
+    def __init__(
+        self, stamp: Callable[[], object], *, quick_seconds: float = QUICK_SECONDS
+    ) -> None:
+        self._stamp = stamp
+        self._quick_seconds = quick_seconds
+        self._last_seconds = quick_seconds
+
+    async def take(self) -> object:
+        """Return the configuration's state; equal states mean that nothing changed."""
+        started = time.perf_counter()
+        if self._last_seconds < self._quick_seconds:
+            stamp = self._stamp()
+        else:
+            stamp = await anyio.to_thread.run_sync(self._stamp)
+        self._last_seconds = time.perf_counter() - started
+        return stamp
+
+
+MAX_SHOWN_NAMES = 30
+"""Of servers, in an error."""
+
+MAX_LEFT_OUT = 5
+"""Entries and files, in an error on a server that does not exist."""
+
+
+class Finder(Protocol):
+    """Finds servers; a seam for tests and for callers that bring their own list."""
+
+    def stamp(self) -> object:
+        """Return something that changes when `find` would return something else."""
+        ...
+
+    def find(self) -> Discovery:
+        """Return the servers there are."""
+        ...
+
+
+class ConfigFinder:
+    """Finds servers in the configuration files of the user's clients."""
+
+    def __init__(self, context: DiscoveryContext, consents: ProjectConsents) -> None:
+        self._context = context
+        self._consents = consents
+        self._watch = Watch(context)
+
+    def stamp(self) -> object:
+        """Return the state of every file that could define a server."""
+        return self._watch.stamp(), self._consents.changes
+
+    def find(self) -> Discovery:
+        """Read the files."""
+        found = self._consents.discover(self._context)
+        self._watch.follow(found.references)
+        return found
+
+
+class Servers:
+    """Discovered servers and the sessions to them. Enter before use.
+
+    Args:
+        eager: Whether entering waits until the configuration is read. Who does not wait asks for
+            `refresh` before anything else.
+        straggler_seconds: How long a tolerant load waits for a server.
+        failure_seconds: How long tolerant loads do not try a server again that failed in one.
+        observed: Learns what tools return, and keeps it; without it nothing is learnt.
+        secrets: Told of every configuration; what servers say of themselves is cleared of them.
+        consents: What of a project's definitions is approved.
+        offer_login: Has the user of the current run log in to a server, and returns whether they
+            did.
+    """
+
+    def __init__(
+        self,
+        finder: Finder,
+        pool: Pool,
+        cache: ToolCache,
+        *,
+        eager: bool = True,
+        straggler_seconds: float = STRAGGLER_SECONDS,
+        failure_seconds: float = FAILURE_SECONDS,
+        observed: LearnedShapes | None = None,
+        secrets: Secrets | None = None,
+        consents: ProjectConsents | None = None,
+        offer_login: Callable[[ServerSpec], Awaitable[bool]] | None = None,
+    ) -> None:
+        self.consents = consents
+        self._offer_login = offer_login
+        self._finder = finder
+        self._look = ConfigSnapshot(finder.stamp)
+        self._pool = pool
+        self._stamp: object = None
+        self._refreshing = anyio.Lock()
+        self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
+        self._observed = observed
+        self.secrets = secrets or Secrets()
+        self.known = ToolInventory(observed, self.secrets.redactor)
+        self.secrets.changed = self.known.clear_again
+        self._eager = eager
+        self._lister = Lister(
+            pool,
+            cache,
+            self.known,
+            straggler_seconds=straggler_seconds,
+            failure_seconds=failure_seconds,
+        )
+        self._refresher = Refresher(pool, self._lister)
+        pool.on_tools_changed = self._refresher.tools_changed
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Servers:
+        async with AsyncExitStack() as stack:
+            if self._observed is not None:
+                stack.push_async_callback(self._observed.close)
+            await stack.enter_async_context(self._pool)
+            if self._eager:
+                await self.refresh()
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(tasks.cancel_scope.cancel)
+            self._lister.tasks = tasks
+            if self._observed is not None:
+                tasks.start_soon(self._observed.keep)
+            if not self._eager:
+                tasks.start_soon(self.refresh)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Not told of the body's exception, which would come out of it wrapped in a group.
+        await self._stack.aclose()
+
+    @property
+    def pool(self) -> Pool:
+        """The sessions."""
+        return self._pool
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Every server's name and alias."""
+        return self.known.aliases
+
+    async def refresh(self) -> bool:
+        """Read the configuration if a file of it changed since; return whether one did."""
+        if await self._look.take() == self._stamp:
+            return False
+        async with self._refreshing:
+            stamp = await self._look.take()
+            if stamp == self._stamp:
+                # Somebody else has read it meanwhile.
+                return False
+            await self._take(stamp)
+        return True
+
+    async def _take(self, stamp: object) -> None:
+        self.discovery, known, shapes = await anyio.to_thread.run_sync(self._read)
+        self._stamp = stamp
+        self.secrets.configure(self.discovery.servers)
+        if self._observed is not None:
+            self._observed.take(self.discovery.servers, shapes)
+        self.known.reset(
+            {spec.name: spec.description for spec in self.discovery.servers},
+            {name: listing.tools for name, listing in known.items()},
+        )
+        for name, listing in known.items():
+            self.known.introduce(name, listing.info.get("about", ""))
+        self._pool.update(self.discovery.servers)
+        self._lister.take(self.discovery.servers, known)
+        for entry in self.discovery.skipped:
+            logger.info("%s is configured but left out: %s", entry.name, entry.reason)
+        for warning in self.discovery.warnings:
+            # Among many clients' files there is always something to mend, which `servers` and
+            # `doctor` list. What the bridge's own settings name is another matter.
+            logger.log(logging.WARNING if warning.own else logging.INFO, "%s", warning)
+
+    def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
+        discovery = with_own_aliases(with_unread(self._finder.find(), self.discovery))
+        shapes = {} if self._observed is None else self._observed.load(discovery.servers)
+        return discovery, self._lister.read(discovery.servers), shapes
+
+    def names(self) -> tuple[str, ...]:
+        """Return every discovered server's own name."""
+        return tuple(spec.name for spec in self.discovery.servers)
+
+    def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
+        """Return what is known of every server: tools of those that were ever asked for them."""
+        return self.known.entries(loaded=loaded)
+
+    def definition(self, name: str) -> str:
+        """Return the digest of a server's definition as it is now; empty if there is none."""
+        try:
+            return self._pool.spec(name).definition
+        except UnknownServerError:
+            return ""
+
+    def listing(self, name: str) -> Listing | None:
+        """Return what a server said when it last listed its tools, in this bridge or another."""
+        return self._lister.listings.get(name)
+
+    def resolve(self, name: str) -> str:
+        """Return the server's own name for a name or an alias.
+
+        Raises:
+            UnknownServerError: There is none; the text names the nearest.
+        """
+        if name in self.aliases:
+            return name
+        for own, alias in self.aliases.items():
+            if name in (alias, f"mcp_{alias}"):
+                return own
+        for proposal in self.proposals(name):
+            raise unapproved(proposal)
+        for entry in self.discovery.skipped:
+            if entry.name == name:
+                message = f"The server {name!r} is configured, but skipped."
+                raise UnknownServerError(message, host_detail=f"In {entry.source}: {entry.reason}.")
+        message = f"There is no server {name!r:.200}."
+        near = nearest(name, [*self.aliases, *self.aliases.values()])
+        if near:
+            message = f"{message} Did you mean {near!r}?"
+        raise UnknownServerError(self.unknown(message))
+
+    def proposals(self, name: str) -> tuple[ProposedServer, ...]:
+        """Return what a project defines under a name or alias, and nobody has approved."""
+        if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
+            return ()
+        return tuple(each for each in self.discovery.proposed if name in called(each.name))
+
+    def unknown(self, problem: str) -> str:
+        """Return the text on a server that does not exist: the problem, and what there is."""
+        names = sorted(self.aliases)
+        shown = ", ".join(names[:MAX_SHOWN_NAMES])
+        if len(names) > MAX_SHOWN_NAMES:
+            shown = f"{shown} and {len(names) - MAX_SHOWN_NAMES} more"
+        return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
+
+    def left_out(self, missed: Sequence[str]) -> str:
+        """Return why what is called so is configured and cannot be used; empty if nothing is.
+
+        All that was left out is in the log and in `servers`: it is for people to mend.
+        """
+        skipped = self.discovery.skipped
+        meant = [entry for entry in skipped if not called(entry.name).isdisjoint(missed)]
+        told = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:MAX_LEFT_OUT])
+        return f"Configured but left out: {told}." if told else ""
+
+    def is_current(self, name: str) -> bool:
+        """Tell whether a server's tools are known as it lists them now.
+
+        Raises:
+            UnknownServerError: There is none of that name.
+        """
+        return self._lister.is_current(name)
+
+    async def keep_current(self, name: str) -> None:
+        """Have a server's tools known as it lists them now; costs nothing while they are.
+
+        What an earlier bridge, or an earlier process of the server, said of them may be old.
+
+        Raises:
+            BridgeError: It cannot be asked.
+        """
+        if self._lister.is_current(name):
+            return
+        # What its last connection listed is kept until there is another.
+        await self._pool.start(name)
+        await self.load([name])
+
+    async def look_again(self, names: Iterable[str]) -> None:
+        """Ask the connected among these servers for their tools: something was missing in them.
+
+        Some say nothing when their tools change. Each is asked only if it was not a moment ago.
+        """
+        with anyio.move_on_after(STRAGGLER_SECONDS):
+            async with anyio.create_task_group() as tasks:
+                for name in names:
+                    if self._pool.moment(name) is not None:
+                        tasks.start_soon(partial(self._lister.ask, name, again=True))
+
+    async def look_up(
+        self, names: Sequence[str], *, fresh: bool = False, patient: bool = False
+    ) -> dict[str, BridgeError]:
+        """Have the tools of `names` known, for searching and listing; return why some are not.
+
+        Only servers of which nothing is known are started, and stopped again. What is old is asked
+        again in the background, after the answer.
+
+        Args:
+            fresh: Ask all of them now.
+            patient: Wait for the slow, and try what just failed, as a person at a terminal would.
+        """
+        wanted = dict.fromkeys(names)
+        missing = [name for name in wanted if fresh or self.known.tools(name) is None]
+        errors = await self._refresher.first(missing, patient=patient or fresh)
+        if not patient:
+            self._refresher.refresh_later(name for name in wanted if name not in missing)
+        return errors
+
+    async def load(
+        self, names: Sequence[str], *, tolerant: bool = False, patient: bool = False
+    ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
+        """Return the tools of `names`, all asked at the same time, and the errors of the rest.
+
+        Args:
+            tolerant: Do without servers that fail or take long. Of one that takes long, the tools
+                that it had last time count; a call will wait for it.
+            patient: With `tolerant`, wait for the slow all the same, and try what just failed.
+
+        Raises:
+            BridgeError: One failed and `tolerant` is false.
+        """
+        if not names:
+            return {}, {}
+        self._refresher.use(names)
+        outcomes: dict[str, tuple[Tool, ...] | BridgeError] = {}
+        how = self._lister.ask_briefly if tolerant and not patient else self._lister.ask
+
+        async def ask(name: str) -> None:
+            outcomes[name] = await how(name)
+            if tolerant or not isinstance(outcomes[name], LoginRequiredError):
+                return
+            if self._offer_login is not None and await self._offer_login(self._pool.spec(name)):
+                outcomes[name] = await how(name)
+
+        async with anyio.create_task_group() as tasks:
+            for name in dict.fromkeys(names):
+                tasks.start_soon(ask, name)
+        tools: dict[str, tuple[Tool, ...]] = {}
+        errors: dict[str, BridgeError] = {}
+        for name in names:
+            outcome = outcomes[name]
+            if isinstance(outcome, BridgeError):
+                errors[name] = outcome
+            else:
+                tools[name] = outcome
+        if errors and not tolerant:
+            raise next(iter(errors.values()))
+        return tools, errors
+
+
+def with_unread(now: Discovery, before: Discovery) -> Discovery:
+    """Return `now` with the servers of files that cannot be read now, as they were `before`.
+
+    Clients write their files in place, and some many times an hour: what is half-written at the
+    moment of reading must not take servers away from under the programs that use them. The
+    warning stays, and so says why a change does not show. A file that is gone has no servers.
+    """
+    unread = {warning.path for warning in now.warnings if warning.unread}
+    taken = {spec.name for spec in now.servers}
+    taken.update(entry.name for entry in now.skipped if entry.holds_name)
+    kept = [
+        spec for spec in before.servers if spec.source.path in unread and spec.name not in taken
+    ]
+    return replace(now, servers=(*now.servers, *kept)) if kept else now
+
+
+def with_own_aliases(found: Discovery) -> Discovery:
+    """Return `found` without a project's servers that would get an alias of the user's servers."""
+    theirs = [spec for spec in found.servers if spec.source.scope == "project"]
+    own = server_aliases([spec.name for spec in found.servers if spec.source.scope != "project"])
+    whose = {alias: name for name, alias in own.items()}
+    skipped = [
+        SkippedServer(
+            name=spec.name,
+            source=spec.source,
+            reason=f"programs call your server {whose[alias]!r} by the name {alias!r}",
+        )
+        for spec in theirs
+        if (alias := server_aliases([spec.name])[spec.name]) in whose
+    ]
+    left_out = {each.name for each in skipped}
+    servers = tuple(spec for spec in found.servers if spec.name not in left_out)
+    return replace(found, servers=servers, skipped=(*found.skipped, *skipped))
+
+
+def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:
+    """Return where to look for servers under these settings."""
+    return DiscoveryContext(
+        home=home(settings.environ),
+        cwd=Path(cwd),
+        platform="darwin" if platform == "darwin" else "win32" if platform == "win32" else "linux",
+        environ=settings.environ,
+        extra_config=settings.servers_config,
+        allow_self=settings.allow_self_server,
+        project_servers=settings.project_servers,
+        sources=settings.sources,
+        sources_place=settings.place("sources"),
+        exposed=writable_places(settings),
+    )

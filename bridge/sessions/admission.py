@@ -1,0 +1,147 @@
+"""Which sessions are open: so many at once, in fair shares.
+
+Owns who gets a place, whose sandbox is put away for that, and who waits for a run to end. What is
+fair is `bridge.fair_shares`'s. Putting away keeps a session's state; a run that is under way is
+never ended for another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from bridge.errors import SessionLimitError
+from bridge.fair_shares import Taken, place_for, yields
+
+if TYPE_CHECKING:
+    from bridge.sessions.session import Session
+
+MAX_WAITING = 32
+"""Sessions that wait for a place at a time."""
+
+MAX_WAITING_OF_OWNER = 8
+"""Of one owner, so that nobody keeps others from waiting."""
+
+_SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
+
+
+class Admission:
+    """The places.
+
+    Args:
+        places: How many there are.
+        wait_seconds: How long a place is waited for: as long as a run may take.
+    """
+
+    def __init__(self, places: int, wait_seconds: float) -> None:
+        self._places = places
+        self._wait_seconds = wait_seconds
+        self._admitted: set[Session] = set()
+        self._waiting: list[Session] = []
+        self._yielding: set[Session] = set()
+        self._turn = anyio.Lock()
+        self._changed = anyio.Event()
+
+    @property
+    def open(self) -> int:
+        """How many are taken."""
+        return len(self._admitted)
+
+    async def admit(self, session: Session) -> None:
+        """Give a session a place.
+
+        Raises:
+            SessionLimitError: There is none that it could have.
+        """
+        if await self._placed(session):
+            return
+        if len(self._waiting) >= MAX_WAITING:
+            message = f"{MAX_WAITING} sessions wait for a place already."
+            remedy = f"Try again later, or run this without `session`. {_SETTING}"
+            raise SessionLimitError(message, remedy=remedy)
+        if [each.owner for each in self._waiting].count(session.owner) >= MAX_WAITING_OF_OWNER:
+            message = f"{MAX_WAITING_OF_OWNER} of your sessions wait for a place already."
+            remedy = f"Wait for their results, or run this without `session`. {_SETTING}"
+            raise SessionLimitError(message, remedy=remedy)
+        self._waiting.append(session)
+        try:
+            with anyio.move_on_after(self._wait_seconds):
+                while True:
+                    changed = self._changed
+                    if await self._placed(session):
+                        return
+                    await changed.wait()
+        finally:
+            self._waiting.remove(session)
+            # Whoever was behind it may have its turn.
+            self._wake()
+        message = f"All {self._places} sessions that may be open at once are in use."
+        remedy = f"Wait for their runs to end, or run this without `session`. {_SETTING}"
+        raise SessionLimitError(message, remedy=remedy)
+
+    def dismissed(self, session: Session) -> None:
+        """Note that it is open no longer."""
+        self._admitted.discard(session)
+        self._yielding.discard(session)
+        self._wake()
+
+    def gives_way(self, session: Session) -> bool:
+        """Tell whether a session, whose run has ended, is to be put away for one that waits."""
+        if len(self._yielding) >= len(self._waiting):
+            return False
+        waiting = [each.owner for each in self._waiting]
+        # Those that go already are not theirs any more.
+        staying = [each for each in self._by_age() if each not in self._yielding]
+        if not yields(session.owner, _taken(staying), self._places, waiting):
+            return False
+        self._yielding.add(session)
+        return True
+
+    async def _placed(self, session: Session) -> bool:
+        """Give it a place, unless one has to be waited for.
+
+        Raises:
+            SessionLimitError: Its owner has a share or more, and uses all of that.
+        """
+        async with self._turn:
+            while True:
+                known = self._by_age()
+                # Those that wait are woken in the order they came.
+                ahead = [] if session in self._waiting else [each.owner for each in self._waiting]
+                ruling = place_for(session.owner, _taken(known), self._places, ahead)
+                match ruling.answer:
+                    case "free":
+                        self._admitted.add(session)
+                        return True
+                    case "instead":
+                        await known[ruling.place].put_away()
+                    case "wait":
+                        return False
+                    case "no":
+                        raise _all_used(ruling.held, self._places)
+
+    def _by_age(self) -> list[Session]:
+        return sorted(self._admitted, key=lambda each: each.since)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+def _taken(known: list[Session]) -> list[Taken]:
+    return [Taken(each.owner, each.in_use) for each in known]
+
+
+def _all_used(held: int, places: int) -> SessionLimitError:
+    whose = f"All {places} sessions that may be open at once are yours and in use."
+    if held < places:
+        whose = (
+            f"{held} of the {places} sessions that may be open at once are yours and in use, which "
+            "is your share: the others are other callers'."
+        )
+    remedy = (
+        "Wait for one of your runs to end, end a session (`end_session`), or run this without "
+        f"`session`. {_SETTING}"
+    )
+    return SessionLimitError(whose, remedy=remedy)

@@ -1,0 +1,306 @@
+"""What sessions held when they were last saved, in the store.
+
+Owns a row for each session and the state as a content, replaced together, and refused if the state
+is not what was written. What a state consists of only a guest knows. A disk that fails costs the
+state that was to be saved or read, and no run.
+
+Several bridges may use one store: who saves last wins, and after a power cut it is the old or the
+new. A state is the program's data as it is: readable by this user alone, and not encrypted.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import time
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio.to_thread
+
+from bridge.model import Json, Loss
+from bridge.sessions.state import MAX_LOST, MAX_STATE_BYTES, losses
+from bridge.store import Store, Transaction, owner_digest
+from bridge.store.room import Bounds, Held, surplus_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Row, Table
+
+logger = logging.getLogger(__name__)
+
+TOTAL_BYTES = 1024**3
+"""Of all sessions of all owners; of too much the oldest of who has most go."""
+
+MAX_KEPT = 10_000
+"""Sessions in all."""
+
+MAX_OF_OWNER = 500
+"""Sessions of one owner."""
+
+MAX_FACTS_BYTES = 1024 * 1024
+"""Of what is to be known of a session beside its state."""
+
+_DAY = 24 * 3600.0
+
+_TIDY_SECONDS = 600.0
+"""After which a save looks at what has expired."""
+
+_DAMAGED = "its checkpoint is damaged, or somebody changed it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """One session's state, as it was saved.
+
+    Attributes:
+        run: After which run.
+        data: For a guest to read; empty where only the rest was asked for.
+        lost: What is not in it.
+        facts: What the engine wants to know again; see `Record.facts`.
+        moment: When it was saved, in seconds since the epoch.
+    """
+
+    session_id: str
+    name: str
+    run: int
+    data: bytes = field(default=b"", repr=False)
+    lost: tuple[Loss, ...] = ()
+    facts: Mapping[str, Json] = field(default_factory=dict)
+    moment: float = 0.0
+
+
+class Checkpoints:
+    """Saves, finds and forgets. What is not async blocks, and is for threads.
+
+    Args:
+        days: For how long.
+        total_bytes: Of all of them.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        days: int,
+        total_bytes: int = TOTAL_BYTES,
+        now: Callable[[], float] = time,
+    ) -> None:
+        self._store = store
+        self._seconds = days * _DAY
+        self._total_bytes = total_bytes
+        self._now = now
+        self._tidied = -_TIDY_SECONDS
+        self._written = 0
+
+    # --- for the event loop -----------------------------------------------------------------------
+
+    async def find(self, owner: str, key: str) -> tuple[Saved | None, str]:
+        """Return what is saved by that id or name, but for its data; or what may have been it.
+
+        Of a name it is the last saved. Whether its state can be used is not known before it is
+        loaded.
+        """
+        try:
+            every = await anyio.to_thread.run_sync(self.all, owner)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
+            return None, "what is saved of sessions cannot be read"
+        by_id = next((each for each in every if each.session_id == key), None)
+        return by_id or next((each for each in every if each.name == key), None), ""
+
+    async def load(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Return what is saved by that id, or why it is of no use; neither if there is nothing."""
+        return await anyio.to_thread.run_sync(self.loaded, owner, session_id)
+
+    async def save(self, owner: str, saved: Saved) -> str:
+        """Save it in place of what was; return why that could not be done, empty if it was."""
+        try:
+            await anyio.to_thread.run_sync(partial(self.write, owner, saved))
+        except OSError as error:
+            return f"the bridge could not write it down ({error.strerror or error})"
+        return ""
+
+    async def forget(self, owner: str, session_id: str) -> None:
+        """Keep nothing of it."""
+        try:
+            await anyio.to_thread.run_sync(self.remove, owner, session_id)
+        except OSError as error:
+            logger.warning("what was saved of a session cannot be removed: %s", error)
+
+    async def listed(self, owner: str) -> tuple[Saved, ...]:
+        """Return what is saved of an owner's sessions, but for their data."""
+        try:
+            return await anyio.to_thread.run_sync(self.all, owner)
+        except OSError as error:
+            logger.warning("saved sessions cannot be read: %s", error)
+            return ()
+
+    # --- for threads ------------------------------------------------------------------------------
+
+    def write(self, owner: str, saved: Saved) -> None:
+        """Save a session in place of what was saved of it before.
+
+        Raises:
+            OSError: It cannot be. What was saved before is as it was.
+        """
+        if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
+            raise OSError(errno.EFBIG, "the state is larger than what is kept")
+        lost = [[loss.name, loss.why] for loss in saved.lost[:MAX_LOST]]
+        told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
+        facts = json.dumps(told)
+        if len(facts) > MAX_FACTS_BYTES:
+            message = "what is to be known of the session is larger than what is kept"
+            raise OSError(errno.EFBIG, message)
+        moment = self._now()
+        row = {
+            "name": saved.name.encode("utf-8", "replace").decode(),
+            "saved": moment,
+            "size": len(saved.data),
+            "digest": hashlib.sha256(saved.data).hexdigest(),
+            "facts": facts,
+        }
+        self._replace(owner_digest(owner), saved.session_id, row, saved.data)
+        self._written += len(saved.data)
+        if moment - self._tidied > _TIDY_SECONDS or self._written > self._total_bytes // 16:
+            self.tidy()
+
+    def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
+        table, key = _sessions(), _id(session_id)
+        unfinished = self._store.blobs.begin()
+        try:
+            unfinished.write(data)
+            with self._store.placing(unfinished, row["digest"], durable=True) as kept:
+                assert kept.connection is not None
+                found = _row(kept, owner, session_id)
+                before = None if found is None else found.digest
+                ours = (table.c.owner == owner) & (table.c.id == key)
+                kept.connection.execute(table.delete().where(ours))
+                kept.connection.execute(table.insert().values(owner=owner, id=key, **row))
+        finally:
+            self._store.blobs.discard(unfinished)
+        if before not in (None, row["digest"]):
+            with suppress(OSError):
+                self._store.drop([str(before)])
+
+    def loaded(self, owner: str, session_id: str) -> tuple[Saved | None, str]:
+        """Return a session as it was saved, if nothing has changed that since."""
+        try:
+            with self._store.reading() as kept:
+                row = _row(kept, owner_digest(owner), session_id)
+            if row is None or row.saved < self._oldest():
+                return None, ""
+            data = self._data(row)
+        except OSError as error:
+            return None, f"its checkpoint cannot be read: {error.strerror or error}"
+        found = _saved(row, data)
+        if found is None or hashlib.sha256(data).hexdigest() != row.digest:
+            return None, _DAMAGED
+        return found, ""
+
+    def _data(self, row: Row[Any]) -> bytes:
+        descriptor = self._store.blobs.open(row.digest)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(MAX_STATE_BYTES + 1)
+
+    def all(self, owner: str) -> tuple[Saved, ...]:
+        """Return what is saved of an owner's sessions, the last saved first."""
+        with self._store.reading() as kept:
+            if kept.connection is None:
+                return ()
+            table = _sessions()
+            chosen = table.select().where(
+                table.c.owner == owner_digest(owner), table.c.saved >= self._oldest()
+            )
+            rows = kept.connection.execute(chosen.order_by(table.c.saved.desc())).all()
+        found = (_saved(row) for row in rows[:MAX_OF_OWNER])
+        return tuple(each for each in found if each is not None)
+
+    def remove(self, owner: str, session_id: str) -> bool:
+        """Keep nothing of a session; tell whether there was anything.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        with self._store.reading() as kept:
+            if _row(kept, owner_digest(owner), session_id) is None:
+                return False
+        table = _sessions()
+        with self._store.writing(durable=True) as kept:
+            assert kept.connection is not None
+            row = _row(kept, owner_digest(owner), session_id)
+            if row is None:
+                return False
+            ours = (table.c.owner == row.owner) & (table.c.id == row.id)
+            kept.connection.execute(table.delete().where(ours))
+        self._store.drop([row.digest])
+        return True
+
+    def tidy(self) -> int:
+        """Remove what has expired or is too much; return how many."""
+        self._tidied, self._written = self._now(), 0
+        table = _sessions()
+        with self._store.writing() as kept:
+            assert kept.connection is not None
+            columns = (table.c.owner, table.c.id, table.c.saved, table.c.digest, table.c.size)
+            rows = kept.connection.execute(table.select().with_only_columns(*columns))
+            bounds = Bounds(
+                total_bytes=self._total_bytes,
+                oldest=self._oldest(),
+                entries=MAX_KEPT,
+                owner_entries=MAX_OF_OWNER,
+            )
+            goes = surplus_of([Held(*row) for row in rows], bounds) or []
+            for one in goes:
+                ours = (table.c.owner == one.owner) & (table.c.id == one.id)
+                kept.connection.execute(table.delete().where(ours))
+        self._store.drop(one.digest for one in goes)
+        return len(goes)
+
+    def _oldest(self) -> float:
+        return self._now() - self._seconds
+
+
+def _sessions() -> Table:
+    from bridge.store.schema import sessions
+
+    return sessions
+
+
+def _id(session_id: str) -> str:
+    # Whatever its length.
+    return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
+    if kept.connection is None:
+        return None
+    table = _sessions()
+    chosen = table.select().where(table.c.owner == owner, table.c.id == _id(session_id))
+    return kept.connection.execute(chosen).first()
+
+
+def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:
+    """Return what a row says; None if that is not what a bridge writes."""
+    try:
+        match json.loads(row.facts):
+            case {"id": str(session_id), "run": int(run), "lost": lost, "facts": dict(facts)}:
+                return Saved(
+                    session_id=session_id,
+                    name=row.name,
+                    run=run,
+                    data=data,
+                    lost=losses(lost),
+                    facts=cast("Mapping[str, Json]", facts),
+                    moment=row.saved,
+                )
+            case _:
+                return None
+    except (ValueError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,311 @@
+"""All sessions of an engine: whose they are, how they are found, and how many are open.
+
+Owns who may use which session; which of them are open is `admission`'s. A session belongs to its
+owner; there it goes by its name where the caller is known, and by its id, which nobody can guess,
+where not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+import anyio
+from anyio.abc import TaskGroup
+
+from bridge.callers.client import RunCaller
+from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
+from bridge.model import Limits, RunRequest, RunResult
+from bridge.packages.packages import NOTHING, PackageSet
+from bridge.sessions.admission import Admission
+from bridge.sessions.checkpoints import Checkpoints
+from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
+from bridge.sessions.session import SAVE_SECONDS, QueuedRun, Reserved, Session, Work
+from bridge.settings import Settings
+from bridge.store import Store
+
+logger = logging.getLogger(__name__)
+
+MAX_REMEMBERED = 500
+"""Sessions without a sandbox of which more is known than the disk says: why their state is gone."""
+
+CLOSE_SECONDS = 20.0
+"""For all sessions together to be put away when the engine ends."""
+
+MARGIN_SECONDS = 10.0
+"""For a sandbox to go, beside what a run and saving its state may take."""
+
+MAX_LISTED = 200
+"""Of one owner's sessions, those used last."""
+
+_ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
+
+Reserve = Callable[..., AbstractAsyncContextManager[Reserved]]
+"""Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
+
+Dress = Callable[[RunRequest, RunCaller], Awaitable[PackageSet]]
+"""Says what a sandbox needs for the packages that a request is for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """A session, for its owner.
+
+    Attributes:
+        state: Whether it has a sandbox at this moment.
+        runs: How many there were.
+        idle_seconds: Since anybody used it.
+        memory_bytes: What its sandbox may use; 0 while it has none.
+    """
+
+    session_id: str
+    name: str
+    state: Literal["open", "put away"]
+    runs: int
+    idle_seconds: float
+    memory_bytes: int
+    holdings: Holdings
+
+
+class Sessions:
+    """The sessions. Enter before use; leaving saves and ends every one of them."""
+
+    def __init__(
+        self, settings: Settings, reserve: Reserve, store: Store, dress: Dress | None = None
+    ) -> None:
+        """Make a table.
+
+        Args:
+            reserve: Where sandboxes come from.
+            store: Where what is saved of sessions is.
+            dress: Settles packages; without it there are none.
+        """
+        self._settings = settings
+        self._reserve = reserve
+        self._dress = dress
+        self.checkpoints = Checkpoints(store, days=settings.session_days)
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._finding = anyio.Lock()
+        longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
+        self.admission = Admission(settings.sessions, longest)
+        self._tasks: TaskGroup | None = None
+
+    async def __aenter__(self) -> Sessions:
+        self._tasks = await anyio.create_task_group().__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is None:
+            return
+        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_SECONDS):
+            async with anyio.create_task_group() as ending:
+                for session in tuple(self._sessions.values()):
+                    ending.start_soon(session.stop)
+        tasks.cancel_scope.cancel()
+        await tasks.__aexit__(None, None, None)
+
+    @property
+    def open(self) -> int:
+        """How many have a sandbox."""
+        return self.admission.open
+
+    @property
+    def known(self) -> int:
+        """How many there is something to say of that is not on the disk."""
+        return len(self._sessions)
+
+    # --- for requests ---------------------------------------------------------------------------
+
+    def check(self, request: RunRequest) -> None:
+        """See that a request can be one of a session.
+
+        Raises:
+            InvalidRequestError: It cannot; the text says what to do instead.
+            SessionLimitError: Sessions are turned off.
+        """
+        if self._settings.sessions < 1:
+            message = "Sessions are turned off here."
+            remedy = (
+                "Leave `session` out: each run then begins with nothing of the last. "
+                "MCP_BRIDGE_SESSIONS sets how many may be open."
+            )
+            raise SessionLimitError(message, remedy=remedy)
+        if request.mode == "plan":
+            message = (
+                "A plan cannot be made in a session: what it makes up for calls that it holds back "
+                "would stay in the session's variables."
+            )
+            remedy = 'Make the plan without `session`, or the run without mode="plan".'
+            raise InvalidRequestError(message, remedy=remedy)
+
+    async def run(
+        self, request: RunRequest, limits: Limits, caller: RunCaller, work: Work
+    ) -> RunResult:
+        """Run a program in its session, after those that were asked for before.
+
+        Cancelling this interrupts the program, and keeps the state if it answers to that.
+
+        Raises:
+            UnknownSessionError: There is none of that id for this caller.
+            SessionLimitError: No further session can be opened.
+            BridgeError: Whatever `work` raises.
+        """
+        while True:
+            turn = QueuedRun(
+                request=request,
+                limits=limits,
+                caller=caller,
+                work=work,
+                ends=request.end_session,
+            )
+            session = await self._find(request, make=True)
+            session.record.named = request.named_sessions
+            result = await self._take(session, turn)
+            if result is not None:
+                return result
+
+    async def end(self, request: RunRequest) -> RunResult:
+        """End a session, after the runs in it that were asked for before.
+
+        Raises:
+            UnknownSessionError: There is none.
+        """
+        while True:
+            turn = QueuedRun(ends=True)
+            result = await self._take(await self._find(request, make=False), turn)
+            if result is not None:
+                return result
+
+    async def listed(self, owner: str) -> tuple[Listed, ...]:
+        """Return an owner's sessions, those used last first."""
+        found: dict[str, Listed] = {}
+        now = anyio.current_time()
+        for saved in await self.checkpoints.listed(owner):
+            found[saved.session_id] = Listed(
+                session_id=saved.session_id,
+                name=saved.name,
+                state="put away",
+                runs=saved.run,
+                idle_seconds=max(0.0, time.time() - saved.moment),
+                memory_bytes=0,
+                holdings=holdings(saved.facts.get("holds"), saved.facts.get("more")),
+            )
+        for session in self._sessions.values():
+            if session.record.owner == owner and (session.is_open or session.in_use):
+                found[session.record.session_id] = Listed(
+                    session_id=session.record.session_id,
+                    name=session.record.name,
+                    state="open",
+                    runs=session.record.runs,
+                    idle_seconds=0.0 if session.in_use else max(0.0, now - session.since),
+                    memory_bytes=session.memory_bytes,
+                    holdings=session.record.holdings,
+                )
+        latest = sorted(found.values(), key=lambda each: each.idle_seconds)
+        return tuple(latest[:MAX_LISTED])
+
+    async def _take(self, session: Session, turn: QueuedRun) -> RunResult | None:
+        """Have a turn served; None if the session had ended before."""
+        if self._tasks is None:
+            raise SessionLimitError("The bridge is ending.")
+        if session.put(turn):
+            self._tasks.start_soon(session.serve)
+        try:
+            await turn.over.wait()
+        except BaseException:
+            # Whoever wanted it is gone: it is interrupted, which leaves the state as it is then.
+            with anyio.CancelScope(shield=True):
+                await session.give_up(turn)
+            raise
+        if isinstance(turn.outcome, RunResult) or turn.outcome is None:
+            return turn.outcome
+        raise turn.outcome
+
+    # --- which session it is --------------------------------------------------------------------
+
+    async def _find(self, request: RunRequest, *, make: bool) -> Session:
+        """Return the session that a request is about.
+
+        Raises:
+            UnknownSessionError: There is none, and none may be made.
+        """
+        key, owner = request.session, request.owner
+        is_id = _ID.fullmatch(key) is not None
+        if not is_id and not request.named_sessions:
+            if not make:
+                message = "Here a session can be ended by its id only."
+                raise UnknownSessionError(message, remedy="Its results have the id.")
+            # Others may use the same name, and are not to meet here.
+            return self._add(Record(owner, key))
+        damaged = ""
+        async with self._finding:
+            found = self._known(owner, key)
+            if found is None:
+                saved, damaged = await self.checkpoints.find(owner, key)
+                if saved is not None:
+                    found = self._add(Record(owner, saved.name, saved))
+                elif make and not is_id:
+                    found = self._add(Record(owner, key, None, damaged))
+        if found is None:
+            what = "id" if is_id else "name"
+            message = f"There is no session of the {what} {key!r}, or it is somebody else's."
+            if damaged:
+                message = f"No session of the {what} {key!r} can be used: {damaged}."
+            remedy = (
+                "It ended, or nobody used it for "
+                f"{self._settings.session_days} days. A run with a new name begins a new one."
+            )
+            raise UnknownSessionError(message, remedy=remedy)
+        return found
+
+    def _known(self, owner: str, key: str) -> Session | None:
+        for session in reversed(self._sessions.values()):
+            if session.owner != owner or session.over:
+                continue
+            if key in (session.record.session_id, session.record.name):
+                return session
+        return None
+
+    def _add(self, record: Record) -> Session:
+        session = self._sessions[record.session_id] = Session(record, self)
+        return session
+
+    # --- what sessions need ---------------------------------------------------------------------
+
+    @property
+    def idle_timeout(self) -> float:
+        """Seconds until a sandbox that nobody uses is put away."""
+        return self._settings.session_idle_timeout
+
+    def reserve(self, limits: Limits, outfit: PackageSet) -> AbstractAsyncContextManager[Reserved]:
+        """Set a sandbox aside."""
+        return self._reserve(limits, binds=outfit.binds) if outfit.binds else self._reserve(limits)
+
+    async def outfit(self, request: RunRequest, run: RunCaller) -> PackageSet:
+        """Return what a sandbox needs for the packages that a request is for."""
+        return NOTHING if self._dress is None else await self._dress(request, run)
+
+    def settled(self, session: Session) -> None:
+        """Forget what the disk knows as well, and what has been gone for long."""
+        key = session.record.session_id
+        if session.over or session.record.recoverable:
+            self._sessions.pop(key, None)
+            return
+        self._sessions.move_to_end(key)
+        resting = [key for key, each in self._sessions.items() if not each.is_open]
+        for key in resting[: max(0, len(resting) - MAX_REMEMBERED)]:
+            if not self._sessions[key].in_use:
+                del self._sessions[key]

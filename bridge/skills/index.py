@@ -1,0 +1,270 @@
+"""The skills there are, read from their files when these change.
+
+Owns the reading, saving and removing, and whether the tools that a skill calls are still what they
+were. Which tools those are is read from its source here, and never taken from a program.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from bridge.catalog.program.foreseen import foreseen_calls
+from bridge.catalog.program.servers import References, references
+from bridge.catalog.program.survey import Survey
+from bridge.errors import LibraryError, UnknownSkillError
+from bridge.gate.pins import tool_digest
+from bridge.gate.provenance import ProvenanceTracker
+from bridge.model import Json, Provenance, Tool
+from bridge.servers.guide import SKILLS_SERVER
+from bridge.servers.servers import Servers
+from bridge.settings import Settings, store_of
+from bridge.skills.files import SkillFiles, State
+from bridge.skills.provenance import SKILLS, read_by_writers
+from bridge.skills.source import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
+
+MAX_STALE = 5
+"""Tools named that are not what they were."""
+
+
+class SkillIndex:
+    """All skills of the user."""
+
+    def __init__(self, settings: Settings, servers: Servers) -> None:
+        self._servers = servers
+        self._store = store_of(settings)
+        folder = settings.skills_dir or settings.state_dir / "skills"
+        self.files = SkillFiles(folder, self._store)
+        self._read: dict[str, tuple[State, Skill]] = {}
+        self._turn = anyio.Lock()
+
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        return self.files.folder
+
+    async def all(self) -> Mapping[str, Skill]:
+        """Return the skills there are, by name.
+
+        Raises:
+            LibraryError: Their folder cannot be read.
+        """
+        async with self._turn:
+            states = await anyio.to_thread.run_sync(self.files.states)
+            changed = {
+                name: state
+                for name, state in states.items()
+                if name not in self._read or self._read[name][0] != state
+            }
+            texts = await anyio.to_thread.run_sync(self.files.texts, changed) if changed else {}
+            for name in [name for name in self._read if name not in states or name in changed]:
+                del self._read[name]
+            for name, text in texts.items():
+                # One after the other, in this thread; see `read_skill`.
+                await anyio.lowlevel.checkpoint()
+                self._read[name] = (changed[name], read_skill(name, text))
+            return {name: self._read[name][1] for name in sorted(self._read)}
+
+    async def get(self, name: str) -> Skill:
+        """Return a skill.
+
+        Raises:
+            UnknownSkillError: There is none; the text names the nearest.
+            LibraryError: It cannot be used.
+        """
+        skills = await self.all()
+        if name not in skills:
+            raise UnknownSkillError(unknown(name, skills))
+        skill = skills[name]
+        if skill.problem:
+            raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
+        return skill
+
+    async def as_it_is(self, name: str) -> Skill | None:
+        """Return a skill as its file is now; None if there is none.
+
+        Raises:
+            LibraryError: It cannot be read.
+        """
+        text = await anyio.to_thread.run_sync(self.files.text, name)
+        return None if text is None else read_skill(name, text)
+
+    async def save(
+        self,
+        code: SkillCode,
+        description: str,
+        provenance: Provenance | None = None,
+        *,
+        before: Skill | None,
+    ) -> tuple[Skill, bool]:
+        """Have a skill be a source from now on; return it, and whether it is another than before.
+
+        Args:
+            provenance: What the run had read that saves it.
+            before: What it has to be until then.
+
+        Raises:
+            InvalidRequestError: There is no room for it, or it is another already.
+            LibraryError: It cannot be written.
+        """
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        save = partial(
+            self.files.save,
+            code.name,
+            code.source,
+            description,
+            self.tools_of(code),
+            now,
+            provenance,
+            only_if=before.digest if before is not None else "",
+        )
+        saved = await anyio.to_thread.run_sync(save)
+        return read_skill(code.name, saved.text), saved.changed
+
+    async def approve(self, skill: Skill) -> bool:
+        """Have programs use a skill unasked, as somebody has seen it; return whether it is so yet.
+
+        If it is not, nothing is approved of.
+
+        Raises:
+            LibraryError: It cannot be read, or the approval not be written.
+        """
+        return await anyio.to_thread.run_sync(self.files.approve, skill.name, skill.digest)
+
+    async def approved(self) -> set[tuple[str, str]]:
+        """Return the names and digests that a person approved of."""
+        return await anyio.to_thread.run_sync(self.files.approved)
+
+    async def remove(self, name: str) -> bool:
+        """Remove a skill with all its versions, for a person; return whether it was there.
+
+        Raises:
+            LibraryError: It cannot be removed.
+        """
+        return await anyio.to_thread.run_sync(partial(self.files.remove, name, versions=True))
+
+    async def delete(self, skill: Skill, provenance: Provenance | None) -> bool:
+        """Remove a skill for a program, if it is still as it was; a version of it stays.
+
+        Args:
+            provenance: What the run had read that does it.
+
+        Raises:
+            InvalidRequestError: It is another by now.
+            LibraryError: It cannot be removed, or no version be kept.
+        """
+        remove = partial(
+            self.files.remove, skill.name, provenance, versions=False, only_if=skill.digest
+        )
+        return await anyio.to_thread.run_sync(remove)
+
+    async def learn(self, lasting: ProvenanceTracker) -> None:
+        """Have a run count as having read what those had that saved or removed skills.
+
+        To be called before a program learns which skills there are, or what became of one.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
+        await lasting.learn("the saved skills", read)
+
+    # --- what they call -------------------------------------------------------------------------
+
+    def references(self, code: SkillCode) -> References:
+        """Return the servers that a skill names."""
+        return references(code.source, Survey(code.tree), self._servers.aliases)
+
+    def tools_of(self, code: SkillCode) -> Tools:
+        """Return the tools that a skill is seen to call, with the digests of their definitions."""
+        known = self._servers.known
+        entries = [known.entry(name) for name in self.references(code).servers]
+        found: dict[str, dict[str, str]] = {}
+        for call in foreseen_calls(Survey(code.tree), entries).calls[:MAX_TOOLS]:
+            if call.definition is not None:
+                found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
+        return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
+
+    def stale(self, skill: Skill) -> str:
+        """Say which tools of a skill are not what they were, as far as is known; empty if all are.
+
+        Servers that nobody has asked say nothing.
+        """
+        known = self._servers.known
+        found: list[str] = []
+        for server, tools in skill.header.tools.items():
+            if server not in known.aliases:
+                found.append(f"there is no server {server!r:.80} any more")
+                continue
+            if known.tools(server) is None:
+                continue
+            for name, digest in tools.items():
+                tool = known.tool(server, name)
+                if tool is None:
+                    found.append(f"{server}.{name:.80} is gone")
+                elif tool_digest(tool) != digest:
+                    found.append(f"{server}.{name:.80} has changed")
+        if len(found) > MAX_STALE:
+            found = [*found[:MAX_STALE], f"and {len(found) - MAX_STALE} more"]
+        if not found:
+            return ""
+        return f"since it was saved (version {skill.version}): {'; '.join(found)}"
+
+    def at_hand(self, name: str) -> Skill | None:
+        """Return a skill as `docs` speaks of it."""
+        return self._read[name][1] if name in self._read else None
+
+    # --- what is said of them -------------------------------------------------------------------
+
+    async def indexed(self) -> tuple[Tool, ...]:
+        """Return the skills as an index of tools takes them."""
+        try:
+            skills = await self.all()
+        except LibraryError:
+            return ()
+        return tuple(
+            Tool(
+                server=SKILLS_SERVER,
+                name=skill.name,
+                description=f"{skill.description}\n{skill.code.docstring}" if skill.code else "",
+            )
+            for skill in skills.values()
+            if not skill.problem
+        )
+
+    def docs(self, name: str) -> dict[str, Json] | None:
+        """Return what a search says of a skill that it found; None if it is gone by now."""
+        if name not in self._read:
+            return None
+        skill = self._read[name][1]
+        docs: dict[str, Json] = {
+            "server": "skills",
+            "serverAlias": "skills",
+            "tool": name,
+            "toolAlias": name,
+            "kind": "skill",
+            "signature": f"{skill.import_line}; {skill.signature}",
+            "description": skill.description,
+        }
+        stale = self.stale(skill)
+        if stale:
+            docs["stale"] = stale
+            docs["description"] = f"{skill.description} (Stale: {stale})".strip()
+        return docs
+
+
+def unknown(name: str, names: Mapping[str, object]) -> str:
+    """Return what to say of a skill that there is not."""
+    near = difflib.get_close_matches(name[:100], list(names), n=1)
+    told = f"No skill is called {name!r:.80}."
+    if near:
+        return f"{told} Did you mean {near[0]!r}?"
+    listed = ", ".join(list(names)[:10]) or "none yet; runtime.save_skill(function) saves one"
+    return f"{told} Saved: {listed}."

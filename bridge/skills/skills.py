@@ -1,0 +1,249 @@
+"""Skills as runs use them.
+
+Owns what of a program's text decides which skills it gets, and the moment of their review: before a
+sandbox is taken, for those that it names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bridge.callers.client import RunCaller
+from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.servers import References
+from bridge.catalog.program.survey import Survey
+from bridge.errors import LibraryError, RefusedError
+from bridge.gate.bridge_calls import BridgeCalls
+from bridge.gate.pipeline import Gate
+from bridge.gate.provenance import ProvenanceTracker
+from bridge.model import Action, Json, RunRequest, RunResult
+from bridge.model.identity import principal_of
+from bridge.rpc.dispatcher import Answer
+from bridge.servers.servers import Servers
+from bridge.settings import Settings, store_of
+from bridge.skills.index import SkillIndex
+from bridge.skills.memory_requests import MemoryAnswers
+from bridge.skills.references import PACKAGE, named_skills
+from bridge.skills.requests import SkillAnswers
+from bridge.skills.review import Review, Reviews
+from bridge.skills.source import Skill
+
+MAX_SENT = 50
+"""Skills that come with a program: those it names, and those that these name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillUse:
+    """The skills that one program names.
+
+    Attributes:
+        known: Names of all there are; None if the program mentions none.
+        skills: Those it names, and those that these name.
+        servers: That they use.
+        dynamic: Whether one of them picks servers in a way that does not show.
+        warnings: Name to what is to be said when it is imported.
+        review: What of them this run may use.
+    """
+
+    known: frozenset[str] | None = None
+    skills: tuple[Skill, ...] = ()
+    servers: tuple[str, ...] = ()
+    dynamic: bool = False
+    review: Review | None = None
+    stale: Callable[[Skill], str] = lambda _: ""
+
+    def widened(self, references: References) -> References:
+        """Return what a program says about servers together with what its skills do."""
+        if not self.servers and not self.dynamic:
+            return references
+        servers = tuple(dict.fromkeys((*references.servers, *self.servers)))
+        return replace(references, servers=servers, dynamic=references.dynamic or self.dynamic)
+
+    def sent(self) -> list[dict[str, str]]:
+        """Return what is sent along with the program."""
+        return [
+            {"name": skill.name, "source": skill.text, "warning": self.stale(skill)}
+            for skill in self.skills
+        ]
+
+
+NO_SKILLS = SkillUse()
+"""Of a program that mentions none."""
+
+
+class Skills:
+    """Skills and memories, for an engine's runs.
+
+    Args:
+        policy: Returns what the policy says of skills now.
+        note: Takes records for the audit log.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        servers: Servers,
+        *,
+        policy: Callable[[], Action],
+        note: Callable[[Mapping[str, Json]], None],
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._policy = policy
+        self._note = note
+        self.shelf = SkillIndex(settings, servers)
+        self._reviews = Reviews(self.shelf, settings.guard)
+
+    async def of_program(
+        self, request: RunRequest, survey: Survey | Unread, run: RunCaller
+    ) -> SkillUse:
+        """Return the skills that a program names.
+
+        Raises:
+            LibraryError: Their folder cannot be read.
+        """
+        if PACKAGE not in request.code or isinstance(survey, Unread):
+            return NO_SKILLS
+        tree = survey.tree
+        named = named_skills(tree)
+        if not named and not _imports(tree):
+            return NO_SKILLS
+        if not self.may_list(request.principal):
+            # It is told that it may not use any, and not which of these there are.
+            return SkillUse(known=frozenset(named), review=self.review(request, run))
+        there = await self.shelf.all()
+        found: dict[str, Skill] = {}
+        left = list(named)
+        while left and len(found) < MAX_SENT:
+            name = left.pop(0)
+            skill = there.get(name)
+            if skill is None or name in found:
+                continue
+            if skill.problem:
+                raise LibraryError(f"Skill {name!r} cannot be used as its file is: {skill.problem}")
+            found[name] = skill
+            assert skill.code is not None
+            left += named_skills(skill.code.tree)
+        uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
+        return SkillUse(
+            known=frozenset(there),
+            skills=tuple(found.values()),
+            servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
+            dynamic=any(use.dynamic for use in uses),
+            review=self.review(request, run),
+            stale=self.shelf.stale,
+        )
+
+    def may_list(self, principal: str) -> bool:
+        """Tell whether a caller may know which skills there are; not one that nobody knows."""
+        policy = self._policy()
+        return policy == "allow" or (policy != "deny" and bool(principal))
+
+    def review(self, request: RunRequest, run: RunCaller) -> Review:
+        """Return what decides on the skills of a run."""
+        return Review(self._reviews, policy=self._policy(), caller=principal_of(request), run=run)
+
+    async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:
+        """Have a program's skills reviewed; return its result if one may not be used."""
+        if use.review is None:
+            return None
+        try:
+            use.review.check("use")
+            for skill in use.skills:
+                await use.review.admit(skill)
+                self._note(
+                    {
+                        "kind": "skill",
+                        "run": run_id,
+                        "skill": skill.name,
+                        "did": "use",
+                        "digest": skill.digest,
+                    }
+                )
+        except RefusedError as error:
+            return RunResult(
+                run_id=run_id,
+                status="error",
+                reason="policy",
+                summary=f"The program was not run. {error.message}",
+                error=f"{error} [{error.code}]",
+                timeout_seconds=timeout,
+            )
+        return None
+
+    async def found(self, use: SkillUse, lasting: ProvenanceTracker) -> None:
+        """Have what came with a program's skills count as read by its run.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        if use.review is None:
+            return
+        # Of all, so that each is named in what is refused later.
+        seen = [await use.review.found(skill, lasting) for skill in use.skills]
+        if not all(seen):
+            await self.shelf.learn(lasting)
+
+    async def show(
+        self,
+        request: RunRequest,
+        run: RunCaller,
+        use: SkillUse,
+        lasting: ProvenanceTracker,
+        names: Sequence[str],
+    ) -> None:
+        """Have what came with skills count as read by a run that is told of them by a search.
+
+        Also by one that finds none: that there is none is an answer.
+
+        Raises:
+            AuditError: It cannot be recorded.
+        """
+        await self.shelf.learn(lasting)
+        review = use.review or self.review(request, run)
+        # All at once: while one is looked at, another may be saved anew.
+        for skill in [self.shelf.at_hand(name) for name in names]:
+            if skill is not None:
+                await review.found(skill, lasting)
+
+    def answers(
+        self,
+        request: RunRequest,
+        run: RunCaller,
+        use: SkillUse,
+        *,
+        gate: Gate,
+        lasting: ProvenanceTracker,
+        own: BridgeCalls,
+        run_id: str,
+    ) -> dict[str, Answer]:
+        """Return what answers a run's calls about skills and memories."""
+        skills = SkillAnswers(
+            self.shelf,
+            self._servers,
+            self._reviews,
+            gate=gate,
+            lasting=lasting,
+            own=own,
+            review=use.review or self.review(request, run),
+            request=request,
+            note=lambda facts: self._note({"kind": "skill", "run": run_id, **facts}),
+        )
+        memories = MemoryAnswers(
+            store_of(self._settings),
+            request,
+            self._servers.secrets.redactor,
+            lasting=lasting,
+            own=own,
+        )
+        return {**skills.methods, **memories.methods}
+
+
+def _imports(tree: ast.Module) -> bool:
+    return any(
+        (isinstance(node, ast.Import) and any(item.name == PACKAGE for item in node.names))
+        or (isinstance(node, ast.ImportFrom) and node.module == PACKAGE)
+        for node in ast.walk(tree)
+    )

@@ -1,0 +1,25 @@
+"""Work that goes on beside something else, and ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import anyio
+
+
+@asynccontextmanager
+async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Have `work` go on for as long as this is open; leaving cancels it.
+
+    An exception of the body comes out as it is, and not wrapped in a group.
+    """
+    stack = AsyncExitStack()
+    tasks = await stack.enter_async_context(anyio.create_task_group())
+    tasks.start_soon(work)
+    try:
+        yield
+    finally:
+        tasks.cancel_scope.cancel()
+        await stack.aclose()

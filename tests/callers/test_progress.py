@@ -1,0 +1,188 @@
+"""What is told of a run while it goes on, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+import pytest
+
+from bridge.callers.client import RunCaller
+from bridge.callers.progress import (
+    MAX_LINE,
+    MAX_LOGGED,
+    MAX_MESSAGE,
+    MAX_PIECE,
+    LoggedOutput,
+    ProgressReporter,
+    RunProgress,
+    told,
+)
+from bridge.clock import Clock
+from bridge.model import Json
+from tests.fakes.client import FakeClient
+from tests.waiting import PATIENCE_SECONDS
+
+
+def test_a_line_says_what_the_program_said_calls_and_wrote() -> None:
+    """Each part only if there is any."""
+    standing = RunProgress()
+    assert standing.text() == ""
+    standing.advance(3, 10, "loading")
+    assert standing.text() == "3 of 10, loading"
+    with standing.calling("git.log"):
+        assert standing.call_text() == "calling git.log"
+        with standing.calling("git.show"):
+            standing.wrote(b"one\ntwo\n")
+            assert standing.text() == ("3 of 10, loading · calling git.show (0 of 2 done) · two")
+        assert standing.call_text() == "calling git.log (1 of 2 done)"
+    assert standing.text() == "3 of 10, loading · two"
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "share"),
+    [(3, 10, 0.3), (0, 0, None), (5, 0, None), (11, 10, 1.0), (-1, 10, 0.0), (1e300, 1e300, 1.0)],
+)
+def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | None) -> None:
+    """Programs report what they like."""
+    standing = RunProgress()
+    assert standing.share is None
+    standing.advance(done, total, "")
+    assert standing.share == share
+
+
+@pytest.mark.parametrize(
+    ("pieces", "line"),
+    [
+        ([b"50%\r60%\r"], "60%"),
+        ([b"\r 5%", b"\r 6%"], "6%"),
+        ([b"half of a li", b"ne\n"], "half of a line"),
+        ([b"done\n\n   \n"], "done"),
+        ([b"\x1b[31mred\x1b[0m\n"], "\\x1b[31mred\\x1b[0m"),
+        ([b"a\xffb\n"], "a\ufffdb"),
+        ([b"x" * 100_000], "x" * (MAX_LINE - 1) + "…"),
+    ],
+)
+def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str) -> None:
+    """Bars that programs draw over themselves, control characters, lines without an end."""
+    standing = RunProgress()
+    for piece in pieces:
+        standing.wrote(piece)
+    assert standing.line == line
+
+
+def test_texts_stay_in_their_line_and_their_bound() -> None:
+    """They come from the program, and go to a screen."""
+    assert told("a\nb\x07", 20) == "a b\\x07"
+    assert len(told("\x07" * 1000, MAX_MESSAGE)) == MAX_MESSAGE
+
+
+def test_logged_output_is_cut_and_counted() -> None:
+    """A message stays small, and all of them together do."""
+    logged = LoggedOutput()
+    logged.add(b"hello ")
+    logged.add(b"world\n")
+    assert logged.take() == "hello world\n"
+    assert logged.take() == ""
+    logged.add(b"x" * 1_000_000)
+    piece = logged.take()
+    assert piece.startswith("x" * MAX_PIECE)
+    assert "996,000 bytes are in the result only" in piece
+    pieces: list[str] = []
+    while not pieces or pieces[-1]:
+        logged.add(b"y" * 10_000)
+        pieces.append(logged.take())
+    assert sum(map(len, pieces)) < MAX_LOGGED + 100 * len(pieces)
+    assert "in the result only" in pieces[-2]
+
+
+async def test_a_report_tells_only_what_stands_and_only_what_is_new() -> None:
+    """However often the program reports in between."""
+    standing = RunProgress()
+    reports: list[str] = []
+
+    async def report() -> None:
+        reports.append(standing.text())
+
+    following = ProgressReporter(standing, report, None, 60)
+    for number in range(1000):
+        standing.advance(number, 1000, "")
+        following.notice()
+    await following.tell()
+    await following.tell()
+    assert reports == ["999 of 1000"]
+    following.wrote("stderr", b"not told in a line\n")
+    await following.tell()
+    following.wrote("stdout", b"told\n")
+    await following.tell()
+    assert reports[1:] == ["999 of 1000 · told"]
+    await following.tell(idle=True)
+    assert len(reports) == 3
+
+
+async def test_output_goes_into_messages_only_for_a_client_that_wants_them() -> None:
+    """By stream, at two levels."""
+    messages: list[tuple[str, str, str]] = []
+
+    async def log(level: str, source: str, text: str) -> None:
+        messages.append((level, source, text))
+
+    async def report() -> None:
+        """Say nothing."""
+
+    following = ProgressReporter(RunProgress(), report, log, 60)
+    following.wrote("stdout", b"a\n")
+    following.wrote("stderr", b"b\n")
+    following.wrote("stdout", b"c\n")
+    await following.tell()
+    assert messages == [("info", "run_python", "a\nc\n"), ("notice", "run_python", "b\n")]
+
+
+async def test_progress_grows_and_its_total_keeps_the_programs_share() -> None:
+    """Whatever the program reports, also backwards."""
+    client = FakeClient()
+    run = RunCaller(client, Clock())
+    for done in (1.0, 5.0, 2.0, 10.0, 0.0):
+        await run.advance(done, 10, "")
+        await run._tell_standing()
+    seconds = [value for value, _ in client.told]
+    assert seconds == sorted(set(seconds))
+    shares = [
+        None if total is None else round(second / total, 6)
+        for second, total in zip(seconds, client.totals, strict=True)
+    ]
+    assert shares == [0.1, 0.5, 0.2, 1.0, None]
+    assert client.told[0][1] == "1 of 10"
+
+
+async def test_calls_are_counted_for_those_who_follow() -> None:
+    """And for nobody else the program's calls take no way around."""
+
+    async def handler(method: str, params: Mapping[str, Json]) -> Json:
+        return run.standing.call_text()
+
+    run = RunCaller(FakeClient(), Clock())
+    answer = await run.followed(handler)("call_tool", {"server": "git", "tool": "log"})
+    assert answer == "calling git.log"
+    assert await run.followed(handler)("list_servers", {}) == ""
+    quiet = RunCaller(FakeClient(wants_progress=False), Clock())
+    assert quiet.followed(handler) is handler
+
+
+async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
+    """Only the task that reports waits for it."""
+
+    class Stuck(FakeClient):
+        async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
+            await anyio.sleep_forever()
+
+    run = RunCaller(Stuck(), Clock())
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run.tick)
+            for number in range(1000):
+                await run.wrote("stdout", b"line\n")
+                await run.advance(number, 1000, "")
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+    assert run.standing.line == "line"

@@ -1,0 +1,209 @@
+"""Which words a stage may have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.commands.confine import (
+    MAX_COMMAND_BYTES,
+    MAX_STAGES,
+    MAX_WORDS,
+    Bounds,
+    View,
+    check_argument,
+    check_stages,
+    check_workdir,
+)
+from bridge.errors import InvalidRequestError
+from bridge.sandbox.backend import Bind
+
+LINKS = {
+    "/host/ws/out": "/etc",
+    "/host/ws/up": "../other",
+    "/host/ws/fine": "sub/file",
+    "/host/ws/absolute": "/workspace/sub",
+    "/host/ws/loop": "loop",
+    "/host/data/back": "../ws/secret",
+}
+GRANTED = (
+    Bind(source="/host/ws", inside="/workspace", writable=False),
+    Bind(source="/host/data", inside="/srv/data", writable=True),
+)
+VIEW = View(GRANTED, LINKS.get)
+ROOTS = ("/workspace", "/srv/data")
+BOUNDS = Bounds(names=("aws", "jq"), roots=ROOTS, hosts={"/host/ws": "/workspace"})
+
+
+def _check(word: str, workdir: str = "/workspace") -> None:
+    check_argument(word, BOUNDS, workdir, VIEW.resolve)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "/etc/passwd",
+        "../x",
+        "sub/../../x",
+        "..",
+        "~/x",
+        "~root/.ssh",
+        "file:///etc/passwd",
+        "fileb://../x",
+        "file://localhost/etc/passwd",
+        "--cli-input-json=file:///etc/passwd",
+        "--opt=/etc/passwd",
+        "--opt=../x",
+        "--opt=~/x",
+        "@/etc/passwd",
+        "--data=@../x",
+        "-d@/etc/passwd",
+        "-f/etc/passwd",
+        "-C../x",
+        "if=/dev/mem",
+        "a,b=/etc/x",
+        "/workspace/../etc/passwd",
+        "/workspacex",
+        "/srv/data/../../etc",
+        "out",
+        "out/passwd",
+        "./out/passwd",
+        "up",
+        "loop/x",
+        "fine/../../../x",
+        "/srv/data/back",
+        "sub;/etc/passwd",
+        '{"a":"/etc/passwd"}',
+        "https://host/x,/etc/passwd",
+    ],
+)
+def test_an_argument_that_leads_out_is_refused(word: str) -> None:
+    """By absolute path, by .., by ~, by a URL, within an option or through a link."""
+    with pytest.raises(InvalidRequestError):
+        _check(word)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "a.txt",
+        "sub/../a.txt",
+        "/workspace/a",
+        "/srv/data/x",
+        "--opt=/srv/data/x",
+        "@sub/x",
+        "file://sub/x",
+        "file:///workspace/x",
+        "fine",
+        "absolute/x",
+        "https://example.com/../etc/passwd?x=/y",
+        "s3://bucket/../key",
+        "HEAD~1..HEAD",
+        "~",
+        "~5",
+        "my-c/dir",
+        "...",
+        "-",
+        "--",
+        "-la",
+        "Reservations[].Id",
+        "",
+    ],
+)
+def test_an_argument_that_stays_inside_is_taken(word: str) -> None:
+    """The control of the test above: most words are no paths, and most paths stay."""
+    _check(word)
+
+
+GRANTS = "outside of what this profile grants (/workspace, /srv/data)."
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("/etc/passwd", f"'/etc/passwd' is {GRANTS}"),
+        ("../x", f"'../x' is {GRANTS}"),
+        ("--opt=/etc/x", f"'--opt=/etc/x': '/etc/x' is {GRANTS}"),
+        ("out", f"'out' is a link to /etc, which is {GRANTS}"),
+        ("out/passwd", f"'out/passwd' leads by a link to /etc/passwd, which is {GRANTS}"),
+        ("/host/ws/d.json", "that is /workspace/d.json here."),
+        ("~/x", "nothing here expands ~; give a path below the workspace."),
+    ],
+)
+def test_the_answer_says_how_an_argument_leads_out(word: str, told: str) -> None:
+    """By itself, or by a link, and to where; a path of the host is told in the sandbox's words."""
+    with pytest.raises(InvalidRequestError) as refused:
+        _check(word)
+    assert told in str(refused.value)
+
+
+def test_relative_paths_start_from_the_working_directory() -> None:
+    """One level up from a directory of the workspace is still the workspace."""
+    _check("../a", workdir="/workspace/sub")
+    with pytest.raises(InvalidRequestError):
+        _check("../../a", workdir="/workspace/sub")
+
+
+@given(st.lists(st.sampled_from(["..", "sub", ".", "a", "out", "up", "absolute", "/"]), min_size=1))
+def test_no_path_that_is_taken_resolves_to_outside(parts: list[str]) -> None:
+    """Whatever it is made of."""
+    word = "/".join(parts)
+    try:
+        _check(word)
+    except InvalidRequestError:
+        return
+    real = VIEW.resolve("/workspace/" + word if not word.startswith("/") else word)
+    assert real == "/workspace" or real.startswith(("/workspace/", "/srv/data"))
+
+
+@pytest.mark.parametrize("workdir", ["..", "/etc", "sub/../..", "~", "out", "up", "a\0b"])
+def test_a_working_directory_out_of_the_workspace_is_refused(workdir: str) -> None:
+    """A granted path elsewhere is no place to work in either."""
+    with pytest.raises(InvalidRequestError):
+        check_workdir(workdir, VIEW.resolve)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "inside"),
+    [("", "/workspace"), ("sub/../x", "/workspace/x"), ("absolute", "/workspace/sub")],
+)
+def test_a_working_directory_is_relative_to_the_workspace(workdir: str, inside: str) -> None:
+    """Links within it are followed."""
+    assert check_workdir(workdir, VIEW.resolve) == inside
+
+
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        ([["cat"]], "not among the executables"),
+        ([["aws"], ["bash"]], "'bash'"),
+        ([["/usr/bin/aws"]], "without a path"),
+        ([["./aws"]], "without a path"),
+        ([["AWS_PROFILE=x", "aws"]], "variables cannot be set"),
+        ([[""]], "not among"),
+        ([["aws", "a\0b"]], "NUL"),
+        ([["aws", "\udc80"]], "no valid text"),
+        ([["aws", *["x"] * MAX_WORDS]], "words"),
+        ([["aws", "x" * MAX_COMMAND_BYTES]], "bytes"),
+        ([["aws"]] * (MAX_STAGES + 1), "stages"),
+        ([[]], "no words"),
+        ([], "no command"),
+    ],
+)
+def test_a_stage_that_may_not_run_is_refused_by_name_or_size(
+    stages: list[list[str]], told: str
+) -> None:
+    """The answer says which names there are."""
+    with pytest.raises(InvalidRequestError) as refused:
+        check_stages(stages, BOUNDS, "/workspace", VIEW.resolve)
+    assert told in str(refused.value)
+
+
+def test_arguments_are_not_looked_at_where_the_profile_says_so() -> None:
+    """Names of parameters and log groups look like paths; the mounts are the boundary."""
+    stages = [["aws", "logs", "tail", "/aws/lambda/x"]]
+    with pytest.raises(InvalidRequestError):
+        check_stages(stages, BOUNDS, "/workspace", VIEW.resolve)
+    free = Bounds(names=("aws",), roots=ROOTS, check_arguments=False)
+    check_stages(stages, free, "/workspace", VIEW.resolve)

@@ -1,0 +1,216 @@
+"""Command profiles as the configuration has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.commands.confine import grants
+from bridge.commands.environment import (
+    MAX_SECRET_BYTES,
+    CredentialFile,
+    credential_files,
+    environment,
+    secrets_in,
+)
+from bridge.errors import SettingsError
+from bridge.settings.commands import CommandProfile, parse_commands
+from bridge.settings.directories import refusal
+
+LEAST: dict[str, Any] = {"executables": ["jq"], "workspace": "/srv/ws"}
+
+
+def _profile(**table: Any) -> CommandProfile:
+    return parse_commands({"tool": {**LEAST, **table}}, "commands")["tool"]
+
+
+def test_a_profile_needs_little_and_grants_little() -> None:
+    """No network, nothing writable, no variables, and the documented limits."""
+    profile = _profile()
+    assert (profile.network, profile.read, profile.write, profile.env) == (False, (), (), ())
+    assert (profile.memory_bytes, profile.cpu_seconds, profile.file_bytes) == (
+        512 << 20,
+        60,
+        100 << 20,
+    )
+    assert (profile.processes, profile.open_files) == (32, 256)
+    assert (profile.timeout, profile.max_timeout, profile.output_bytes) == (120, 300, 256 << 10)
+    assert (profile.runtime, profile.check_arguments) == ("process", True)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"executables": []}, "needs `executables`"),
+        ({"executables": ["bin/jq"]}, "neither a plain name nor an absolute path"),
+        ({"executables": [".."]}, "neither a plain name"),
+        ({"executables": ["jq", "/opt/jq"]}, "could not tell apart"),
+        ({"executables": "jq"}, "list of texts"),
+        ({"workspace": "ws"}, "absolute path"),
+        ({"workspace": 1}, "must be a text"),
+        ({"shell": True}, "no key of a command profile"),
+        ({"network": "yes"}, "true or false"),
+        ({"env": ["A=b"]}, "no name of a variable"),
+        ({"env": ["A"], "secrets": ["A"]}, "more than one of"),
+        ({"env": ["A"], "set": {"A": "x"}}, "more than one of"),
+        ({"set": {"A": 1}}, "must be a text"),
+        ({"credentials": {"kind": "gcp"}}, "kind is 'gcp'"),
+        ({"credentials": {"kind": "aws", "source": "home"}}, "source is 'home'"),
+        ({"credentials": True}, "must be a table"),
+        ({"memory": "1m"}, "must be from 16,777,216"),
+        ({"memory": "lots"}, "is not a size"),
+        ({"timeout": 301}, "from 1 to 300"),
+        ({"timeout": True}, "number of seconds"),
+        ({"timeout": 200, "max_timeout": 100}, "beyond its `max_timeout`"),
+        ({"processes": 0}, "from 1"),
+        ({"open_files": 1.5}, "whole number"),
+        ({"runtime": "vm"}, "Known: container, process"),
+        ({"runtime": "container"}, "needs `image`"),
+        ({"image": "x"}, "only `runtime`"),
+        ({"read": [""]}, "empty"),
+    ],
+)
+def test_a_key_that_cannot_be_is_an_error_with_its_place(table: dict[str, Any], told: str) -> None:
+    """Nothing falls back to a default."""
+    with pytest.raises(SettingsError) as refused:
+        _profile(**table)
+    assert told in str(refused.value)
+    assert "commands.tool" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "tables", [{"No Name": LEAST}, {"tool": 1}, {f"p{n}": LEAST for n in range(51)}]
+)
+def test_what_is_no_table_of_profiles_is_refused(tables: dict[str, Any]) -> None:
+    """By name, kind or number."""
+    with pytest.raises(SettingsError):
+        parse_commands(tables, "commands")
+
+
+def _granted(links: dict[str, str] | None = None, **table: Any) -> list[tuple[str, str, bool]]:
+    found = grants(
+        _profile(**table),
+        realpath=lambda path: (links or {}).get(path, path),
+        refusal=lambda path, _: refusal(Path(path), home=Path("/home/me"), private=()),
+    )
+    return [(grant.source, grant.inside, grant.writable) for grant in found]
+
+
+def test_paths_are_granted_once_where_the_sandbox_has_them() -> None:
+    """The workspace moves; what lies beside it stays; what is covered is left out."""
+    granted = _granted(
+        read=["/srv/data", "sub", "/srv/ws/deep"], write=["out", "out/x", "/srv/data/cache"]
+    )
+    assert granted == [
+        ("/srv/data", "/srv/data", False),
+        ("/srv/ws", "/workspace", False),
+        ("/srv/ws/out", "/workspace/out", True),
+        ("/srv/data/cache", "/srv/data/cache", True),
+    ]
+    assert _granted(write=["."]) == [("/srv/ws", "/workspace", True)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"workspace": "/"},
+        {"workspace": "/home/me"},
+        {"workspace": "/home"},
+        {"read": ["/home/me"]},
+        {"read": ["/etc"]},
+        {"read": ["/run/docker.sock"]},
+        {"read": ["/proc/1"]},
+        {"read": ["/tmp/x"]},
+        {"write": ["/usr/local/share/x"]},
+        {"read": ["/srv/other/../../home/me"]},
+        {"write": ["link"]},
+    ],
+)
+def test_what_must_not_be_granted_is_refused(table: dict[str, Any]) -> None:
+    """Homes, the system, and what a link of the workspace leads to."""
+    with pytest.raises(SettingsError):
+        _granted({"/srv/ws/link": "/srv/secret"}, **table)
+
+
+def test_nothing_of_the_environment_is_passed_on_unless_named() -> None:
+    """Fixed values go before those of the host."""
+    profile = _profile(env=["A", "MISSING"], secrets=["TOKEN"], set={"LANG": "C"})
+    host = {"A": "1", "TOKEN": "secret-value", "OTHER": "x", "LANG": "de", "HOME": "/home/me"}
+    made = environment(profile, host, home="/inside", files={})
+    assert made.variables == {
+        "HOME": "/inside",
+        "LANG": "C",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "TMPDIR": "/tmp",
+        "TZ": "UTC",
+        "A": "1",
+        "TOKEN": "secret-value",
+    }
+    assert made.secrets == {"secret-value": "TOKEN"}
+    assert "secret-value" not in repr(made)
+
+
+def test_each_line_of_a_secret_is_one_unless_it_is_short() -> None:
+    """What quotes a key seldom has its line breaks."""
+    key = "first line of a key\nsecond line of a key\nshort\n"
+    made = environment(_profile(secrets=["KEY"]), {"KEY": key}, home="/h", files={})
+    assert made.secrets == dict.fromkeys(
+        (key.strip(), "first line of a key", "second line of a key"), "KEY"
+    )
+
+
+def test_a_secret_too_short_to_be_kept_out_of_output_is_refused() -> None:
+    """Passing it on and showing it is no choice."""
+    with pytest.raises(SettingsError):
+        environment(_profile(secrets=["PIN"]), {"PIN": "123"}, home="/h", files={})
+
+
+def test_a_secret_too_long_to_be_looked_for_is_refused_wherever_it_is_from() -> None:
+    """From a file as well as from a variable."""
+    long = "x" * (MAX_SECRET_BYTES + 1)
+    with pytest.raises(SettingsError, match="TOKEN"):
+        environment(_profile(secrets=["TOKEN"]), {"TOKEN": long}, home="/h", files={})
+    file = CredentialFile(path="/t", below=".aws/token", whole=True)
+    with pytest.raises(SettingsError, match=r"\.aws/token"):
+        environment(_profile(), {}, home="/h", files={file: long.encode()})
+
+
+@pytest.mark.parametrize("source", ["env", "files", "both"])
+def test_aws_credentials_come_from_where_the_profile_says(source: str) -> None:
+    """Variables, files, or both; the variables that name files point to the copies."""
+    profile = _profile(credentials={"kind": "aws", "source": source})
+    host = {
+        "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE",
+        "AWS_CONFIG_FILE": "/elsewhere/config",
+        "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/run/token",
+        "AWS_REGION": "eu-west-1",
+    }
+    files = credential_files(profile, host, "/home/me", ["a.json"])
+    made = environment(profile, host, home="/in", files=dict.fromkeys(files, b"some-long-token"))
+    assert made.variables["AWS_REGION"] == "eu-west-1"
+    assert ("AWS_ACCESS_KEY_ID" in made.variables) == (source != "files")
+    if source == "env":
+        assert files == ()
+        assert "AWS_CONFIG_FILE" not in made.variables
+        return
+    assert [Path(file.path) for file in files] == [
+        Path("/elsewhere/config"),
+        Path("/home/me/.aws/credentials"),
+        Path("/var/run/token"),
+        Path("/home/me/.aws/sso/cache/a.json"),
+    ]
+    assert made.variables["AWS_CONFIG_FILE"] == "/in/.aws/config"
+    assert made.variables["AWS_WEB_IDENTITY_TOKEN_FILE"] == "/in/.aws/web-identity-token"
+    assert "some-long-token" in made.secrets
+    text = b'[a]\naws_secret_access_key=S3cret\nregion = x\n{"accessToken": "T0ken"}'
+    assert secrets_in(files[0], text) == {"S3cret", "T0ken"}
+
+
+def test_a_secret_is_found_however_the_file_writes_it() -> None:
+    """Readers of such files take a colon, a value on the next line and one with blanks as well."""
+    file = CredentialFile(path="/home/someone/.aws/credentials", below=".aws/credentials")
+    text = b"aws_secret_access_key: S3cret\naws_session_token =\n  T0ken\na_token =\nb = c\n"
+    assert secrets_in(file, text) == {"S3cret", "T0ken"}
+    assert secrets_in(file, b"aws_session_token = two words \n") == {"two words"}

@@ -1,0 +1,96 @@
+"""The gate: what a run was not given it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bridge.errors import CallBudgetError, CallDeniedError
+from bridge.gate.pipeline import READ_RESOURCE, Gate, Grant, result_size
+
+
+async def _answer(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": f"{server}.{tool}"}]}
+
+
+async def test_a_call_is_counted_with_the_bytes_it_kept_out_of_the_conversation() -> None:
+    """The receipt is made of what really passed."""
+    gate = Gate(Grant(servers=None, calls=10), _answer)
+    result = await gate.call("s", "t", {})
+    assert gate.calls == 1
+    assert gate.result_bytes == result_size(result) > 0
+
+
+def test_data_without_content_is_counted_as_what_it_is() -> None:
+    """Else a server that sends no text would have no budget."""
+    data = {"rows": ["x" * 100]}
+    assert result_size({"structuredContent": data, "content": []}) > 100
+    text = {"type": "text", "text": "y"}
+    assert result_size({"structuredContent": data, "content": [text]}) < 100
+
+
+async def test_a_server_outside_the_grant_is_refused_by_name() -> None:
+    """A guest can name any server; the host decides."""
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=10), _answer)
+    with pytest.raises(CallDeniedError, match=r"may not use the server 'b'\. It may use: a"):
+        await gate.call("b", "t", {})
+    assert gate.calls == 0
+
+
+async def test_a_run_out_of_calls_is_refused() -> None:
+    """A loop that never ends does not call forever."""
+    gate = Gate(Grant(servers=None, calls=1), _answer)
+    await gate.call("a", "t", {})
+    with pytest.raises(CallBudgetError, match="all of the 1 calls"):
+        await gate.call("a", "t", {})
+
+
+async def test_calls_that_failed_changed_nothing_and_those_of_unknown_outcome_may_have() -> None:
+    """Only what would not be made again is worth a retry."""
+
+    async def fail(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"content": [], "isError": True}
+
+    async def break_off(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        raise ConnectionResetError
+
+    for answer, changing in ((_answer, 1), (fail, 0)):
+        gate = Gate(Grant(servers=None, calls=1), answer)
+        await gate.call("s", "t", {})
+        assert (gate.tally.made["s"], gate.tally.changing) == (1, changing)
+    gate = Gate(Grant(servers=None, calls=1), break_off)
+    with pytest.raises(ConnectionResetError):
+        await gate.call("s", "t", {})
+    assert (gate.tally.made["s"], gate.tally.changing) == (1, 1)
+
+
+async def test_questions_are_gated_and_counted_like_calls() -> None:
+    """Listing a server's tools starts it, so it takes the same permission."""
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=3), _answer)
+    assert gate.may_use("a")
+    assert not gate.may_use("b")
+    with pytest.raises(CallDeniedError):
+        gate.admit("b")
+    gate.admit()
+    gate.admit("a")
+    with pytest.raises(CallBudgetError):
+        gate.admit()
+    assert gate.calls == 0
+
+
+async def test_a_resource_is_counted_as_a_call_is() -> None:
+    """It is a request to a server, and what it holds stays out of the conversation."""
+    gate = Gate(Grant(servers=frozenset({"a"}), calls=2), _answer)
+
+    async def read(params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"contents": [{"uri": "x:y", "text": "t" * 100}]}
+
+    with pytest.raises(CallDeniedError):
+        await gate.obtain("b", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+    await gate.obtain("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+    assert gate.calls == 1
+    assert gate.result_bytes > 100
+    with pytest.raises(CallBudgetError):
+        await gate.obtain("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")

@@ -1,0 +1,114 @@
+"""Packages for a run, settled before there is a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from bridge.callers.client import RunCaller
+from bridge.clock import Clock
+from bridge.errors import (
+    InvalidRequestError,
+    PackageRefusedError,
+    PackageUnavailableError,
+)
+from bridge.model import RunRequest
+from bridge.packages.packages import INSIDE, packages_of
+from bridge.runs import Engine, open_engine
+from bridge.settings import Settings, packages_dir
+from bridge.settings.dependencies import Dependencies
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.packages.rig import allowing, wheel
+
+SCRIPT = "# /// script\n# dependencies = ['Polars==1.*']\n# requires-python = '>=3.9'\n# ///\n1"
+
+Open = Callable[[Settings], AbstractAsyncContextManager[Engine]]
+
+
+@pytest.fixture
+def opened(backend: FakeBackend) -> Open:
+    """Open an engine on the fake backend."""
+
+    @asynccontextmanager
+    async def open_one(settings: Settings) -> AsyncIterator[Engine]:
+        async def choose(_: Settings) -> FakeBackend:
+            return backend
+
+        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+            yield engine
+
+    return open_one
+
+
+def test_what_the_call_and_the_text_ask_for_is_one_wish() -> None:
+    assert packages_of(RunRequest(code="1")) == ()
+    both = RunRequest(code=SCRIPT, packages=("rich >= 13", "polars == 1.*"))
+    assert packages_of(both) == ("polars==1.*", "rich>=13")
+    with pytest.raises(InvalidRequestError, match="Line 2"):
+        packages_of(RunRequest(code="# /// script\n# x\n# ///"))
+
+
+async def test_without_settings_every_package_is_refused_with_the_text_to_add(
+    settings: Settings, opened: Open, backend: FakeBackend
+) -> None:
+    async with opened(settings) as engine:
+        for request in (RunRequest(code="1", packages=("polars",)), RunRequest(code=SCRIPT)):
+            with pytest.raises(PackageRefusedError) as refusal:
+                await engine.run(request)
+            assert 'allow = ["polars"]' in refusal.value.remedy
+            assert str(settings.state_dir) not in str(refusal.value)
+    # Nothing was started for it.
+    assert not packages_dir(settings).exists()
+
+
+async def test_a_strict_profile_has_none(settings: Settings, opened: Open) -> None:
+    strict = replace(settings, profile="strict", dependencies=allowing("/wheels", "polars"))
+    async with opened(strict) as engine:
+        with pytest.raises(PackageRefusedError, match="'strict' allows no packages"):
+            await engine.run(RunRequest(code="1", packages=("polars",)))
+
+
+async def test_a_program_for_another_python_is_refused_before_it_runs(
+    settings: Settings, opened: Open, tmp_path: Path
+) -> None:
+    code = "# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')"
+    settings = replace(settings, dependencies=Dependencies(cache=tmp_path / "cache"))
+    async with opened(settings) as engine:
+        with pytest.raises(PackageRefusedError, match=r"requires Python >=3\.99; the sandbox has"):
+            await engine.run(RunRequest(code=code))
+
+
+async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
+    settings: Settings, opened: Open, tmp_path: Path
+) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    wheel(links, "alpha", "1.0")
+    cache = tmp_path / "cache"
+    settings = replace(settings, dependencies=allowing(links, "alpha", cache=str(cache)))
+    asked = RunRequest(code="import sys; '/packages' in sys.path", packages=("alpha",))
+    async with opened(settings) as engine:
+        # The fake backend has no mounts; what the program is told of them is the same.
+        result = await engine.run(asked)
+        assert result.result is True, result.error
+        outfit = await engine.packages.outfit(asked, _silent())
+        assert [bind.inside for bind in outfit.binds] == [INSIDE]
+        assert outfit.target is not None
+        real = {**asdict(outfit.target), "platform": "linux", "python": outfit.target.version}
+        engine.packages.check(outfit, real)
+        empty = {**real, "binds": {INSIDE: {"read_only": True, "empty": True}}}
+        with pytest.raises(PackageUnavailableError, match="does not have the packages") as found:
+            engine.packages.check(outfit, empty)
+        assert "podman machine" in found.value.remedy
+        with pytest.raises(PackageUnavailableError, match="another Python") as found:
+            engine.packages.check(outfit, {**real, "python": "3.9.1"})
+        assert "Run it again" in found.value.remedy
+
+
+def _silent() -> RunCaller:
+    return RunCaller(None, Clock())

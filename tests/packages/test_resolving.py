@@ -1,0 +1,472 @@
+"""From what is asked for to a directory with it, by uv and a real index."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import PackageRefusedError, PackageUnavailableError
+from bridge.packages import uv
+from bridge.packages.requirements import parse_requirements
+from bridge.packages.resolving import Resolver
+from bridge.settings.dependencies import Dependencies
+from bridge.store import Store
+from tests.packages.rig import PATH, TARGET, Index, allowing, entry, tree, wheel
+from tests.waiting import PATIENCE_SECONDS, until
+
+
+class Told(list[str]):
+    """What the user was told."""
+
+    async def say(self, text: str) -> None:
+        self.append(text)
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Path:
+    """A directory of wheels."""
+    directory = tmp_path / "links"
+    directory.mkdir()
+    return directory
+
+
+@pytest.fixture
+def told() -> Told:
+    """What is said."""
+    return Told()
+
+
+def resolver(
+    tmp_path: Path,
+    dependencies: Dependencies,
+    executable: str = "",
+    environ: Mapping[str, str] = PATH,
+) -> Resolver:
+    store = Store(tmp_path / "state")
+    return Resolver(dependencies, tmp_path / "kept", store, environ, "config.toml", executable)
+
+
+def script(tmp_path: Path, code: str) -> str:
+    """Return a program that stands in for uv."""
+    path = tmp_path / "standing-in"
+    path.write_text(f"#!{sys.executable}\n{code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+async def provided(made: Resolver, told: Told, *texts: str) -> list[str]:
+    place = await made.provide(parse_requirements(texts), TARGET, told.say)
+    return [] if place is None else sorted(path.name for path in place.glob("*.py"))
+
+
+def below(directory: Path) -> list[Path]:
+    return list(directory.rglob("*"))
+
+
+def installed(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "kept").glob("sets/*"))
+
+
+async def test_what_is_found_is_for_the_sandboxes_python_and_found_once(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    # Of another Python than the bridge's: what only that one would need is not even there, and no
+    # version of beta would suit both.
+    theirs = ["beta<1.6; python_version < '3.10'", "gamma; python_version < '3.10'", "old"]
+    ours = ["beta>=1.6; python_version >= '3.10'", "delta; python_version >= '3.10'"]
+    wheel(links, "alpha", "1.0", requires=[*theirs, *ours])
+    wheel(links, "alpha", "2.0", requires=["beta>=1"])
+    wheel(links, "beta", "1.5", requires=["delta; implementation_version >= '3.10'"])
+    wheel(links, "beta", "1.6")
+    wheel(links, "beta", "1.7", tag="cp313-cp313-manylinux_2_17_x86_64")
+    wheel(links, "gamma", "0.1", requires=["beta>=1.6; extra == 'more'"])
+    wheel(links, "old", "0.1", requires=["gamma; sys_platform == 'linux'", "no; os_name == 'nt'"])
+    dependencies = allowing(links, "alpha==1.*", "beta", "gamma", "old")
+    made = resolver(tmp_path, dependencies)
+    found = await provided(made, told, "alpha")
+    assert found == ["alpha.py", "beta.py", "gamma.py", "old.py"]
+    assert told == ["resolving alpha", "installing alpha, beta, gamma, old"]
+    told.clear()
+    # Another bridge, which has neither uv nor index.
+    shutil.rmtree(links)
+    again = resolver(tmp_path, dependencies, "/bin/false")
+    assert await provided(again, told, "alpha") == found
+    assert await provided(made, told, "Alpha") == found
+    assert told == []
+
+
+async def test_an_index_is_used_as_the_settings_name_it_and_nothing_of_the_users(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    home = tmp_path / "home"
+    (home / ".config/uv").mkdir(parents=True)
+    (home / ".config/uv/uv.toml").write_text("no-index = true\n")
+    (home / ".netrc").write_text("machine 127.0.0.1 login wrong password wrong\n")
+    wheel(links, "alpha", "1.0", requires=["beta"])
+    wheel(links, "beta", "1.0")
+    evil = {
+        **PATH,
+        "HOME": str(home),
+        "UV_CONFIG_FILE": str(home / ".config/uv/uv.toml"),
+        "UV_DEFAULT_INDEX": "http://127.0.0.1:1/",
+        "UV_KEYRING_PROVIDER": "subprocess",
+        "NETRC": str(home / ".netrc"),
+    }
+    with Index(links, login="robot:s3cret") as index:
+        made = resolver(tmp_path, allowing(index.url, "*"), environ=evil)
+        assert await provided(made, told, "alpha") == ["alpha.py", "beta.py"]
+        with pytest.raises(PackageUnavailableError, match="nothing was not found") as refusal:
+            await provided(made, told, "nothing")
+        assert "s3cret" not in str(refusal.value)
+        assert str(index.url) not in str(refusal.value)
+    kept = [path.read_bytes() for path in below(tmp_path) if path.is_file()]
+    assert kept
+    assert not any(b"s3cret" in data for data in kept)
+
+
+@pytest.mark.parametrize("where", ["environment", "file"])
+async def test_without_an_index_uvs_own_configuration_says_where_packages_come_from(
+    tmp_path: Path, links: Path, told: Told, where: str
+) -> None:
+    wheel(links, "alpha", "1.0")
+    keyring = tmp_path / "bin/keyring"
+    keyring.parent.mkdir()
+    keyring.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    keyring.chmod(0o755)
+    with Index(links) as index:
+        environ = {"PATH": f"{keyring.parent}:{PATH['PATH']}", "HOME": str(tmp_path)}
+        if where == "environment":
+            environ |= {"UV_DEFAULT_INDEX": index.url, "UV_KEYRING_PROVIDER": "subprocess"}
+        else:
+            (tmp_path / ".config/uv").mkdir(parents=True)
+            text = f'keyring-provider = "subprocess"\n[[index]]\nurl = "{index.url}"\n'
+            (tmp_path / ".config/uv/uv.toml").write_text(f"{text}default = true\n")
+        made = resolver(tmp_path, allowing("", "*"), environ=environ)
+        assert await provided(made, told, "alpha") == ["alpha.py"]
+        index.login = "someone:else"
+        with pytest.raises(PackageUnavailableError):
+            await provided(made, told, "beta")
+    # A program that may hold a login is never started.
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_what_something_allowed_needs_and_may_not_be_used_is_refused_and_not_fetched(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0", requires=["beta"])
+    wheel(links, "beta", "1.0")
+    made = resolver(tmp_path, allowing(links, "alpha"))
+    with pytest.raises(PackageRefusedError, match="alpha needs beta, which is not allowed here"):
+        await provided(made, told, "alpha")
+    assert installed(tmp_path) == []
+    assert not any(text.startswith("installing") for text in told)
+
+
+async def test_what_would_have_to_be_built_is_refused_by_name(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    (links / "alpha-1.0.tar.gz").write_bytes(b"never opened")
+    made = resolver(tmp_path, allowing(links, "*"))
+    with pytest.raises(PackageUnavailableError, match=r"alpha==1\.0 has no usable wheels"):
+        await provided(made, told, "alpha")
+
+
+@pytest.mark.parametrize("what", ["beta-1.0.tar.gz", "beta-1.0-py3-none-any.whl", "git"])
+@pytest.mark.parametrize("where", ["wheel", "configuration"])
+async def test_what_is_wanted_from_an_address_is_neither_built_nor_used(
+    tmp_path: Path, links: Path, told: Told, what: str, where: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    wheel(elsewhere, "beta", "1.0")
+    trace = tmp_path / "built"
+    setup = f"open({str(trace)!r}, 'w')\nfrom setuptools import setup\nsetup(name='beta')\n"
+    (elsewhere / "setup.py").write_text(setup)
+    with tarfile.open(elsewhere / "beta-1.0.tar.gz", "w:gz") as archive:
+        archive.add(elsewhere / "setup.py", "beta-1.0/setup.py")
+    address = (elsewhere / what).as_uri()
+    if what == "git":
+        # A transport of git that is a command.
+        address = f"git+ext::sh -c touch% {trace}"
+    wanted = f"beta @ {address.replace(' ', '%20')}"
+    wheel(links, "alpha", "1.0", requires=[wanted if where == "wheel" else "beta"])
+    dependencies, environ = allowing(links, "*"), PATH
+    if where == "configuration":
+        (tmp_path / "uv.toml").write_text(
+            f'no-index = true\nfind-links = ["{links}"]\noverride-dependencies = ["{wanted}"]\n'
+        )
+        dependencies = allowing("", "*")
+        environ = {**PATH, "HOME": str(tmp_path), "UV_CONFIG_FILE": str(tmp_path / "uv.toml")}
+    made = resolver(tmp_path, dependencies, environ=environ)
+    with pytest.raises((PackageRefusedError, PackageUnavailableError)):
+        await provided(made, told, "alpha")
+    assert not trace.exists()
+    assert installed(tmp_path) == []
+
+
+async def test_nothing_is_looked_for_that_was_not_allowed(tmp_path: Path, told: Told) -> None:
+    made = resolver(tmp_path, allowing("/wheels", "polars"))
+    with pytest.raises(PackageRefusedError, match="Near: polars"):
+        await provided(made, told, "polarz")
+    assert below(tmp_path) == []
+
+
+async def test_a_requirement_for_another_python_is_left_out(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    made = resolver(tmp_path, allowing(links, "*"))
+    assert await provided(made, told, "tomli; python_version >= '3.11'") == []
+    assert installed(tmp_path) == []
+
+
+async def test_runs_that_want_the_same_find_it_once_and_bridges_do_not_disturb_each_other(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0")
+    bridges = [resolver(tmp_path, allowing(links, "*")) for _ in range(2)]
+    async with anyio.create_task_group() as tasks:
+        for made in (*bridges, *bridges):
+            tasks.start_soon(provided, made, told, "alpha")
+    assert sorted(told) == ["installing alpha"] * 2 + ["resolving alpha"] * 2
+    assert len(installed(tmp_path)) == 1
+    assert await provided(resolver(tmp_path, allowing(links, "*")), told, "alpha") == ["alpha.py"]
+
+
+async def test_what_was_allowed_when_it_was_found_is_judged_again(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0")
+    wheel(links, "alpha", "2.0")
+    asked = parse_requirements(["alpha"])
+    for allow, version in (("alpha", "2.0"), ("alpha<2", "1.0")):
+        made = resolver(tmp_path, allowing(links, allow))
+        place = await made.provide(asked, TARGET, told.say)
+        assert place is not None
+        assert version in (place / "alpha.py").read_text()
+
+
+async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody_answers(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0")
+    await provided(resolver(tmp_path, allowing(links, "*")), told, "alpha")
+    with Store(tmp_path / "state").writing() as kept:
+        ((name, data),) = kept.all("packages", "")
+        kept.put("packages", "", name, json.dumps({**json.loads(data), "made": 1000.0}).encode())
+    told.clear()
+    for days, said in ((0, []), (1, ["resolving alpha"])):
+        made = resolver(tmp_path, allowing(links, "*", lock_days=days), "/bin/false")
+        assert await provided(made, told, "alpha") == ["alpha.py"]
+        assert told == said
+    wheel(links, "alpha", "2.0")
+    made = resolver(tmp_path, allowing(links, "*", lock_days=1))
+    place = await made.provide(parse_requirements(["alpha"]), TARGET, told.say)
+    assert place is not None
+    assert "2.0" in (place / "alpha.py").read_text()
+
+
+@pytest.mark.parametrize("hashes", [True, False])
+async def test_a_wheel_that_is_not_what_it_was_is_refused(
+    tmp_path: Path, links: Path, told: Told, hashes: bool
+) -> None:
+    """Whether or not the index tells hashes: those of the first time count."""
+    wheel(links, "alpha", "1.0")
+    with Index(links, hashes=hashes) as index:
+        dependencies = allowing(index.url, "*")
+        made = resolver(tmp_path, dependencies)
+        assert await provided(made, told, "alpha") == ["alpha.py"]
+        (place,) = installed(tmp_path)
+        shutil.rmtree(place)
+        wheel(links, "alpha", "1.0", files={"alpha.py": "evil"})
+        for again in (made, resolver(tmp_path, dependencies)):
+            with pytest.raises(PackageUnavailableError, match="Hash mismatch for `alpha==1.0`"):
+                await provided(again, told, "alpha")
+    assert installed(tmp_path) == []
+
+
+async def test_a_wheel_of_another_name_does_not_come_under_an_allowed_one(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    evil = wheel(links, "evil", "1.0")
+    with Index(links) as index:
+        page = f'<a href="/files/{evil.name}">{evil.name}</a>'.encode()
+        index.answers["/simple/alpha/"] = 200, {"content-type": "text/html"}, page
+        made = resolver(tmp_path, allowing(index.url, "alpha"))
+        with pytest.raises(PackageUnavailableError):
+            await provided(made, told, "alpha")
+        assert f"/files/{evil.name}" not in index.asked
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.py",
+        "a/../../../../../evil.py",
+        "/{here}/evil.py",
+        "alpha-1.0.data/purelib/../../../../../evil.py",
+        "alpha-1.0.data/scripts/../../../../../evil.py",
+        "alpha-1.0.dist-info/../../evil.py",
+    ],
+)
+async def test_a_hostile_wheel_leaves_nothing(
+    tmp_path: Path, links: Path, told: Told, name: str
+) -> None:
+    place = entry(name.format(here=tmp_path))
+    wheel(links, "alpha", "1.0", entries=[place, entry("alpha/link", 0o120777)])
+    await provided(resolver(tmp_path, allowing(links, "*")), told, "alpha")
+    (into,) = installed(tmp_path)
+    found = [path for path in below(tmp_path) if into not in path.parents]
+    assert not any("evil" in path.name for path in found)
+    assert not any(path.is_symlink() for path in below(into))
+
+
+async def test_nothing_that_an_interpreter_would_run_by_itself_is_installed(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    trace = tmp_path / "ran"
+    evil = f"import pathlib; pathlib.Path({str(trace)!r}).touch()"
+    files = {
+        "alpha.py": "",
+        "evil.pth": evil,
+        "alpha-1.0.data/purelib/other.pth": evil,
+        "alpha-1.0.data/data/third.pth": evil,
+        "sitecustomize.py": evil,
+        "usercustomize/__init__.py": evil,
+    }
+    wheel(links, "alpha", "1.0", files=files)
+    await provided(resolver(tmp_path, allowing(links, "*")), told, "alpha")
+    (place,) = installed(tmp_path)
+    assert [name for name in tree(place) if "dist-info" not in name] == ["alpha.py"]
+    assert not trace.exists()
+
+
+async def test_packages_beyond_the_bound_are_refused_before_they_are_kept(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0", requires=["beta"], files={"a.bin": os.urandom(600_000)})
+    wheel(links, "beta", "1.0", files={"b.bin": b"\0" * 600_000})
+    made = resolver(tmp_path, allowing(links, "*", max_bytes="1m"))
+    with pytest.raises(PackageRefusedError, match="`max_bytes`"):
+        await provided(made, told, "alpha")
+    assert installed(tmp_path) == []
+
+
+async def test_a_bomb_is_stopped_by_what_comes_out_of_it(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uv, "READ_BYTES", 200_000)
+    monkeypatch.setattr(uv, "WATCH_SECONDS", 0.01)
+    code = """
+import pathlib, sys, time
+place = pathlib.Path(sys.argv[sys.argv.index("--cache-dir") + 1])
+place.mkdir()
+for number in range(10_000_000):
+    with open(place / f"{number // 2}", "ab") as file:
+        file.write(b"x" * 100_000)
+"""
+    made = resolver(tmp_path, allowing("/wheels", "*", max_bytes="1m"), script(tmp_path, code))
+    with anyio.fail_after(PATIENCE_SECONDS), pytest.raises(PackageRefusedError, match="larger"):
+        await provided(made, told, "alpha")
+    assert not list((tmp_path / "kept").rglob("work-*"))
+
+
+async def test_each_failure_says_what_cannot_be_met_and_what_can(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0", requires=["beta>=9"])
+    wheel(links, "beta", "1.0")
+    wheel(links, "beta", "0.5")
+    wheel(links, "native", "2.0", tag="cp38-cp38-manylinux_2_17_x86_64")
+    expected = {
+        "nowhere": "nowhere was not found in the package registry",
+        "alpha": "all versions of alpha depend on beta>=9",
+        "beta==7.*": "The newest that fit this sandbox: beta 1.0.",
+        "native": "we only found wheels for `native` (v2.0) with the following Python ABI tag",
+    }
+    with Index(links) as index:
+        made = resolver(tmp_path, allowing(index.url, "*"))
+        for text, words in expected.items():
+            with pytest.raises(PackageUnavailableError) as refusal:
+                await provided(made, told, text)
+            assert str(refusal.value).startswith(f"{text} cannot be had. uv says: ")
+            assert words in str(refusal.value)
+            for secret in (index.url, str(tmp_path)):
+                assert secret not in str(refusal.value)
+        narrow = resolver(tmp_path, allowing(index.url, "beta<1"))
+        with pytest.raises(PackageUnavailableError, match="Not more is allowed here than beta<1"):
+            await provided(narrow, told, "beta>=1")
+    made = resolver(tmp_path, allowing("http://me:s3cret@127.0.0.1:1/simple", "*"))
+    with pytest.raises(PackageUnavailableError, match="Connection refused") as refusal:
+        await provided(made, told, "beta")
+    assert "Try again" in refusal.value.remedy
+    assert "127.0.0.1" not in str(refusal.value)
+    # Whatever came of it, nothing of uv's is left.
+    assert not list((tmp_path / "kept").rglob("work-*"))
+
+
+async def test_of_a_large_wheel_it_is_told_that_it_comes(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0", files={"alpha.py": "", "a.bin": os.urandom(3_000_000)})
+    with Index(links) as index:
+        await provided(resolver(tmp_path, allowing(index.url, "*")), told, "alpha")
+    assert told == ["resolving alpha", "installing alpha", "fetching alpha (2.9MiB)"]
+
+
+async def test_without_uv_it_is_told_how_to_get_it(
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uv", None)
+    made = resolver(tmp_path, allowing("/wheels", "*"), environ={"PATH": str(tmp_path)})
+    with pytest.raises(PackageUnavailableError, match="Packages need uv") as refusal:
+        await provided(made, told, "alpha")
+    assert "mcp-code-bridge[packages]" in refusal.value.remedy
+
+
+SLEEPER = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open({place!r}, "w") as file:
+    file.write(f"{{os.getpid()}} {{child.pid}}\\n")
+time.sleep(600)
+"""
+
+
+async def test_a_uv_that_nobody_waits_for_is_killed_with_all_it_started(
+    tmp_path: Path, told: Told
+) -> None:
+    said = tmp_path / "pids"
+    sleeper = script(tmp_path, SLEEPER.format(place=str(said)))
+    made = resolver(tmp_path, allowing("/wheels", "*"), sleeper)
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(provided, made, told, "alpha")
+            await until(lambda: said.exists() and said.read_text().endswith("\n"))
+            tasks.cancel_scope.cancel()
+        await until(lambda: not any(map(_runs, said.read_text().split())))
+
+
+def _runs(pid: str) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+async def test_uv_has_a_deadline(tmp_path: Path, told: Told) -> None:
+    sleeper = script(tmp_path, SLEEPER.format(place=str(tmp_path / "pids")))
+    made = resolver(tmp_path, allowing("/wheels", "*", timeout=1), sleeper)
+    with (
+        anyio.fail_after(PATIENCE_SECONDS),
+        pytest.raises(PackageUnavailableError, match="within 1 s"),
+    ):
+        await provided(made, told, "alpha")

@@ -1,0 +1,117 @@
+"""Plans as tests make and apply them: an engine with a policy and a recorder called "log"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.gate.audit.reading import about
+from bridge.model import ApplyRequest, Plan, RunRequest, RunResult, ServerSpec
+from bridge.runs import Engine, open_engine
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.fakes.client import FakeClient
+from tests.recorder_rig import recorder
+
+WRITES_ASK = """
+[policy]
+[policy.servers.log]
+trust = true
+"""
+
+APPROVED = {"action": "accept", "content": {"decision": "apply"}}
+
+
+async def approve(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Say yes to a plan."""
+    return APPROVED
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """What the recorder writes its calls to."""
+    return tmp_path / "calls.jsonl"
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, specs: list[ServerSpec], *, policy: str = "", tmp_path: Path
+) -> AsyncIterator[Engine]:
+    """Open an engine with a policy."""
+    config = tmp_path / "config.toml"
+    config.write_text(policy)
+    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
+    own = replace(settings, policy=loaded.policy)
+
+    async def choose(_: Settings) -> FakeBackend:
+        return FakeBackend()
+
+    async with open_engine(own, finder=ListFinder(*specs), choose_backend=choose) as engine:
+        yield engine
+
+
+@pytest.fixture
+async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator[Engine]:
+    """An engine without a policy, with the recorder as "log"."""
+    notes = {"topic": "text"}
+    async with opened(settings, [recorder("log", log, notes=notes)], tmp_path=tmp_path) as engine:
+        yield engine
+
+
+async def planned(engine: Engine, code: str, **fields: Any) -> tuple[RunResult, Plan]:
+    """Run a program in plan mode."""
+    with anyio.fail_after(60):
+        result = await engine.run(RunRequest(code=code, mode="plan", **fields))
+    assert result.plan is not None
+    return result, result.plan
+
+
+async def applied(
+    engine: Engine, plan: Plan, client: FakeClient | None = None, **fields: Any
+) -> RunResult:
+    """Apply a plan."""
+    with anyio.fail_after(60):
+        # Whoever answers is known: of another nobody takes a yes.
+        request = ApplyRequest(plan_id=plan.plan_id, **{"principal": "me", **fields})
+        return await engine.apply(request, client)
+
+
+def audited(settings: Settings) -> str:
+    """Return the audit log."""
+    files = sorted((settings.state_dir / "audit").glob("*.jsonl"))
+    return "".join(path.read_text() for path in files)
+
+
+def traced(settings: Settings, plan_id: str) -> tuple[dict[int, str], Mapping[str, Any]]:
+    """Return what the audit log knows of a plan's calls by their numbers, and of its end."""
+    found = about(settings.state_dir / "audit", plan_id)
+    applied = [record["run"] for record in found if record["kind"] == "apply"]
+    mine = [record for record in found if record["run"] in applied]
+    # Of a call that went out and has no outcome nobody knows what became of it.
+    outcomes = {each["call"]: "unknown" for each in mine if each["kind"] == "call"}
+    outcomes |= {each["call"]: each["outcome"] for each in mine if each["kind"] == "outcome"}
+    return outcomes, next((each for each in mine if each["kind"] == "end"), {})
+
+
+def statuses(result: RunResult) -> list[str]:
+    """Return what became of each call."""
+    return [
+        line["status"]
+        for line in result.result
+        for _ in range(line.get("to", line["number"]) - line["number"] + 1)
+    ]
+
+
+THREE = """
+first = await mcp_log.create(title="one", body="b")
+second = await mcp_log.create(title=f"below {first.id}", parent=first.id)
+await mcp_log.write_note(topic=f"{second.title}!", text=second.url)
+"""

@@ -1,0 +1,293 @@
+"""`File` frames that no honest supervisor sends: each costs its own file, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from bridge.artifacts import ArtifactStore
+from bridge.clock import Clock
+from bridge.gate.redaction import Redactor
+from bridge.guest.wire import Call, Done, Exited, File, Run
+from bridge.model import Limits
+from bridge.runs.collect import Collector, Left
+from bridge.runs.collect.files import MAX_MISSING, MAX_PART_BYTES
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, Facts, Program
+from bridge.sandbox.failure import classify
+from bridge.store import Store
+from tests.fuzz.clock import run as played
+from tests.runs.test_program import SimpleSession
+
+RUN = "0123456789abcdef"
+LIMITS = Limits(out_bytes=1000, out_files=5, timeout=5)
+
+
+def store(tmp_path: Path, run_bytes: int = 1 << 20) -> ArtifactStore:
+    """Return one that is empty."""
+    return ArtifactStore(Store(tmp_path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
+
+
+def part(name: str, data: bytes = b"x", **more: Any) -> File:
+    """Return a part of a file."""
+    return File(name=name, data=base64.b64encode(data).decode(), **more)
+
+
+async def taken(
+    kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = None
+) -> tuple[Left, Mapping[str, bytes], Mapping[str, str]]:
+    """Take frames; return what is left, each file's content, and why others are missing."""
+    intake = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
+    for frame in frames:
+        await intake.take(frame)
+    left = await intake.finish()
+    files = {one.name: kept.read("me", one.uri) for one in left.artifacts}
+    listed = {one.uri for one in kept.listed("me")}
+    assert listed == {one.uri for one in left.artifacts}
+    # Nothing that was begun and not finished stays on the disk.
+    assert not list((kept.root / "blobs" / "writing").glob("*"))
+    return left, files, {loss.name: loss.why for loss in left.missing}
+
+
+BAD_NAMES = (
+    *("", "/etc/passwd", "../up", "a/../../b", "a//b", "./a", "a/", ".", "..", "a\\b"),
+    *("new\nline", "nul\0", "bell\x07", "\x9b", "\udc80", "\u202egnp.exe", "\u2028"),
+    *("x" * 256, "d/" * 10 + "deep", "/".join(["x" * 250] * 5)),
+)
+
+
+async def test_no_name_leads_out_of_a_directory_or_deceives_a_reader(tmp_path: Path) -> None:
+    """Whatever data comes with it."""
+    for name in BAD_NAMES:
+        _, files, missing = await taken(
+            store(tmp_path), [part(name, more=True), part(name), part(name)]
+        )
+        assert not files, name
+        assert len(missing) == 1, missing
+        [(shown, why)] = missing.items()
+        assert why.startswith("its name "), why
+        assert shown.isprintable(), shown
+        assert len(shown) <= 600, shown
+
+
+async def test_what_is_kept_is_told_from_the_bytes_that_came(tmp_path: Path) -> None:
+    """Not from what the sandbox says of their number, which may be anything."""
+    png = b"\x89PNG\r\n\x1a\n" + bytes(16)
+    left, files, missing = await taken(
+        store(tmp_path),
+        [
+            part("a.csv", b"1,", size=-5, more=True),
+            part("a.csv", b"2\n", size=1 << 50),
+            part("page.html", png, size=7),
+            part("empty", b"", size=9),
+        ],
+    )
+    assert files == {"a.csv": b"1,2\n", "page.html": png, "empty": b""}
+    assert not missing
+    found = {one.name: one for one in left.artifacts}
+    assert found["a.csv"].digest == hashlib.sha256(b"1,2\n").hexdigest()
+    assert (found["a.csv"].size, found["a.csv"].mime_type) == (4, "text/csv")
+    # What a browser would make of it, is told from what it is.
+    assert found["page.html"].mime_type == "image/png"
+
+
+async def test_parts_out_of_order_cost_their_own_file_alone(tmp_path: Path) -> None:
+    """Two at once, one that never ends, one that came before, and what is no base64."""
+    _, files, missing = await taken(
+        store(tmp_path),
+        [
+            part("a", more=True),
+            part("b", more=True),
+            part("a"),
+            part("b"),
+            part("good", b"1"),
+            part("good", b"2"),
+            File(name="no base64", data="!!!!"),
+            part("late", more=True),
+            File(name="late", data="?", more=True),
+            part("late"),
+            part("empty part", more=True),
+            File(name="empty part", more=True),
+            part("never", more=True),
+        ],
+        Limits(out_bytes=1000, out_files=100),
+    )
+    assert files == {"good": b"1"}
+    assert missing == {
+        "a": "it came twice; the first is kept",
+        "b": "it came twice; the first is kept",
+        "good": "it came twice; the first is kept",
+        "no base64": "a part of it is not base64",
+        "late": "a part of it is not base64",
+        "empty part": "a part of it is empty",
+        "never": "it did not come whole",
+    }
+
+
+async def test_quotas_hold_whatever_comes(tmp_path: Path) -> None:
+    """In bytes and in number, for what was not kept as well."""
+    kept = store(tmp_path)
+    endless = [part("endless", bytes(300), more=True) for _ in range(50)]
+    _, files, missing = await taken(kept, [*endless, part("small", b"x")])
+    # It has used the run's share up, and nothing of it is there.
+    assert files == {}
+    assert "more bytes" in missing["endless"]
+    assert "more bytes" in missing["small"]
+
+    _, files, missing = await taken(store(tmp_path / "2"), (part(str(n)) for n in range(100_000)))
+    assert len(files) == LIMITS.out_files
+    assert missing == {"out": "there are more files than a run may leave"}
+
+    huge = [part("huge", bytes(MAX_PART_BYTES + 3))]
+    _, files, missing = await taken(store(tmp_path / "3"), huge, Limits())
+    assert missing == {"huge": "a part of it is too large"}
+
+    # Where all that a run leaves is bounded more narrowly, by what it left besides.
+    narrow = store(tmp_path / "4", run_bytes=10)
+    _, files, missing = await taken(narrow, [part("a", bytes(11)), part("b", bytes(9))])
+    assert list(files) == ["b"]
+    assert "MCP_BRIDGE_ARTIFACT_RUN_BYTES" in missing["a"]
+
+
+async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> None:
+    """Without secrets, however many and long."""
+    clear = Redactor({"hunter2hunter2": "PASSWORD of desk"})
+    frames = [
+        File(name="a", problem="line\nline \x1b[31m hunter2hunter2 " + "x" * 10_000),
+        part("hunter2hunter2.txt", b"it is hunter2hunt", more=True),
+        part("hunter2hunter2.txt", b"er2\n"),
+        *(File(name=str(n), problem="x") for n in range(100)),
+    ]
+    left, files, missing = await taken(store(tmp_path), frames, clear=clear)
+    assert len(left.missing) == MAX_MISSING + 1
+    assert left.missing[-1].why == f"{101 - MAX_MISSING} more could not be kept"
+    assert missing["a"].isprintable()
+    assert len(missing["a"]) < 400
+    assert "hunter2" not in f"{missing}{files}{left.artifacts}"
+
+
+async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path: Path) -> None:
+    """Each says why."""
+    (tmp_path / "kept").write_text("in the way")
+    intake = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
+    await intake.take(part("a"))
+    left = await intake.finish()
+    assert left.artifacts == ()
+    assert [loss.name for loss in left.missing] == ["a"]
+
+
+async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) -> None:
+    """As when its run was cancelled."""
+    kept = store(tmp_path)
+    intake = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+    await intake.take(part("a", more=True))
+    intake.discard()
+    assert [path for path in kept.root.rglob("*") if path.stat().st_size == 1] == []
+    assert kept.listed("me") == ()
+
+
+class Frames:
+    """A sandbox and its channel, which says what it is given and then nothing any more."""
+
+    id = "frames"
+    last_cost = 0
+
+    def __init__(self, *frames: tuple[float, object]) -> None:
+        self._frames = list(frames)
+        self.killed_at = 0.0
+
+    async def send(self, frame: object) -> None:
+        """Take the program in."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Take a reply."""
+
+    async def send_together(self, data: bytes) -> None:
+        """Take a reply."""
+
+    async def receive(self) -> Any:
+        """Say the next thing when its time has come."""
+        if not self._frames:
+            await anyio.sleep_forever()
+        seconds, frame = self._frames.pop(0)
+        await anyio.sleep(seconds)
+        return frame
+
+    async def kill(self) -> None:
+        """End."""
+
+    async def wait(self) -> Any:
+        """Say nothing of how."""
+
+    def diagnostics(self) -> str:
+        """Say nothing."""
+        return ""
+
+
+def carried_out(
+    kept: ArtifactStore, *frames: tuple[float, object], asked: bool = False
+) -> tuple[Facts, float]:
+    """Carry a program out by a clock of its own; return how it ended, and after how long.
+
+    Args:
+        asked: Whether the run's time stands still, for a question that nobody answers.
+    """
+
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> tuple[Facts, float]:
+        said = Frames(*frames)
+        session = cast(
+            "GuestSession", SimpleSession(sandbox=cast("Any", said), channel=cast("Any", said))
+        )
+        intake = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+        clock = Clock()
+        program = Program(session, handle, LIMITS, intake=intake, clock=clock)
+        start = anyio.current_time()
+        await program.start(Run(code=""))
+        with clock.stop() if asked else nullcontext(), anyio.fail_after(1000):
+            facts = await program.finish()
+        return facts, anyio.current_time() - start
+
+    return played(play)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("done", [True, False])
+def test_files_have_a_time_of_their_own_which_is_bounded(
+    tmp_path: Path, done: bool, asked: bool
+) -> None:
+    """From the first on, also after the deadline; and a guest that never ends gets no more."""
+    first = [(0.0, Done("ok"))] if done else []
+    endless = [(1.0, part("a", more=True)) for _ in range(100)]
+    facts, seconds = carried_out(store(tmp_path), *first, *endless, asked=asked)
+    assert seconds == pytest.approx(1 + COLLECT_SECONDS)
+    # How the program itself ended is known, if it said so.
+    assert classify(facts.ending, LIMITS).status == ("success" if done else "timeout")
+    assert "reading took too long; the rest was left out" in [one.why for one in facts.left.missing]
+    assert facts.left.artifacts == ()
+
+
+def test_files_may_come_after_the_deadline(tmp_path: Path) -> None:
+    """What a program that ran out of time wrote by then is read at its end."""
+    late = [(LIMITS.timeout + GRACE_SECONDS - 0.1, part("a", more=True))]
+    late += [(3.0, part("a", more=True))] * 3
+    facts, _ = carried_out(store(tmp_path), *late, (3.0, Exited(timed_out=True)))
+    assert facts.ending.exited is not None
+    assert classify(facts.ending, LIMITS).status == "timeout"
+
+
+def test_no_call_is_made_once_files_come(tmp_path: Path) -> None:
+    """Their time is not the program's."""
+    call = Call(id=1, method="call_tool", params={})
+    facts, seconds = carried_out(store(tmp_path), (0.0, part("a", more=True)), (0.0, call))
+    assert "a call after the program's end" in facts.ending.protocol_error
+    assert seconds < 1

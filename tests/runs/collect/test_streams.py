@@ -1,0 +1,209 @@
+"""A program's output on the host: what is shown, what is kept, and what is said where it cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import anyio.lowlevel
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as example_settings
+from hypothesis import strategies as st
+
+from bridge.artifacts import ArtifactStore
+from bridge.errors import ArtifactQuotaError
+from bridge.gate.redaction import Redactor
+from bridge.guest.wire import Output
+from bridge.model import MEBIBYTE, Limits
+from bridge.runs.collect import Left
+from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams
+from bridge.store import Store
+
+LIMITS = Limits(output_tokens=1000)
+RUN = "0" * 32
+SECRET = "correct-horse-battery-staple"
+
+
+def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
+    """Return a store of a test's own."""
+    return ArtifactStore(Store(path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
+
+
+async def written(store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS) -> Left:
+    """Return what is left of these."""
+    artifacts = None if store is None else store.of_run("", RUN)
+    streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))
+    for frame in frames:
+        await streams.take(frame)
+    return await streams.finish()
+
+
+def all_of(store: ArtifactStore, stream: str = "stdout") -> bytes:
+    """Return what is kept of a stream."""
+    return store.read("", f"bridge://runs/{RUN}/{stream}")
+
+
+async def test_what_can_be_shown_is_not_kept(tmp_path: Path) -> None:
+    """A run leaves nothing unless there is a reason."""
+    store = store_in(tmp_path)
+    left = await written(store, Output("stdout", "out\n"), Output("stderr", "err\n"))
+    assert (left.stdout, left.stderr, left.dropped) == ("out\n", "err\n", {})
+    assert left.artifacts == ()
+    assert not (tmp_path / "kept").exists()
+
+
+@example_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.text(max_size=30), st.integers(1, 400)), max_size=30))
+async def test_head_and_tail_and_what_is_kept_are_what_was_written(
+    tmp_path: Path, pieces: list[tuple[str, int]]
+) -> None:
+    """For any pieces, below and above every bound."""
+    store = store_in(tmp_path)
+    store.remove_all(None)
+    texts = [text * times for text, times in pieces]
+    left = await written(store, *(Output("stdout", text) for text in texts))
+    whole = "".join(texts).encode("utf-8", "replace")
+    if not left.artifacts:
+        assert left.stdout == whole.decode()
+        return
+    head, _, rest = left.stdout.partition("[… ")
+    _, _, tail = rest.rpartition(" …]\n")
+    assert all_of(store) == whole
+    assert whole.decode().startswith(head.removesuffix("\n"))
+    assert whole.decode().endswith(tail)
+    assert left.dropped["stdout"] < len(whole)
+
+
+@pytest.mark.parametrize("size", [5_000, 127_000, 128 * 1024, 1_000_000, 5_000_000])
+async def test_a_stream_of_any_length_is_kept_whole(tmp_path: Path, size: int) -> None:
+    """In memory, just beyond it, and far beyond."""
+    store = store_in(tmp_path)
+    text = "".join(f"{number}\n" for number in range(size // 6))
+    pieces = [text[at : at + 65536] for at in range(0, len(text), 65536)]
+    left = await written(store, *(Output("stdout", piece) for piece in pieces))
+    assert all_of(store).decode() == text
+    [artifact] = left.artifacts
+    assert (artifact.kind, artifact.size) == ("stdout", len(text))
+    assert left.stdout.startswith("0\n1\n")
+    assert left.stdout.endswith(text[-20:])
+    shown = len(left.stdout.encode()) - len(left.stdout[left.stdout.index("[…") :].split("\n")[0])
+    assert shown + left.dropped["stdout"] == pytest.approx(len(text), abs=10)
+
+
+async def test_a_secret_in_two_pieces_is_neither_shown_nor_kept(tmp_path: Path) -> None:
+    """Wherever the pieces meet, and where memory ends and the file begins."""
+    store = store_in(tmp_path)
+    unit = f"{'x' * 50}{SECRET}\n"
+    text = unit * 5000
+    for step in (1009, 4096, 65536):
+        store.remove_all(None)
+        pieces = [text[at : at + step] for at in range(0, len(text), step)]
+        left = await written(store, *(Output("stdout", piece) for piece in pieces))
+        kept = all_of(store).decode()
+        assert kept == text.replace(SECRET, "[redacted: TOKEN of x]")
+        assert SECRET[:12] not in kept + left.stdout
+
+
+async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> None:
+    """What is kept has a line in its place."""
+    store = store_in(tmp_path)
+    half = "x" * 200_000
+    left = await written(
+        store, Output("stdout", half), Output("stdout", half + "\nend\n", skipped=1_000_000)
+    )
+    assert all_of(store) == f"{half}\n[… 1,000,000 bytes dropped …]\n{half}\nend\n".encode()
+    assert "1,000,000 of them dropped …]\n" in left.stdout
+    assert 1_390_000 < left.dropped["stdout"] < 1_400_005
+
+
+async def test_a_guest_that_sends_more_than_it_may_loses_the_rest(tmp_path: Path) -> None:
+    """The host counts by itself."""
+    store = store_in(tmp_path)
+    limits = replace(LIMITS, output_bytes=200_000)
+    flood = [Output("stdout", "x" * 50_000)] * 10
+    left = await written(store, *flood, limits=limits)
+    assert len(all_of(store)) == 200_000
+    assert "300,000 of them dropped" in left.stdout
+    [loss] = left.missing
+    assert (loss.name, loss.why.partition(":")[0]) == ("stdout", "300,000 bytes of it")
+
+
+async def test_without_room_the_beginning_is_kept_and_the_result_says_so(tmp_path: Path) -> None:
+    """Half an output is better than none, if it is not taken for the whole."""
+    store = store_in(tmp_path, run_bytes=200_000)
+    left = await written(store, *[Output("stdout", "x" * 65_536)] * 10)
+    kept = len(all_of(store))
+    assert 100_000 < kept <= 200_000
+    assert f"{655_360 - kept:,} of them dropped" in left.stdout
+    [loss] = left.missing
+    assert (loss.name, "200,000 bytes" in loss.why) == ("stdout", True)
+
+
+async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(
+    tmp_path: Path,
+) -> None:
+    """As on a disk that cannot be written to."""
+    nowhere = tmp_path / "kept"
+    nowhere.write_text("a file, no directory")
+    for store in (store_in(tmp_path), None):
+        left = await written(store, *[Output("stderr", "line\n" * 10_000)] * 10)
+        assert left.artifacts == ()
+        assert " dropped …]" in left.stderr
+        assert left.stderr.endswith("line\n")
+        assert [loss.name for loss in left.missing] == (["stderr"] if store else [])
+
+
+async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
+    """A short stderr is whole beside a long stdout."""
+    store = store_in(tmp_path)
+    left = await written(
+        store, Output("stdout", "out\n" * 10_000), Output("stderr", "a warning\n" * 20)
+    )
+    assert left.stderr == "a warning\n" * 20
+    assert [artifact.kind for artifact in left.artifacts] == ["stdout"]
+
+
+async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+    """The run was cancelled in the middle of a flood."""
+    store = store_in(tmp_path)
+    streams = Streams(LIMITS, artifacts=store.of_run("", RUN))
+    for _ in range(10):
+        await streams.take(Output("stdout", "x" * 65_536))
+    streams.discard()
+    assert store.listed(None) == ()
+    assert [path for path in (tmp_path / "kept").rglob("*") if path.stat().st_size > 60_000] == []
+
+
+def test_a_full_quota_is_an_error_of_the_store() -> None:
+    """Which is what is caught first."""
+    assert ArtifactQuotaError("x").code == "artifact_quota"
+
+
+async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
+    """It is searched for secrets part by part, and those that two parts share are found."""
+    streams = Streams(LIMITS, clear=Redactor({SECRET: "TOKEN of x"}))
+    before = "x" * (AT_ONCE_BYTES - len(SECRET) // 2)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        await streams.take(Output("stdout", f"{before}{SECRET}{'y' * 3 * AT_ONCE_BYTES}end"))
+        tasks.cancel_scope.cancel()
+    assert turns >= 4
+    left = await streams.finish()
+    assert left.stdout.endswith("yend")
+    size = len(before) + len("[redacted: TOKEN of x]") + 3 * AT_ONCE_BYTES + len("end")
+    assert left.dropped["stdout"] + len(left.stdout.replace(_notice(left.stdout), "")) == size
+
+
+def _notice(text: str) -> str:
+    """Return the line about what is left out."""
+    start = text.index("\n[\u2026")
+    return text[start : text.index("\u2026]\n") + 3]

@@ -1,0 +1,347 @@
+"""Servers that ask, through whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.callers.client import MAX_DATA, MAX_LOGS, MAX_QUESTIONS, RunCaller, clipped, is_wanted
+from bridge.clock import Clock
+from bridge.errors import CannotAskError
+from bridge.model import Json, RunRequest
+from bridge.runs import Engine, open_engine
+from bridge.settings import Settings
+from bridge.upstream import asking
+from tests.asker_rig import asker, remote_asker
+from tests.engine_rig import ListFinder, settings_in
+from tests.fakes.backend import FakeBackend
+from tests.fakes.client import FakeClient
+from tests.waiting import PATIENCE_SECONDS, until, until_exists
+
+ERAS = {"newer": "http", "older": "older-http"}
+"""Names of the servers over HTTP, and how each is run."""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop, so that an engine can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def backend() -> FakeBackend:
+    """The backend under the engine."""
+    return FakeBackend()
+
+
+@pytest.fixture(scope="module")
+async def opened(
+    backend: FakeBackend, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    """One engine for all tests, with servers that ask, each of which takes a second to start."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    settings = settings_in(tmp_path_factory.mktemp("home"))
+    with ExitStack() as stack:
+        remote = {name: stack.enter_context(remote_asker(kind)) for name, kind in ERAS.items()}
+        finder = ListFinder(asker(), *(replace(spec, name=name) for name, spec in remote.items()))
+        async with open_engine(settings, finder=finder, choose_backend=choose) as made:
+            yield made
+
+
+@pytest.fixture
+async def engine(opened: Engine, backend: FakeBackend) -> AsyncIterator[Engine]:
+    """The same for each test, none of which leaves a run to the next."""
+    yield opened
+    await until(lambda: not backend.live)
+
+
+async def accept(params: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Fill the form."""
+    return {"action": "accept", "content": {"name": "Ann"}}
+
+
+async def four(params: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Answer as a model."""
+    content: Json = {"type": "text", "text": "four"}
+    return {"role": "assistant", "content": content, "model": "m"}
+
+
+async def test_a_servers_question_reaches_the_client_with_the_servers_name(engine: Engine) -> None:
+    """And its answer the program."""
+    client = FakeClient(answer=accept)
+    result = await engine.run(RunRequest(code="await mcp_asker.name()"), client)
+    assert result.result == "accept {'name': 'Ann'}"
+    [asked] = client.asked
+    assert asked["message"] == (
+        "[asker] What is your name?\n"
+        f"(The server asker asks this in run {result.run_id[:8]}; mcp-code-bridge passes it on.)"
+    )
+    assert asked["mode"] == "form"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_servers_of_either_era_ask_over_http(engine: Engine, era: str) -> None:
+    """By requests on a stream, or by their answers."""
+    client = FakeClient(answer=accept)
+    code = f"[await mcp_{era}.name(), await mcp_{era}.visit()]"
+    result = await engine.run(RunRequest(code=code), client)
+    assert result.result == ["accept {'name': 'Ann'}", "accept"], result.error
+    client = FakeClient(answer=four)
+    result = await engine.run(RunRequest(code=f"await mcp_{era}.think()"), client)
+    assert result.result == "it says four"
+
+
+async def test_whoever_declines_to_visit_an_address_leaves_the_servers_refusal(
+    engine: Engine,
+) -> None:
+    """With the address in it, so that the program can say where to go; a later call works."""
+    code = "try:\n    r = await mcp_asker.enrol()\nexcept MCPError as e:\n    r = e.data\nr"
+    unasked = FakeClient()
+    refused = (await engine.run(RunRequest(code=code), unasked)).result
+    assert refused["elicitations"][0]["url"] == "https://example.com/enrol"
+    assert unasked.asked[0]["url"] == "https://example.com/enrol"
+    assert (await engine.run(RunRequest(code=code), unasked)).result == "enrolled"
+
+
+async def test_whoever_agrees_to_visit_an_address_has_the_call_made_again(engine: Engine) -> None:
+    """In the same call of the program."""
+    client = FakeClient(answer=accept)
+    result = await engine.run(RunRequest(code="await mcp_asker.enrol()"), client)
+    assert result.result == "enrolled", result.error
+    [asked] = client.asked
+    assert asked["mode"] == "url"
+    assert asked["message"].startswith(
+        "[asker] Please enrol.\n"
+        "It is about an address of the host example.com: https://example.com/enrol\n"
+    )
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_servers_ask_before_they_give_a_resource_or_a_prompt(
+    engine: Engine, era: str
+) -> None:
+    """In either era, as before a tool's result."""
+    client = FakeClient(answer=accept)
+    code = (
+        f"one = await mcp_{era}.read_resource('note://x')\n"
+        f"other = await mcp_{era}.get_prompt('p')\n"
+        "[one, other['messages'][0]['content']]"
+    )
+    result = await engine.run(RunRequest(code=code), client)
+    assert result.result == ["for Ann", "for Ann"], result.error
+    assert [asked["message"].partition("\n")[0] for asked in client.asked] == [f"[{era}] Who?"] * 2
+
+
+async def test_a_run_without_a_client_says_what_was_wanted(engine: Engine) -> None:
+    """The program gets an error, and goes on."""
+    code = "try:\n    await mcp_asker.name()\nexcept MCPError as error:\n    print(error)"
+    result = await engine.run(RunRequest(code=code))
+    assert "Nobody can be asked: the run has no client" in result.stdout
+
+
+async def test_time_stands_still_while_a_question_is_open(engine: Engine) -> None:
+    """The run takes longer than it may, and does not end at its deadline; on either side.
+
+    The client answers when the program, which goes on meanwhile, says that this much has passed.
+    """
+    client: FakeClient
+
+    async def late(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        await until(lambda: any(data == "released" for _, _, data in client.logged))
+        return {"action": "decline"}
+
+    client = FakeClient(answer=late)
+    code = (
+        "import asyncio\n"
+        "async def later():\n"
+        "    await asyncio.sleep(4.5)\n"
+        "    await mcp_asker.release()\n"
+        "answer, _ = await asyncio.gather(mcp_asker.name(), later())\n"
+        "answer"
+    )
+    with anyio.fail_after(60):
+        await _start_asker(engine)
+        result = await engine.run(RunRequest(code=code, timeout=2.0), client)
+    assert (result.status, result.result) == ("success", "decline"), result.summary
+    assert result.usage.wall_ms > 4000
+
+
+async def _start_asker(engine: Engine) -> None:
+    """Have the server running, so that its start takes nothing of a run's time."""
+    await engine.run(RunRequest(code="await mcp_asker.count()"))
+
+
+async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
+    """What was left of it, and no more."""
+    client = FakeClient(answer=accept)
+    code = "await mcp_asker.name()\nprint('asked', flush=True)\nimport time\ntime.sleep(60)"
+    with anyio.fail_after(PATIENCE_SECONDS):
+        await _start_asker(engine)
+        result = await engine.run(RunRequest(code=code, timeout=1.0), client)
+    assert (result.status, result.stdout) == ("timeout", "asked\n")
+
+
+async def test_a_run_that_is_cancelled_while_it_asks_withdraws_the_question(
+    engine: Engine,
+) -> None:
+    """Nobody is left with it."""
+    reached, withdrawn = anyio.Event(), anyio.Event()
+
+    async def never(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        reached.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            withdrawn.set()
+        raise AssertionError
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            client = FakeClient(answer=never)
+            tasks.start_soon(engine.run, RunRequest(code="await mcp_asker.name()"), client)
+            await reached.wait()
+            tasks.cancel_scope.cancel()
+        await withdrawn.wait()
+
+
+async def test_the_question_of_a_server_that_two_clients_use_is_refused(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is asked what may be the other's affair."""
+    # Else for a moment the next test's client is not the only one.
+    monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
+    me, you = FakeClient("me", answer=accept), FakeClient("you", answer=accept)
+    started = tmp_path / "started"
+    code = f"await mcp_asker.hold(started={str(started)!r})"
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code=code), you)
+            await until_exists(started)
+            result = await engine.run(RunRequest(code="await mcp_asker.name()"), me)
+            assert "refused with -32601: Nobody can be asked" in result.error
+            await engine.run(RunRequest(code="await mcp_asker.release()"), you)
+    assert me.asked == you.asked == []
+
+
+@pytest.mark.parametrize("server", ["asker", *ERAS])
+async def test_progress_and_messages_of_servers_reach_the_client(
+    engine: Engine, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the names of server and tool; progress grows; messages are of the level it takes.
+
+    All that a server wrote before its answer comes before the run's end, on a busy machine too.
+    """
+    monkeypatch.setattr(asking, "LATE_SECONDS", 0.0)
+    client = FakeClient(log_level="info")
+    result = await engine.run(RunRequest(code=f"await mcp_{server}.count()"), client)
+    assert result.result == "counted", result.error
+    assert client.logged == [
+        ("info", f"{server}/the-asker", {"said": "info"}),
+        ("error", f"{server}/the-asker", {"said": "error"}),
+    ]
+    assert f"{server}.count: step 1 (1/3)" in [text for _, text in client.told]
+    seconds = [value for value, _ in client.told]
+    assert seconds == sorted(set(seconds))
+
+
+async def test_a_client_that_listens_to_nothing_is_told_nothing(engine: Engine) -> None:
+    """Nor does a server hear that it should report."""
+    client = FakeClient(wants_progress=False, log_level="")
+    await engine.run(RunRequest(code="await mcp_asker.count()"), client)
+    assert client.told == []
+    assert client.logged == []
+
+
+async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
+    """Time stands still; the question is as it was put."""
+    clock = Clock()
+
+    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        assert not clock.running
+        return {"action": "accept"}
+
+    client = FakeClient(answer=answer)
+    run = RunCaller(client, clock, identified=True)
+    assert await run.elicit({"message": "May it?"}) == {"action": "accept"}
+    assert clock.running
+    assert client.asked == [{"message": "May it?"}]
+    with pytest.raises(CannotAskError, match="no client"):
+        await RunCaller(None, clock).elicit({"message": "May it?"})
+
+
+async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
+    """It may be the program that asks; servers' questions are no approvals, and reach it."""
+    client = FakeClient(answer=accept)
+    run = RunCaller(client, Clock())
+    with pytest.raises(CannotAskError, match="not identified does not count.*over stdio"):
+        await run.elicit({"message": "May it?"})
+    assert client.asked == []
+    answer = await run.ask("shop", "elicitation/create", {"message": "One?"})
+    assert answer["action"] == "accept"
+
+
+async def test_a_run_asks_only_so_often() -> None:
+    """However many servers want to know however much."""
+    run = RunCaller(FakeClient(answer=accept), Clock())
+    for _ in range(MAX_QUESTIONS):
+        await run.ask("s", "elicitation/create", {"message": "?"})
+    with pytest.raises(CannotAskError, match="which is enough"):
+        await run.ask("s", "elicitation/create", {"message": "?"})
+
+
+async def test_a_model_is_not_given_what_other_servers_have_said() -> None:
+    """A server may ask for that; to the client all of them are one."""
+    client = FakeClient(answer=four)
+    run = RunCaller(client, Clock())
+    await run.ask("s", "sampling/createMessage", {"maxTokens": 1, "includeContext": "allServers"})
+    origin = "(The MCP server s asks this through mcp-code-bridge.)"
+    assert client.asked == [{"maxTokens": 1, "systemPrompt": origin}]
+
+
+async def test_servers_are_told_no_level_that_there_is_not() -> None:
+    """Clients may send any text."""
+    assert RunCaller(FakeClient(log_level="verbose"), Clock()).log_level == ""
+    assert RunCaller(FakeClient(log_level="error"), Clock()).log_level == "error"
+
+
+async def test_reports_are_few_and_messages_bounded() -> None:
+    """A server may write thousands a second."""
+    client = FakeClient()
+    run = RunCaller(client, Clock())
+    for number in range(1000):
+        await run.report("s", "t", number, None, "x" * 10_000)
+        await run.log("s", "info", "", "y" * 10_000)
+    assert len(client.told) < 20
+    assert MAX_LOGS <= len(client.logged) < 2 * MAX_LOGS
+    assert all(len(text) < 600 for _, text in client.told)
+    assert all(len(str(data)) < MAX_DATA + 100 for _, _, data in client.logged)
+
+
+@pytest.mark.parametrize(
+    ("level", "least", "wanted"),
+    [
+        ("info", "info", True),
+        ("debug", "info", False),
+        ("emergency", "debug", True),
+        ("info", "", False),
+        ("shout", "debug", False),
+    ],
+)
+def test_a_message_is_wanted_from_its_level_on(level: str, least: str, wanted: bool) -> None:
+    """An unknown level is none."""
+    assert is_wanted(level, least) is wanted
+
+
+def test_short_data_stays_as_it_is() -> None:
+    """Only what is long becomes text."""
+    data: Json = {"a": [1, None]}
+    assert clipped(data) == data
+    assert str(clipped({"a": "x" * 5000})).endswith("more characters)")

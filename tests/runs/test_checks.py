@@ -1,0 +1,220 @@
+"""The preflight in a run: what it stops, when, and what it adds to a result."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import UnknownServerError
+from bridge.model import RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from bridge.settings import Settings
+from bridge.settings.policy import PolicySpec, parse_policy
+from bridge.upstream import session
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+
+TOOLBOX = Path(__file__).parent.parent / "fakes" / "servers" / "toolbox.py"
+
+Opener = Callable[..., AbstractAsyncContextManager[Engine]]
+
+TYPO = "print('started')\nawait mcp_work_shop.sya(what='x')"
+
+
+@pytest.fixture
+def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
+    """Opens an engine with settings of its own."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    @asynccontextmanager
+    async def opener(**changes: object) -> AsyncIterator[Engine]:
+        own = replace(settings, **changes)  # type: ignore[arg-type]
+        async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+            yield engine
+
+    return opener
+
+
+async def _run(engine: Engine, code: str) -> RunResult:
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code))
+
+
+def _rules(result: RunResult) -> list[tuple[int, str, str]]:
+    return [(found.line, found.rule, found.severity) for found in result.findings]
+
+
+async def test_what_is_certain_stops_the_run_before_its_first_line(engine: Engine) -> None:
+    """The text has the line, what is wrong with it, and what to write instead."""
+    result = await _run(engine, TYPO)
+    assert (result.status, result.reason, result.stdout) == ("validation_error", "validation", "")
+    assert "line 2" in result.error
+    assert "await mcp_work_shop.sya(what='x')" in result.error
+    assert "Did you mean `mcp_work_shop.say(what: str)" in result.error
+    assert "no tool was called" in result.error
+    assert _rules(result) == [(2, "unknown-tool", "deny")]
+    assert result.usage.tool_calls == 0
+
+
+@pytest.mark.parametrize(
+    "policy", [PolicySpec(), parse_policy({"defaults": {"untrusted": "allow"}}, "policy")]
+)
+async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
+    opened: Opener, finder: ListFinder, monkeypatch: pytest.MonkeyPatch, policy: PolicySpec
+) -> None:
+    """Before its program is refused, its call denied or its documentation missed.
+
+    Some servers do not say that they have more tools by now.
+    """
+    monkeypatch.setattr(session, "LIST_AGAIN_SECONDS", 0.0)
+    raw = TOOLBOX.with_name("raw.py")
+    finder.specs = (replace(workshop("raw"), args=(str(raw), "quiet")),)
+    grow = "await mcp_raw.grow()\n"
+    async with opened(policy=policy) as engine:
+        result = await _run(engine, grow)
+        assert result.status == "success", result.error
+        assert (await _run(engine, "(await mcp_raw.grown(a=1))['a']")).result == 1
+    async with opened(policy=policy) as engine:
+        code = f"{grow}(await runtime.call_tool('raw', 'grown'[:], {{'a': 2}}))['a']"
+        assert (await _run(engine, code)).result == 2
+    async with opened(policy=policy) as engine:
+        code = f"{grow}str(await runtime.query_tool_docs('raw', 'grown'))"
+        assert "grown" in str((await _run(engine, code)).result)
+
+
+async def test_no_sandbox_is_spent_on_a_program_whose_servers_are_known(
+    opened: Opener, backend: FakeBackend
+) -> None:
+    """The first run asks the server; the second knows."""
+    async with opened() as engine:
+        assert (await _run(engine, "(await mcp_work_shop.add(a=1, b=2)).sum")).result == 3
+        before = backend.launched
+        assert (await _run(engine, TYPO)).status == "validation_error"
+        assert backend.launched == before
+
+
+async def test_no_server_is_started_for_a_mistake_that_needs_none(
+    opened: Opener, backend: FakeBackend
+) -> None:
+    """A forgotten import is one whatever tools there are."""
+    async with opened() as engine:
+        result = await _run(engine, "print(json.dumps([1]))")
+        assert "add `import json`" in result.error
+        assert backend.launched == 0
+
+
+async def test_all_that_is_certain_is_told_at_once(engine: Engine) -> None:
+    """Each with its line, in order."""
+    code = "x = json.loads('1')\nawait mcp_work_shop.add(a=1)\nawait mcp_work_shop.say(waht='x')"
+    result = await _run(engine, code)
+    assert [line for line, _, _ in _rules(result)] == [1, 2, 3]
+    assert "3 mistakes" in result.summary
+
+
+async def test_a_line_and_a_signature_are_told_once(engine: Engine) -> None:
+    """However many mistakes share them."""
+    code = "x = 1\nawait mcp_work_shop.say(what='x', one=1, two=2)"
+    error = (await _run(engine, code)).error
+    assert error.count("line 2: ") == 2
+    assert error.count("    await mcp_work_shop.say(") == 1
+    assert error.count("Signature: `") == 1
+    assert error.index("`one`") < error.index("`two`") < error.index("Signature: `")
+
+
+async def test_a_program_that_tests_errors_on_purpose_runs(engine: Engine) -> None:
+    """What it catches is its own affair."""
+    code = """
+told = []
+try:
+    await mcp_work_shop.nothing()
+except AttributeError as error:
+    told.append("no tool")
+try:
+    await mcp_work_shop.add(a=1)
+except TypeError as error:
+    told.append("no argument")
+told
+"""
+    result = await _run(engine, code)
+    assert (result.error, result.result) == ("", ["no tool", "no argument"])
+    assert result.findings == ()
+
+
+async def test_switched_off_it_says_nothing(opened: Opener) -> None:
+    """The run then shows what it shows."""
+    async with opened(preflight="off") as engine:
+        result = await _run(engine, TYPO)
+        assert (result.status, result.stdout) == ("error", "started\n")
+        assert "AttributeError" in result.error
+        assert result.findings == ()
+
+
+async def test_notes_come_with_a_failure_and_not_with_a_success(engine: Engine) -> None:
+    """Who succeeded needs no guesses."""
+    code = "try:\n    await mcp_work_shop.nothing()\nexcept Exception:\n    pass\n"
+    assert (await _run(engine, code)).findings == ()
+    result = await _run(engine, f"{code}raise SystemExit(3)")
+    assert (result.status, _rules(result)) == ("error", [(2, "unknown-tool", "note")])
+
+
+async def test_a_tool_that_appeared_since_is_no_mistake(engine: Engine, finder: ListFinder) -> None:
+    """What is known of a server may be old; it is asked before anything is called certain."""
+    finder.specs = (replace(workshop("toolbox"), args=(str(TOOLBOX), "stdio")),)
+    early = await _run(engine, "await mcp_toolbox.grown()")
+    assert _rules(early) == [(1, "unknown-tool", "deny")]
+    assert (await _run(engine, "await mcp_toolbox.grow()")).status == "success"
+    assert (await _run(engine, "await mcp_toolbox.grown()")).error == ""
+
+
+async def test_an_unknown_server_is_told_together_with_what_else_is_wrong(engine: Engine) -> None:
+    """So that one correction is enough."""
+    with pytest.raises(UnknownServerError) as caught:
+        await _run(engine, "await mcp_work_shpo.say(what='x')\nprint(json.dumps(1))")
+    assert "mcp_work_shop" in str(caught.value)
+    assert "import json" in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["x = = 2", "def f(:\n    pass", "print(f'{1}'", "x = f'{1 2}'"])
+async def test_a_syntax_error_that_the_sandbox_confirms_is_a_validation_error(
+    engine: Engine, code: str
+) -> None:
+    """One finding with the line, and the error as Python shows it."""
+    result = await _run(engine, code)
+    assert (result.status, result.reason) == ("validation_error", "validation")
+    assert [(found.rule, found.severity) for found in result.findings] == [("syntax", "deny")]
+    assert "Error" in result.error
+
+
+async def test_a_syntax_error_that_the_program_raises_is_its_own(engine: Engine) -> None:
+    """Only one that keeps it from starting is of the preflight's kind."""
+    result = await _run(engine, "exec('x = = 2')")
+    assert (result.status, result.reason, result.findings[0].rule) == (
+        "error",
+        "exception",
+        "dynamic-code",
+    )
+
+
+async def test_a_long_program_is_checked_as_a_short_one_is(engine: Engine) -> None:
+    """In a thread."""
+    result = await _run(engine, f"{TYPO}\n" + "x = 1\n" * 1000)
+    assert _rules(result) == [(2, "unknown-tool", "deny")]
+
+
+async def test_findings_of_the_guard_and_of_the_preflight_are_told_apart(engine: Engine) -> None:
+    """Both are in the result, each with its source."""
+    code = (
+        "import subprocess\ntry:\n    await mcp_work_shop.nothing()\nexcept Exception:\n    1 / 0"
+    )
+    result = await _run(engine, code)
+    assert [(found.source, found.rule) for found in result.findings] == [
+        ("guard", "process"),
+        ("preflight", "unknown-tool"),
+    ]

@@ -1,0 +1,213 @@
+"""How a program's end is told when its sandbox can no longer tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from bridge.errors import NotStartedError
+from bridge.guest.wire import Call, Exited, Output, Run
+from bridge.model import Limits
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.program import (
+    STALE_SECONDS,
+    START_SECONDS,
+    Program,
+)
+from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.failure import classify
+from tests.fuzz.clock import run
+
+LIMITS = Limits(timeout=5)
+FRAME = Run(code="", argv=[], servers=[], discovered=[], capabilities="", limits={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silent:
+    """A sandbox and its channel, which ends after some seconds without a word."""
+
+    seconds: float
+    id: str = "silent"
+    last_cost: int = 0
+
+    async def send(self, frame: object) -> None:
+        """Take the program in."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Take a reply."""
+
+    async def send_together(self, data: bytes) -> None:
+        """Take a reply that may go with others."""
+
+    async def receive(self) -> None:
+        """End, in time."""
+        await anyio.sleep(self.seconds)
+
+    async def kill(self) -> None:
+        """Be gone already."""
+
+    async def wait(self) -> ExitReport:
+        """Know nothing."""
+        return ExitReport()
+
+    def diagnostics(self) -> str:
+        """Say nothing."""
+        return ""
+
+
+@pytest.mark.parametrize(("seconds", "reason"), [(4.9, "crash"), (5.1, "timeout")])
+def test_a_sandbox_that_ends_silently_at_the_deadline_ran_out_of_time(
+    seconds: float, reason: str
+) -> None:
+    """By the host's own clock; before it, what ended it is unknown."""
+
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> str | None:
+        silent = Silent(seconds=seconds)
+        session = cast("GuestSession", SimpleSession(sandbox=silent, channel=silent))
+        program = Program(session, handle, LIMITS)
+        await program.start(FRAME)
+        return classify((await program.finish()).ending, LIMITS).reason
+
+    assert run(play) == reason
+
+
+@pytest.mark.parametrize(
+    ("waited", "seconds", "reason"),
+    [
+        (True, STALE_SECONDS / 2, None),
+        (True, STALE_SECONDS * 2, "crash"),
+        (False, STALE_SECONDS / 2, "crash"),
+    ],
+)
+def test_a_sandbox_that_ends_as_it_is_taken_is_no_end_of_the_program(
+    waited: bool, seconds: float, reason: str | None
+) -> None:
+    """It may have died while it waited; a program that ran has had time to end it."""
+
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> str | None:
+        silent = Silent(seconds=seconds)
+        session = cast("GuestSession", SimpleSession(sandbox=silent, channel=silent))
+        program = Program(session, handle, LIMITS, waited=waited)
+        await program.start(FRAME)
+        try:
+            return classify((await program.finish()).ending, LIMITS).reason
+        except NotStartedError:
+            return None
+
+    assert run(play) == reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Still(Silent):
+    """A sandbox that stands still, before or after it said a word.
+
+    Attributes:
+        said: Whether it did.
+    """
+
+    said: bool
+    takes: bool = True
+    words: list[object] = field(default_factory=lambda: [Output(stream="stdout", text="x")])
+
+    async def send(self, frame: object) -> None:
+        """Take the program in, or wait for room that never comes."""
+        if not self.takes:
+            await anyio.sleep_forever()
+
+    async def receive(self) -> Any:
+        """Say what there is, then nothing until the end."""
+        if self.said and self.words:
+            return self.words.pop()
+        await anyio.sleep(self.seconds)
+        return Exited(code=0)
+
+
+def _carry_out(still: Still) -> str | None:
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> str | None:
+        session = cast("GuestSession", SimpleSession(sandbox=still, channel=still))
+        program = Program(session, handle, Limits(timeout=60))
+        await program.start(FRAME)
+        return classify((await program.finish()).ending, LIMITS).reason
+
+    return run(play)
+
+
+def test_a_program_that_was_heard_of_is_never_started_again() -> None:
+    """It may have called tools; its time runs on."""
+    assert _carry_out(Still(seconds=1000, said=True)) == "timeout"
+
+
+def test_a_sandbox_that_takes_nothing_in_is_no_place_for_a_program() -> None:
+    """Its buffers are full, and nobody reads; the host does not wait for the run's whole time."""
+    with pytest.raises(NotStartedError, match=f"within {START_SECONDS:g} s"):
+        _carry_out(Still(seconds=1000, said=False, takes=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking(Silent):
+    """A program that calls a moment before its deadline and at it, and as often once interrupted.
+
+    Attributes:
+        replies: Filled with what it was answered.
+    """
+
+    times: list[float] = field(default_factory=lambda: [4.9, 0.1, 0.5])
+    replies: list[bytes] = field(default_factory=list)
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Take a reply."""
+        self.replies.append(data)
+
+    async def receive(self) -> Any:
+        """Call, then end."""
+        if not self.times:
+            return Exited(code=1, timed_out=True)
+        await anyio.sleep(self.times.pop(0))
+        return Call(id=len(self.times), method=str(len(self.times)), params={})
+
+
+@pytest.mark.parametrize(("stops", "made"), [(False, ["2"]), (True, [])])
+def test_no_call_of_a_program_goes_out_once_its_time_is_over(stops: bool, made: list[str]) -> None:
+    """It has a moment more for coming to its end; what it asks for then is answered at once."""
+    done: list[str] = []
+
+    async def handle(method: str, params: Mapping[str, Any]) -> Any:
+        done.append(method)
+        return None
+
+    asking = Asking(seconds=0)
+
+    async def play() -> None:
+        session = cast("GuestSession", SimpleSession(sandbox=asking, channel=asking))
+        program = Program(session, handle, LIMITS)
+        await program.start(FRAME)
+        if stops:
+            await program.stop()
+        await program.finish()
+
+    run(play)
+    assert done == made
+    late = [reply for reply in asking.replies if b"time is over" in reply]
+    assert len(late) == 3 - len(made)
+    assert all(b'"kind":"timeout"' in reply for reply in late)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimpleSession:
+    """What `Program` uses of a session."""
+
+    sandbox: Silent
+    channel: Silent

@@ -1,0 +1,169 @@
+"""The static guard in a run: what each mode starts, stops and says."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+import pytest
+
+from bridge.catalog.program.guard import Scan
+from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
+from bridge.model import RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from bridge.runs import reading as guarding
+from bridge.settings import GuardMode, Settings
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+
+SUSPECT = "import subprocess\nprint('ran')\n"
+CALLS = "import subprocess\nprint((await mcp_work_shop.add(a=1, b=2)).sum)\n"
+
+Opener = Callable[..., AbstractAsyncContextManager[Engine]]
+
+
+@pytest.fixture
+def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
+    """Opens an engine with settings of its own."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    @asynccontextmanager
+    async def opener(**changes: object) -> AsyncIterator[Engine]:
+        own = dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
+        async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+            yield engine
+
+    return opener
+
+
+async def _run(engine: Engine, code: str) -> RunResult:
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code, servers=("work-shop",)))
+
+
+def _rules(result: RunResult) -> list[tuple[int, str]]:
+    return [(finding.line, finding.rule) for finding in result.findings]
+
+
+def _same(result: RunResult) -> RunResult:
+    """Return what does not differ from one run to the next."""
+    usage = dataclasses.replace(result.usage, wall_ms=0, cpu_ms=0, peak_memory_bytes=0)
+    return dataclasses.replace(result, run_id="", usage=usage, receipt=None)
+
+
+async def test_advice_is_added_to_the_result_and_changes_nothing_else(opened: Opener) -> None:
+    """It is the default; the program runs as it would without."""
+    async with opened(guard="off") as engine:
+        plain = await _run(engine, CALLS)
+    assert (plain.status, plain.stdout, plain.findings) == ("success", "3\n", ())
+    async with opened() as engine:
+        assert engine.settings.guard == "advise"
+        told = await _run(engine, CALLS)
+        assert _rules(told) == [(1, "process")]
+        assert _same(dataclasses.replace(told, findings=())) == _same(plain)
+        assert (await _run(engine, "print('fine')")).findings == ()
+
+
+async def test_advice_leaves_a_syntax_error_to_the_program_s_own_traceback(opened: Opener) -> None:
+    """The sandbox's Python has the last word, as it may know syntax that this one does not."""
+    async with opened(preflight="off") as engine:
+        result = await _run(engine, "x = 1\nx = = 2")
+        assert (result.status, result.reason) == ("error", "exception")
+        assert "SyntaxError" in result.error
+        assert _rules(result) == [(2, "syntax")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "reason", "said"),
+    [
+        ({"guard": "enforce"}, SUSPECT, "policy", "line 1: `import subprocess` starts"),
+        ({"profile": "strict"}, CALLS, "policy", "line 1: `import subprocess` starts"),
+        ({"profile": "strict", "guard": "off"}, SUSPECT, "policy", "(process)"),
+        ({"profile": "mine", "strict": True}, SUSPECT, "policy", "(process)"),
+        ({"guard": "enforce"}, "x = 1\nx = = 2", "validation", "line 2: syntax error"),
+        ({"guard": "enforce"}, "-" * 50_000 + "1", "validation", "too deeply"),
+        ({"guard": "enforce"}, "#" * (MAX_SCANNED_CHARS + 1), "validation", "characters"),
+    ],
+    ids=["enforce", "strict", "strict-off", "own-strict", "syntax", "deep", "long"],
+)
+async def test_enforcing_refuses_before_anything_is_started(
+    opened: Opener,
+    backend: FakeBackend,
+    changes: dict[str, object],
+    code: str,
+    reason: str,
+    said: str,
+) -> None:
+    """Neither a server nor a sandbox; the text names line, rule and what to do."""
+    async with opened(**changes) as engine:
+        result = await _run(engine, code)
+        assert (result.status, result.reason) == ("validation_error", reason)
+        assert said in result.error
+        assert "Nothing was started" in result.error
+        assert len(result.findings) == 1
+        assert (result.servers, result.stdout, result.isolation) == ((), "", None)
+        assert result.timeout_seconds > 0
+        states = engine.servers.pool.states().values()
+        assert [(found.state, found.pid) for found in states] == [("idle", None)]
+        assert backend.launched == 0
+
+
+@pytest.mark.parametrize("mode", ["advise", "enforce"])
+async def test_notes_stop_nothing(opened: Opener, mode: GuardMode) -> None:
+    """What only cannot work is for the author to know."""
+    async with opened(guard=mode) as engine:
+        code = "try:\n    import requests\nexcept ImportError: pass\nprint('ran')"
+        result = await _run(engine, code)
+        assert (result.status, result.stdout) == ("success", "ran\n")
+        assert _rules(result) == [(2, "no-network")]
+
+
+async def test_a_long_list_of_findings_is_cut_in_the_text_and_counted(opened: Opener) -> None:
+    """The record has more; both say how many there are beyond them."""
+    async with opened(guard="enforce") as engine:
+        result = await _run(engine, "".join(f"eval('{n}')\n" for n in range(60)))
+        assert len(result.findings) == 50
+        assert result.findings_omitted == 10
+        assert result.error.count("(dynamic-code)") == 10
+        assert "and 50 more" in result.error
+
+
+@pytest.mark.parametrize("mode", ["off", "advise", "enforce"])
+async def test_a_program_is_parsed_once_for_all_who_read_it(
+    monkeypatch: pytest.MonkeyPatch, mode: GuardMode
+) -> None:
+    """Parsing holds up all other runs, a long program for a second."""
+    parsed = []
+
+    def counting(code: str) -> ast.Module | Unread:
+        parsed.append(code)
+        return parse(code)
+
+    monkeypatch.setattr(guarding, "parse", counting)
+    code = "import subprocess\nawait mcp_time.now()"
+    reading = await guarding.read(code, {"time": "time"}, mode)
+    assert parsed == [code]
+    assert reading.references.servers == ("time",)
+    assert bool(reading.scan.findings) is (mode != "off")
+
+
+@pytest.mark.parametrize("code", ["mcp_time.now() +", "#" * (MAX_SCANNED_CHARS + 1) + "\nmcp_time"])
+async def test_what_has_no_tree_is_read_as_text(code: str) -> None:
+    """Its servers are there all the same, and everything of them."""
+    reading = await guarding.read(code, {"time": "time"}, "off")
+    assert (reading.references.servers, reading.reach) == (("time",), None)
+    assert reading.scan == Scan()
+
+
+async def test_a_long_program_is_read_as_a_short_one_is() -> None:
+    """In a thread."""
+    short = "import subprocess\nawait mcp_time.now()"
+    long = f"{short}\n#{'x' * guarding.INLINE_CHARS}"
+    read = [await guarding.read(code, {"time": "time"}, "advise") for code in (short, long)]
+    assert read[0] == read[1]
+    assert read[0].reach is None

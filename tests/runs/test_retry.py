@@ -1,0 +1,225 @@
+"""Retries, end to end on the fake backend: the server's own log says what was called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import UnknownRunError
+from bridge.model import ApplyRequest, CallCount, RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.recorder_rig import recorded, recorder, tools_recorded
+
+POLICY = """
+[policy.defaults]
+write = "allow"
+destructive = "allow"
+untrusted = "allow"
+[policy.servers."*"]
+trust = true
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where the server writes its calls down."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+async def trusting(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, log: Path
+) -> AsyncIterator[Engine]:
+    """An engine that believes what the server says of its tools, so that there are reads."""
+    config = tmp_path / "config.toml"
+    config.write_text(POLICY)
+    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    finder = ListFinder(recorder("notes", log, notes={"a": "text"}))
+    own = replace(settings, policy=loaded.policy)
+    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        yield engine
+
+
+async def _run(engine: Engine, code: str, **fields: object) -> RunResult:
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code, **fields))  # type: ignore[arg-type]
+
+
+CREATE = """
+for number in range(10):
+    if number == 6:
+        {fault}
+    await mcp_notes.create(title=f"t{{number}}", body="é")
+"""
+
+
+def _titles(log: Path) -> list[str]:
+    return [given["title"] for tool, given in recorded(log) if tool == "create"]
+
+
+async def test_a_program_that_failed_at_its_seventh_write_goes_on_there(
+    trusting: Engine, log: Path
+) -> None:
+    """Edited, with a retry of the retry and a slip in between: the server sees each write once."""
+    first = await _run(trusting, CREATE.format(fault="1 / 0"))
+    assert (first.status, first.reason) == ("error", "exception")
+    assert _titles(log) == [f"t{number}" for number in range(6)]
+    slip = await _run(trusting, "1 / 0", retry_of=first.run_id)
+    assert slip.unused == (CallCount(server="notes", tool="create", count=6),)
+    worse = CREATE.format(fault="pass").replace("range(10)", "range(8)") + "1 / 0"
+    second = await _run(trusting, worse, retry_of=slip.run_id)
+    assert second.replayed == (CallCount(server="notes", tool="create", count=6),)
+    assert second.receipt is not None
+    assert (second.receipt.replayed, second.receipt.calls) == (6, {"notes": 2})
+    # The run that it all began with: what the retries have done since counts.
+    third = await _run(trusting, CREATE.format(fault="pass"), retry_of=first.run_id)
+    assert (third.status, third.error) == ("success", "")
+    assert third.replayed == (CallCount(server="notes", tool="create", count=8),)
+    assert _titles(log) == [f"t{number}" for number in range(10)]
+    leaving_out = CREATE.format(fault="pass").replace("range(10)", "range(3)")
+    fourth = await _run(trusting, leaving_out, retry_of=third.run_id)
+    assert fourth.unused == (CallCount(server="notes", tool="create", count=7),)
+    assert len(_titles(log)) == 10
+
+
+async def test_results_and_reads_are_replayed_or_reads_refreshed(
+    trusting: Engine, log: Path
+) -> None:
+    """A program cannot tell a replayed result from the first; what reads may be asked again."""
+    code = """
+made = await mcp_notes.create(title="x")
+before = await mcp_notes.read_note(topic="a")
+await mcp_notes.write_note(topic="a", text=f"text of {made.id}")
+after = await mcp_notes.read_note(topic="a")
+resource = await runtime.read_resource("notes", "note:///a")
+[made.url, before.text, after.text, resource]
+"""
+    first = await _run(trusting, code)
+    assert first.error == ""
+    assert first.result[:3] == ["https://example.org/1", "text", "text of 1"]
+    calls = tools_recorded(log)
+    assert len(calls) == 5
+    again = await _run(trusting, code, retry_of=first.run_id)
+    assert again.result == first.result
+    assert tools_recorded(log) == calls
+    refreshed = await _run(trusting, code, retry_of=again.run_id, reads="refresh")
+    assert refreshed.result[:3] == ["https://example.org/1", "text of 1", "text of 1"]
+    assert tools_recorded(log) == [*calls, "read_note", "read_note", "resources/read"]
+    assert refreshed.receipt is not None
+    assert (refreshed.receipt.replayed, refreshed.receipt.calls) == (2, {"notes": 3})
+
+
+async def test_calls_at_once_are_answered_each_with_its_own(trusting: Engine, log: Path) -> None:
+    """Gathered, alike and not, answered in another order than sent."""
+    code = """
+import asyncio
+kinds = [mcp_notes.create(title=f"t{number % 3}") for number in range(12)]
+found = await asyncio.gather(*kinds)
+await mcp_notes.fail()
+"""
+    first = await _run(trusting, code)
+    assert first.status == "error"
+    assert len(_titles(log)) == 12
+    again = await _run(
+        trusting,
+        code.replace("await mcp_notes.fail()", "[[one.id, one.title] for one in found]"),
+        retry_of=first.run_id,
+    )
+    assert again.error == ""
+    assert [title for _, title in again.result] == [f"t{number % 3}" for number in range(12)]
+    assert sorted(number for number, _ in again.result) == list(range(1, 13))
+    assert len(_titles(log)) == 12
+
+
+async def test_a_write_whose_server_died_is_unknown_and_not_repeated(
+    trusting: Engine, log: Path
+) -> None:
+    """Neither by the bridge, nor by a retry that tries three times; it says what to do."""
+    code = """
+for turn in range(3):
+    try:
+        await mcp_notes.die()
+    except Exception as error:
+        print(type(error).__name__, error)
+        if "went away" in str(error):
+            break
+"""
+    first = await _run(trusting, code)
+    assert "went away during the call" in first.stdout
+    assert [(one.tool, one.count) for one in first.unknown] == [("die", 1)]
+    again = await _run(trusting, code, retry_of=first.run_id)
+    assert again.stdout.count("may or may not have happened") == 3
+    assert f"call 1 of run {first.run_id}" in again.stdout
+    assert again.receipt is not None
+    assert (again.receipt.unknown, again.receipt.calls) == (3, {})
+    assert tools_recorded(log) == ["die"]
+    # What is left is run without it, and the server is there again.
+    rest = await _run(trusting, "(await mcp_notes.create(title='rest')).id")
+    assert rest.result == 1
+
+
+async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
+    trusting: Engine, log: Path
+) -> None:
+    """Its time was up, or its client has gone: what was under way is unknown."""
+    code = "await mcp_notes.create(title='one')\nawait mcp_notes.slow()"
+    timed_out = await _run(trusting, code, timeout=3.0)
+    assert timed_out.status == "timeout"
+    assert timed_out.receipt is not None
+    assert timed_out.receipt.calls == {"notes": 2}
+    again = await _run(trusting, code, retry_of=timed_out.run_id)
+    assert "may or may not have happened" in again.error
+    assert tools_recorded(log) == ["create", "slow"]
+
+
+async def test_what_the_server_said_no_to_is_called_again(trusting: Engine, log: Path) -> None:
+    """A tool's error, and one of the protocol."""
+    code = """
+for tool in ("fail", "refuse"):
+    try:
+        await runtime.call_tool("notes", tool, {})
+    except Exception as error:
+        print(tool, type(error).__name__)
+"""
+    first = await _run(trusting, code)
+    await _run(trusting, code, retry_of=first.run_id)
+    assert tools_recorded(log) == ["fail", "refuse"] * 2
+
+
+async def test_a_retry_is_its_owners(trusting: Engine, log: Path) -> None:
+    """Of others' runs, and of what is none, nothing is run."""
+    first = await _run(trusting, "await mcp_notes.create(title='x')", owner="me")
+    for run_id, owner in ((first.run_id, "you"), (first.run_id, ""), ("0" * 32, "me")):
+        with pytest.raises(UnknownRunError, match=r"no journal.*nothing repeated.*audit show"):
+            await _run(trusting, "await mcp_notes.send()", owner=owner, retry_of=run_id)
+    assert tools_recorded(log) == ["create"]
+
+
+async def test_a_plan_of_a_retry_does_not_hold_what_was_done(trusting: Engine, log: Path) -> None:
+    """It would be done again when the plan is applied."""
+    first = await _run(trusting, CREATE.format(fault="1 / 0"))
+    planned = await _run(trusting, CREATE.format(fault="pass"), retry_of=first.run_id, mode="plan")
+    assert planned.error == ""
+    assert planned.plan is not None
+    assert [call.arguments["title"] for call in planned.plan.calls] == ["t6", "t7", "t8", "t9"]
+    assert len(_titles(log)) == 6
+    applied = await trusting.apply(ApplyRequest(plan_id=planned.plan.plan_id))
+    assert applied.status == "success"
+    # By whatever name: what was done before the plan, and by it, is done.
+    code = CREATE.format(fault="pass")
+    for name in (first.run_id, planned.run_id, applied.run_id):
+        again = await _run(trusting, code, retry_of=name)
+        assert again.replayed == (CallCount(server="notes", tool="create", count=10),)
+    assert _titles(log) == [f"t{number}" for number in range(10)]

@@ -1,0 +1,192 @@
+"""Runs, sessions and commands of one engine share the places there are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.commands.runner import Commands
+from bridge.errors import CannotAskError, OverloadedError
+from bridge.model import CommandRequest, RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from bridge.runs.suspended import SuspendedRun, SuspendedRuns
+from bridge.sandbox import run_queue
+from bridge.sandbox.backend import LaunchSpec, Sandbox
+from bridge.settings import Settings
+from bridge.settings.commands import parse_commands
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+from tests.fakes.client import FakeClient
+from tests.waiting import until, until_exists
+
+
+@pytest.fixture
+async def narrow(settings: Settings) -> AsyncIterator[Engine]:
+    """An engine with one place."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return FakeBackend()
+
+    async with open_engine(
+        replace(settings, runs=1), finder=ListFinder(workshop()), choose_backend=choose
+    ) as engine:
+        yield engine
+
+
+class Clinging(FakeBackend):
+    """A backend whose sandboxes take long to go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving, self.may_go = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        async with super().launch(spec) as sandbox:
+            yield sandbox
+            self.leaving.set()
+            await self.may_go.wait()
+
+
+def _waits_for(path: Path) -> str:
+    """Return a program that says where it is, and ends when a file is there."""
+    return (
+        f"import os, time\nopen({str(path)!r} + '.begun', 'w').close()\n"
+        f"while not os.path.exists({str(path)!r}): time.sleep(0.01)\n'done'"
+    )
+
+
+def _begun(path: Path) -> Path:
+    return path.with_name(f"{path.name}.begun")
+
+
+async def test_a_run_beyond_the_places_waits_says_so_and_has_all_its_time_afterwards(
+    narrow: Engine, tmp_path: Path
+) -> None:
+    """In a session as well as without; what waits has neither a sandbox nor a clock."""
+    first, client = tmp_path / "first", FakeClient()
+    results: dict[str, RunResult] = {}
+
+    async def run(name: str, request: RunRequest, client: FakeClient | None = None) -> None:
+        results[name] = await narrow.run(request, client)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, "first", RunRequest(code=_waits_for(first)))
+            await until_exists(_begun(first))
+            tasks.start_soon(run, "second", RunRequest(code="'second'", timeout=1), client)
+            tasks.start_soon(run, "session", RunRequest(code="'third'", session="s"))
+            await until(lambda: narrow.queue.waiting == 2)
+            await until(lambda: any("waiting: this run is next" in text for _, text in client.told))
+            first.touch()
+    assert [results[name].result for name in ("first", "second", "session")] == [
+        "done",
+        "second",
+        "third",
+    ]
+    await until(lambda: (narrow.queue.taken, narrow.queue.waiting) == (0, 0))
+
+
+async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_not_wait(
+    settings: Settings,
+) -> None:
+    """Or a burst of runs would make more sandboxes than there are places."""
+    backend = Clinging()
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    with anyio.fail_after(60):
+        async with (
+            open_engine(
+                replace(settings, runs=1), finder=ListFinder(workshop()), choose_backend=choose
+            ) as engine,
+            anyio.create_task_group() as tasks,
+        ):
+            assert (await engine.run(RunRequest(code="1"))).result == 1
+            tasks.start_soon(engine.run, RunRequest(code="2"))
+            await backend.leaving.wait()
+            await until(lambda: engine.queue.waiting == 1)
+            assert backend.launched == 1
+            backend.may_go.set()
+    assert backend.launched == 2
+
+
+async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(
+    narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And runs nothing; those before it are not disturbed."""
+    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
+    first = tmp_path / "first"
+
+    async def run() -> None:
+        assert (await narrow.run(RunRequest(code=_waits_for(first)))).result == "done"
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await until_exists(_begun(first))
+            with pytest.raises(OverloadedError, match="under way"):
+                await narrow.run(RunRequest(code="1"))
+            first.touch()
+
+
+async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Path) -> None:
+    """Under way or waiting."""
+    first = tmp_path / "first"
+
+    async def run(request: RunRequest) -> None:
+        await narrow.run(request)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, RunRequest(code=_waits_for(first)))
+            await until_exists(_begun(first))
+            tasks.start_soon(run, RunRequest(code="1"))
+            await until(lambda: narrow.queue.waiting == 1)
+            tasks.cancel_scope.cancel()
+        assert (await narrow.run(RunRequest(code="2 + 2"))).result == 4
+
+
+async def test_a_command_takes_a_place_as_a_run_does(
+    narrow: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a sandbox of its own too."""
+    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 0)
+    table = {"tool": {"executables": ["true"], "workspace": str(tmp_path)}}
+    settings = replace(narrow.settings, commands=parse_commands(table, "commands"))
+    commands = Commands(settings, queue=narrow.queue)
+    request = CommandRequest(profile="tool", stages=(("true",),))
+    async with narrow.queue.place("", lambda ahead: None):
+        with pytest.raises(OverloadedError, match="under way"):
+            await commands.run(request)
+
+
+async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
+    """Beyond half of the places a run cannot ask, so that the queue goes on."""
+    async with SuspendedRuns(asking=1) as runs:
+        held: list[SuspendedRun] = []
+
+        async def ask(run: SuspendedRun) -> RunResult:
+            runs.check_room(run)
+            held.append(run)
+            await run.put("elicitation/create", {"message": "?"})
+            return RunResult(run_id="1", status="success", summary="")
+
+        runs.start("a", "1", None, ask)
+        await until(lambda: bool(held) and bool(held[0].questions))
+        other = SuspendedRun("b", "2", None)
+        with pytest.raises(CannotAskError, match="1 runs wait for answers already"):
+            runs.check_room(other)
+        # One that has its answers waits for nobody.
+        held[0].unseen()
+        for question in held[0].questions.values():
+            question.shown = True
+        held[0].take({})
+        await until(lambda: not held[0].questions)
+        runs.check_room(other)

@@ -1,0 +1,533 @@
+"""Runs, end to end on the fake backend: what a program does and what comes back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+from bridge.discovery.find import Discovery, SkippedServer
+from bridge.errors import (
+    EngineDownError,
+    InvalidRequestError,
+    LaunchError,
+    ServerStartError,
+    UnknownServerError,
+)
+from bridge.model import RunRequest, RunResult, ServerSpec
+from bridge.runs import Engine, open_engine
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.backend import FakeBackend
+from tests.fakes.client import FakeClient
+from tests.waiting import until, until_exists
+
+
+async def _run(engine: Engine, code: str, **fields: object) -> RunResult:
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code, **fields))  # type: ignore[arg-type]
+
+
+async def test_a_program_gets_its_output_and_value_back(engine: Engine) -> None:
+    """The smallest useful run."""
+    result = await _run(engine, "print('hello')\n\nprint()\n6 * 7")
+    assert (result.status, result.exit_code, result.stdout) == ("success", 0, "hello\n\n")
+    assert result.has_result
+    assert result.result == 42
+    assert result.usage.wall_ms >= 0
+    assert result.isolation is not None
+    assert result.isolation.backend == "fake"
+
+
+async def test_a_program_calls_tools_and_the_bytes_are_counted(engine: Engine) -> None:
+    """Data travels to the program, not to the conversation."""
+    code = "got = await mcp_work_shop.big(size=50_000)\nprint(len(got))"
+    result = await _run(engine, code)
+    assert (result.status, result.stdout) == ("success", "50000\n")
+    assert result.servers == ("work-shop",)
+    assert result.usage.tool_calls == 1
+    assert result.usage.tool_result_bytes > 50_000
+
+
+@pytest.mark.parametrize("session", ["", "s"])
+async def test_the_trace_that_a_run_belongs_to_goes_along_with_its_calls(
+    engine: Engine, finder: ListFinder, session: str
+) -> None:
+    """Each run's own, in a session too."""
+    raw = Path(__file__).parents[1] / "fakes" / "servers" / "raw.py"
+    finder.specs = (dataclasses.replace(workshop("raw"), args=(str(raw),)),)
+    for number in (1, 2):
+        span = SpanContext(number, number, is_remote=True, trace_flags=TraceFlags(1))
+        with trace.use_span(NonRecordingSpan(span)):
+            code = "(await runtime.call_tool('raw', 'meta'[:]))['traceparent']"
+            result = await _run(engine, code, session=session)
+        assert result.result == f"00-{number:032x}-{number:016x}-01"
+
+
+async def test_a_server_is_spoken_to_in_the_protocol_that_the_settings_give_it(
+    settings: Settings, backend: FakeBackend, finder: ListFinder
+) -> None:
+    raw = Path(__file__).parents[1] / "fakes" / "servers" / "raw.py"
+    finder.specs = (dataclasses.replace(workshop("raw"), args=(str(raw),)),)
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    own = dataclasses.replace(settings, eras={"raw": "modern"})
+    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        await _run(engine, "await runtime.call_tool('raw', 'echo')")
+        assert engine.servers.pool.state("raw").server_info["protocol"] == "2026-07-28"
+
+
+async def test_every_way_to_call_a_tool_reaches_it(engine: Engine) -> None:
+    """The forms that the contract names are all the same call."""
+    code = """
+from mcp.servers import work_shop
+from mcp import runtime
+import mcp.servers.work_shop as module
+values = [
+    await mcp_work_shop.add(a=1, b=2),
+    await mcp_work_shop.add(1, 2),
+    await mcp_servers["work-shop"].add(a=1, b=2),
+    await work_shop.add(a=1, b=2),
+    await getattr(module, module.TOOL_MAP["add"])(a=1, b=2),
+    await runtime.call_tool("work-shop", "add", {"a": 1, "b": 2}),
+]
+raw = await runtime.call_tool_raw("work-shop", "add", {"a": 1, "b": 2})
+[[value.sum for value in values], raw["structuredContent"], LOADED_MCP_SERVERS]
+"""
+    result = await _run(engine, code)
+    assert result.error == ""
+    assert result.result == [[3] * 6, {"sum": 3}, ["work-shop"]]
+
+
+async def test_results_are_plain_data_or_blobs(engine: Engine) -> None:
+    """Structured content, JSON in text, text, pictures and mixtures each have their value."""
+    code = """
+rows = await mcp_work_shop.rows()
+said = await mcp_work_shop.say(what="007")
+picture = await mcp_work_shop.image()
+note, blob, resource, link = await mcp_work_shop.mixed()
+picture.save("/tmp/never-mind.png") if False else None
+[rows[1].name, said, picture.mime_type, len(picture.data), note, resource.mime_type, link["uri"]]
+"""
+    result = await _run(engine, code)
+    assert result.error == ""
+    assert result.result == [
+        "two",
+        "007",
+        "image/png",
+        15,
+        "a note",
+        "application/x-a",
+        "https://example.org/x",
+    ]
+
+
+async def test_a_tools_error_is_an_exception_that_says_which_tool(engine: Engine) -> None:
+    """It can be caught, and it carries the tool's own words and data."""
+    code = """
+try:
+    await mcp_work_shop.fail()
+except runtime.MCPError as error:
+    caught = [error.server, error.tool, error.data, str(error), isinstance(error, RuntimeError)]
+caught
+"""
+    result = await _run(engine, code)
+    assert result.error == ""
+    server, tool, data, message, is_runtime_error = result.result
+    assert (server, tool, data) == ("work-shop", "fail", {"shelf": 7})
+    assert "the shelf is empty" in message
+    assert is_runtime_error is True
+
+
+async def test_an_uncaught_tool_error_shows_the_users_line(engine: Engine) -> None:
+    """The model must see which of its calls failed."""
+    result = await _run(engine, "x = 1\nawait mcp_work_shop.fail()\n")
+    assert (result.status, result.reason, result.exit_code) == ("error", "exception", 1)
+    assert "line 2" in result.error
+    assert "await mcp_work_shop.fail()" in result.error
+    assert "the shelf is empty" in result.error
+    assert "bridge/guest" not in result.error
+
+
+async def test_gathered_calls_are_under_way_at_the_same_time(engine: Engine) -> None:
+    """The tool answers only when all ten calls have arrived."""
+    code = """
+import asyncio
+await asyncio.gather(*(mcp_work_shop.meet(count=10) for _ in range(10)))
+"""
+    result = await _run(engine, code)
+    assert result.result == ["met"] * 10
+
+
+async def test_hostile_and_awkward_tool_names_are_callable_by_alias(engine: Engine) -> None:
+    """A name never becomes code, and a keyword never breaks a program."""
+    code = """
+names = sorted(tool["alias"] for tool in runtime.list_tools_sync("work-shop"))
+value = await mcp_work_shop.get_item_v2(**{"from": "here"})
+[names, value]
+"""
+    result = await _run(engine, code)
+    assert result.error == ""
+    names, value = result.result
+    assert all(name.isidentifier() and not name.startswith("__") for name in names)
+    assert "class" not in names
+    assert value == {"from": "here"}
+
+
+async def test_a_wrong_argument_is_refused_before_anything_is_sent(engine: Engine) -> None:
+    """The parameter and the nearest match are named."""
+    result = await _run(engine, "await mcp_work_shop.say(**{'waht': 'x'})")
+    assert "ArgumentsError: mcp_work_shop.say() has no parameter" in result.error
+    assert "waht" in result.error
+    assert "what" in result.error
+    assert result.usage.tool_calls == 0
+
+
+async def test_servers_of_other_runs_can_be_found_and_searched(engine: Engine) -> None:
+    """Discovery does not need a second run."""
+    code = """
+found = await runtime.search_tool_docs("add two numbers", limit=1)
+full = await runtime.query_tool_docs("work-shop", "add", detail="full")
+[await runtime.list_servers(), found[0]["tool"], "inputSchema" in full,
+ len(await runtime.list_tools("work-shop"))]
+"""
+    result = await _run(engine, code)
+    assert result.error == ""
+    assert result.result[:3] == [["work-shop"], "add", True]
+
+
+async def test_a_whole_server_is_told_in_signatures_with_a_sentence_each(engine: Engine) -> None:
+    """Everything is there for one tool, or who asks for it."""
+    code = """
+brief = await runtime.query_tool_docs("work-shop")
+full = await runtime.query_tool_docs("work-shop", detail="full")
+[len(brief) == len(full), list(brief[0]), brief[0]["signature"].split("(")[0]]
+"""
+    same, keys, first = (await _run(engine, code)).result
+    assert same
+    assert keys == ["signature", "description"]
+    assert first.startswith("mcp_work_shop.")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("await runtime.call_tool(name, 'x')", "no server 'nobody'"),
+        ("await runtime.query_tool_docs('work-shop', 'adds')", "'add'"),
+        ("await runtime.search_tool_docs('?!')", "no words"),
+        ("await runtime.call_tool('work-shop', name)", "work-shop"),
+    ],
+)
+async def test_a_question_nobody_can_answer_is_an_error_the_program_can_read(
+    engine: Engine, code: str, kind: str
+) -> None:
+    """The text names what is wrong, so that the next attempt is better."""
+    result = await _run(engine, f"name = 'nobody'\n{code}")
+    assert result.reason == "exception"
+    assert kind in result.error
+
+
+async def test_an_unknown_server_in_the_code_is_reported_before_it_runs(engine: Engine) -> None:
+    """A program must not stop half-way for a typing mistake."""
+    with pytest.raises(UnknownServerError, match=r"mcp_work_shpo.*mcp_work_shop"):
+        await _run(engine, "print('started')\nawait mcp_work_shpo.say(what='x')")
+
+
+async def test_an_unknown_server_in_the_list_is_reported(engine: Engine) -> None:
+    """By name or by alias; anything else is named with the nearest."""
+    assert (await _run(engine, "1", servers=("work_shop",))).servers == ("work-shop",)
+    with pytest.raises(UnknownServerError, match="Did you mean 'work-shop'"):
+        await _run(engine, "1", servers=("workshop",))
+
+
+@pytest.mark.parametrize("timeout", [0.5, 121, float("inf")])
+async def test_a_timeout_outside_the_bounds_is_refused(engine: Engine, timeout: float) -> None:
+    """The bounds are named."""
+    with pytest.raises(InvalidRequestError, match="between 1 and 120"):
+        await _run(engine, "1", timeout=timeout)
+
+
+async def test_a_program_too_large_is_refused(engine: Engine) -> None:
+    """Data does not belong in code."""
+    with pytest.raises(InvalidRequestError, match="the limit is"):
+        await _run(engine, "#" * 2_000_000)
+
+
+async def test_a_server_that_cannot_start_stops_the_run_before_it_begins(
+    engine: Engine, finder: ListFinder
+) -> None:
+    """The error names the server and the reason; nothing has run."""
+    broken = ServerSpec(
+        name="broken", transport="stdio", source=workshop().source, command="/no/such/command"
+    )
+    finder.specs = (workshop(), broken)
+    with pytest.raises(ServerStartError, match="/no/such/command"):
+        await _run(engine, "print(1)\nawait mcp_broken.x()")
+    assert (await _run(engine, "print(1)")).status == "success"
+
+
+async def test_an_edited_configuration_is_seen_by_the_next_run(
+    engine: Engine, finder: ListFinder
+) -> None:
+    """Adding a server needs no restart."""
+    finder.specs = (workshop(), workshop("second"))
+    result = await _run(engine, "await mcp_second.add(a=1, b=1)")
+    assert result.result == {"sum": 2}
+
+
+async def test_a_server_that_crashes_in_a_call_fails_that_call_and_comes_back(
+    engine: Engine,
+) -> None:
+    """The next call starts it again."""
+    code = """
+try:
+    await mcp_work_shop.crash()
+except runtime.MCPError as error:
+    problem = error.kind
+[problem, (await mcp_work_shop.add(a=2, b=2)).sum]
+"""
+    result = await _run(engine, code)
+    assert result.error == ""
+    assert result.result == ["upstream", 4]
+
+
+async def test_errors_told_to_a_program_hold_nothing_of_the_host(
+    engine: Engine, finder: ListFinder, tmp_path: Path
+) -> None:
+    """Paths, commands and a server's stderr are for the user, not for the sandbox."""
+    broken = dataclasses.replace(workshop("broken"), command="/hidden/place/command", args=())
+    finder.specs = (workshop(), broken)
+    code = """
+told = []
+for server, tool in (("broken", "x"), ("work-shop", "crash"), ("nobody", "x")):
+    try:
+        await runtime.call_tool(server, tool)
+    except runtime.MCPError as error:
+        told.append(str(error))
+told
+"""
+    result = await _run(
+        engine, code.replace('"broken"', '"bro" + "ken"').replace('"nobody"', '"no" + "body"')
+    )
+    assert len(result.result) == 3
+    for text in result.result:
+        assert not {"/hidden", "/test.json", str(tmp_path), "stderr"} & set(text.split())
+        assert "/" not in text.replace("and/or", "")
+
+
+async def test_a_time_limit_keeps_the_output_and_ends_upstream_calls(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """What was printed before the limit is not lost, and the server is told."""
+    code = f"""
+print("before")
+await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_path / "c")!r})
+"""
+    result = await _run(engine, code, timeout=3.0)
+    assert (result.status, result.reason, result.stdout) == ("timeout", "timeout", "before\n")
+    await until_exists(tmp_path / "c")
+
+
+async def test_a_cancelled_run_leaves_no_process_and_no_call(
+    engine: Engine, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """Cancellation reaches the sandbox and the server."""
+    code = f"""
+await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_path / "c")!r})
+"""
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code=code))
+            await until_exists(tmp_path / "s")
+            tasks.cancel_scope.cancel()
+        await until_exists(tmp_path / "c")
+        await until(lambda: not backend.live)
+
+
+async def test_runs_at_the_same_time_do_not_see_each_other(engine: Engine) -> None:
+    """Each has its own sandbox, output and result."""
+    results: dict[int, RunResult] = {}
+
+    async def one(number: int) -> None:
+        code = f"x = {number}\nprint(x)\n(await mcp_work_shop.add(a=x, b=0)).sum"
+        results[number] = await _run(engine, code)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(one, number)
+    assert {n: (r.stdout, r.result) for n, r in results.items()} == {
+        n: (f"{n}\n", n) for n in range(5)
+    }
+
+
+async def test_a_sandbox_that_cannot_start_is_an_error_not_a_result(
+    engine: Engine, backend: FakeBackend
+) -> None:
+    """And the next run tries again."""
+    backend.failure = LaunchError("the image is broken")
+    with pytest.raises(LaunchError, match="the image is broken"):
+        await _run(engine, "1")
+    backend.failure = None
+    assert (await _run(engine, "1")).status == "success"
+
+
+async def test_leftovers_that_cannot_be_removed_are_no_reason_not_to_run(
+    engine: Engine, backend: FakeBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An engine with one broken container may refuse to list any; the log says so."""
+    backend.reap_error = EngineDownError("listing containers failed")
+    assert (await _run(engine, "1")).status == "success"
+    assert "listing containers failed" in caplog.text
+    assert backend.drain is not None
+
+
+async def test_output_beyond_the_bound_keeps_its_head_and_tail(engine: Engine) -> None:
+    """The end of the output is where results usually are."""
+    result = await _run(engine, "print('first')\nprint('x' * 3_000_000)\nprint('last')")
+    assert result.status == "success"
+    assert result.stdout.startswith("first\n")
+    assert result.stdout.endswith("last\n")
+    assert result.truncated["stdout"] > 2_000_000
+    assert " bytes not shown here …]\n" in result.stdout
+
+
+async def test_frames_forged_by_the_program_reach_nothing_that_it_was_not_given(
+    engine: Engine,
+) -> None:
+    """Text on stdout is text, whatever it looks like."""
+    frame = json.dumps({"type": "call", "id": 1, "method": "call_tool", "params": {}})
+    result = await _run(engine, f"import os\nos.write(1, {frame + chr(10)!r}.encode())")
+    assert result.stdout == frame + "\n"
+    assert result.usage.tool_calls == 0
+
+
+async def test_progress_is_reported_while_a_program_runs(engine: Engine) -> None:
+    """Clients give up on calls that stay silent."""
+    client = FakeClient()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code="import time\ntime.sleep(60)"), client)
+            await until(lambda: bool(client.told))
+            tasks.cancel_scope.cancel()
+    assert client.told[0][1].startswith("running for ")
+
+
+async def test_the_backend_knows_when_a_program_runs_and_how_to_let_go(
+    engine: Engine, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """A virtual machine is not stopped under a program, and waiting sandboxes do not keep it up."""
+    started = tmp_path / "started"
+    code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled='/dev/null')"
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run, RunRequest(code=code))
+            await until_exists(started)
+            assert backend.in_use_now == 1
+            tasks.cancel_scope.cancel()
+    assert backend.in_use_now == 0
+    assert backend.drain is not None
+    await backend.drain()
+
+
+async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
+    settings: Settings, finder: ListFinder
+) -> None:
+    """Somebody removed the container while nobody used it."""
+    backend = FakeBackend()
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    warm = dataclasses.replace(settings, warm=1)
+    async with open_engine(warm, finder=finder, choose_backend=choose) as engine:
+        await _run(engine, "1")
+        await until(lambda: backend.launched == 2 and len(backend.live) == 1)
+        [process] = backend.live
+        os.killpg(process, signal.SIGKILL)
+        result = await _run(engine, "print('fine')")
+        assert (result.status, result.stdout) == ("success", "fine\n")
+
+
+async def test_the_strict_profile_asks_for_servers_by_name(
+    settings: Settings, backend: FakeBackend, finder: ListFinder
+) -> None:
+    """And refuses calls to any other, whatever the program does."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    strict = dataclasses.replace(settings, profile="strict")
+    finder.specs = (workshop(), workshop("other"))
+    async with open_engine(strict, finder=finder, choose_backend=choose) as engine:
+        with pytest.raises(InvalidRequestError, match=r"not listed: work-shop"):
+            await _run(engine, "await mcp_work_shop.add(a=1, b=1)")
+        code = """
+try:
+    await runtime.call_tool("ot" + "her", "add", {"a": 1, "b": 1})
+except runtime.MCPError as error:
+    kind = error.kind
+[kind, (await mcp_work_shop.add(a=1, b=1)).sum]
+"""
+        result = await _run(engine, code, servers=("work-shop",))
+        assert result.result == ["policy", 2]
+
+
+async def test_a_skipped_server_is_not_called_unknown_without_a_word(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """What was configured and left out is named with its reason."""
+
+    class Finder(ListFinder):
+        def find(self) -> Discovery:
+            source = workshop().source
+            skipped = SkippedServer(name="bad", source=source, reason="it has no command")
+            return Discovery(servers=self.specs, skipped=(skipped,), warnings=(), stamp=())
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(settings, finder=Finder(), choose_backend=choose) as engine:
+        with pytest.raises(UnknownServerError, match="left out: bad: it has no command"):
+            await _run(engine, "await mcp_bad.x()")
+        with pytest.raises(UnknownServerError, match="configured, but skipped"):
+            await _run(engine, "1", servers=("bad",))
+
+
+async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """It alone, however many come before it; and none if what it names is none of them."""
+
+    class Finder(ListFinder):
+        def find(self) -> Discovery:
+            source = workshop().source
+            skipped = [
+                SkippedServer(name=f"bad-{number}", source=source, reason=f"reason {number}")
+                for number in range(9)
+            ]
+            return Discovery(servers=self.specs, skipped=tuple(skipped), warnings=(), stamp=())
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(settings, finder=Finder(workshop()), choose_backend=choose) as engine:
+        for code in ("await mcp_bad_8.x()", "await mcp_servers['bad-8'].x()"):
+            with pytest.raises(UnknownServerError) as caught:
+                await _run(engine, code)
+            assert "left out: bad-8: reason 8." in str(caught.value)
+            assert "reason 1" not in str(caught.value)
+        with pytest.raises(UnknownServerError, match="Did you mean `mcp_work_shop`") as caught:
+            await _run(engine, "await mcp_work_shp.add(a=1, b=1)")
+        assert "left out" not in str(caught.value)
+        with pytest.raises(UnknownServerError) as caught:
+            await _run(engine, "await mcp_elsewhere.add(a=1, b=1)")
+        assert "left out" not in str(caught.value)

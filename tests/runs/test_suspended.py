@@ -1,0 +1,281 @@
+"""Runs that wait for their client to come back, without any sandbox."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncIterator, Mapping
+
+import anyio
+import pytest
+
+from bridge.errors import CannotAskError, InvalidRequestError
+from bridge.model import Json, RunResult
+from bridge.runs.suspended import KEEP_SECONDS, MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
+from tests.waiting import PATIENCE_SECONDS, until
+
+OWNER = "me"
+REQUEST = "the call"
+
+
+@pytest.fixture
+async def runs() -> AsyncIterator[SuspendedRuns]:
+    """Runs of an engine that is open; a test leaves none of them behind."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with SuspendedRuns() as opened:
+            yield opened
+        assert (opened.live, opened.waiting) == (0, 0)
+
+
+def _result(summary: str) -> RunResult:
+    return RunResult(run_id="1", status="success", summary=summary)
+
+
+async def _ask(run: SuspendedRun) -> RunResult:
+    answer = await run.put("elicitation/create", {"message": "?"})
+    return _result(str(answer))
+
+
+async def _linger(run: SuspendedRun) -> RunResult:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+def _start(runs: SuspendedRuns) -> SuspendedRun:
+    return runs.start(OWNER, REQUEST, None, _ask)
+
+
+async def _suspended(runs: SuspendedRuns) -> tuple[SuspendedRun, Waiting]:
+    run = _start(runs)
+    waiting = await runs.follow(run)
+    assert isinstance(waiting, Waiting)
+    return run, waiting
+
+
+async def test_a_run_that_asks_nothing_is_followed_to_its_end(runs: SuspendedRuns) -> None:
+    """And leaves nothing."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        return _result("done")
+
+    run = runs.start(OWNER, REQUEST, None, work)
+    assert await runs.follow(run) == _result("done")
+    await run.over.wait()
+    assert runs.live == 0
+
+
+async def test_a_result_that_waits_does_not_keep_what_its_run_was_given(
+    runs: SuspendedRuns,
+) -> None:
+    """Which may be 48 MiB of files, for each of those that wait."""
+
+    class Given:
+        """What a run is given."""
+
+        async def work(self, run: SuspendedRun) -> RunResult:
+            await run.put("elicitation/create", {"message": "?"})
+            return _result("done")
+
+    given = Given()
+    kept = weakref.ref(given)
+    run = runs.start(OWNER, REQUEST, None, given.work)
+    del given
+    waiting = await runs.follow(run)
+    assert isinstance(waiting, Waiting)
+    assert kept() is not None
+    run.take({})
+    await until(lambda: run.result is not None)
+    assert kept() is None
+    runs.resume(waiting.secret, OWNER, REQUEST)
+    await runs.follow(run)
+
+
+async def test_a_run_goes_on_with_the_answer_that_its_client_comes_back_with(
+    runs: SuspendedRuns,
+) -> None:
+    """It was alive in between."""
+    run, waiting = await _suspended(runs)
+    [key] = waiting.questions
+    assert waiting.questions[key].params == {"message": "?"}
+    assert runs.waiting == 1
+    again = runs.resume(waiting.secret, OWNER, REQUEST)
+    assert again is run
+    again.take({key: {"action": "accept"}})
+    assert await runs.follow(again) == _result("{'action': 'accept'}")
+    assert runs.waiting == 0
+
+
+async def test_questions_of_one_moment_are_asked_together(runs: SuspendedRuns) -> None:
+    """A client makes few rounds."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        answers: list[Mapping[str, Json] | None] = []
+
+        async def ask(number: int) -> None:
+            answers.append(await run.put("elicitation/create", {"number": number}))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(ask, number)
+        return _result(str(len([answer for answer in answers if answer is not None])))
+
+    run = runs.start(OWNER, REQUEST, None, work)
+    waiting = await runs.follow(run)
+    assert isinstance(waiting, Waiting)
+    assert len(waiting.questions) == 3
+    again = runs.resume(waiting.secret, OWNER, REQUEST)
+    # What is left out is as good as cancelled.
+    again.take({key: {} for key in list(waiting.questions)[:2]})
+    assert await runs.follow(again) == _result("2")
+
+
+@pytest.mark.parametrize(
+    ("owner", "request_", "complaint"),
+    [("you", REQUEST, "No run waits"), (OWNER, "another call", "other arguments")],
+)
+async def test_a_run_is_found_only_by_its_owner_with_the_same_call(
+    runs: SuspendedRuns, owner: str, request_: str, complaint: str
+) -> None:
+    """And whoever tries in vain does not keep them from it."""
+    _, waiting = await _suspended(runs)
+    with pytest.raises(InvalidRequestError, match=complaint):
+        runs.resume(waiting.secret, owner, request_)
+    runs.resume(waiting.secret, OWNER, REQUEST)
+
+
+async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
+    """And one that never was is good for none."""
+    _, waiting = await _suspended(runs)
+    runs.resume(waiting.secret, OWNER, REQUEST)
+    for secret in (waiting.secret, "", "guessed"):
+        with pytest.raises(InvalidRequestError, match="No run waits"):
+            runs.resume(secret, OWNER, REQUEST)
+
+
+async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:
+    """A run may ask more than once."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        await run.put("elicitation/create", {})
+        await run.put("elicitation/create", {})
+        return _result("done")
+
+    run = runs.start(OWNER, REQUEST, None, work)
+    secrets: set[str] = set()
+    while not isinstance(outcome := await runs.follow(run), RunResult):
+        assert isinstance(outcome, Waiting)
+        secrets.add(outcome.secret)
+        runs.resume(outcome.secret, OWNER, REQUEST).take({})
+    assert outcome == _result("done")
+    assert len(secrets) == 2
+    assert all(len(secret) > 40 for secret in secrets)
+
+
+async def test_a_run_that_nobody_comes_back_for_is_cancelled(runs: SuspendedRuns) -> None:
+    """When its time is up, with its question."""
+    run, waiting = await _suspended(runs)
+    assert run.scope.deadline < anyio.current_time() + 600
+    run.scope.deadline = anyio.current_time()
+    await run.over.wait()
+    assert (runs.live, runs.waiting, run.questions) == (0, 0, {})
+    with pytest.raises(InvalidRequestError, match="given up"):
+        runs.resume(waiting.secret, OWNER, REQUEST)
+
+
+async def test_a_run_that_ended_meanwhile_keeps_its_result(runs: SuspendedRuns) -> None:
+    """Its program may not have waited for the answer."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.put, "elicitation/create", {})
+                await give_up.wait()
+                scope.cancel()
+        return _result("did without")
+
+    give_up = anyio.Event()
+    run = runs.start(OWNER, REQUEST, None, work)
+    waiting = await runs.follow(run)
+    assert isinstance(waiting, Waiting)
+    give_up.set()
+    again = runs.resume(waiting.secret, OWNER, REQUEST)
+    assert await runs.follow(again) == _result("did without")
+
+
+async def test_a_client_that_cancels_its_request_cancels_its_run(runs: SuspendedRuns) -> None:
+    """Before anything was asked, and after it came back."""
+    started = anyio.Event()
+
+    async def work(run: SuspendedRun) -> RunResult:
+        started.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runs.follow, runs.start(OWNER, REQUEST, None, work))
+        await started.wait()
+        tasks.cancel_scope.cancel()
+    assert runs.live == 0
+
+
+async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:
+    """The next one's question is refused; it goes on without."""
+    for _ in range(MAX_WAITING):
+        await _suspended(runs)
+    another = _start(runs)
+    with pytest.raises(CannotAskError, match="wait for answers already"):
+        runs.check_room(another)
+
+
+async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest_first(
+    runs: SuspendedRuns,
+) -> None:
+    """To one that asks, and to one that becomes a task."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run.put, "elicitation/create", {})
+                await give_up.wait()
+                scope.cancel()
+        return _result("did without")
+
+    give_up = anyio.Event()
+    ended = [runs.start(OWNER, REQUEST, None, work) for _ in range(MAX_WAITING)]
+    for run in ended:
+        assert isinstance(await runs.follow(run), Waiting)
+    give_up.set()
+    await until(lambda: all(run.result is not None for run in ended))
+    asking = _start(runs)
+    runs.check_room(asking)
+    await ended[0].over.wait()
+    assert isinstance(await runs.follow(asking), Waiting)
+    task = runs.start(OWNER, REQUEST, None, _linger)
+    assert isinstance(await runs.follow(task, patience=0), str)
+    await ended[1].over.wait()
+    assert (runs.waiting, ended[2].over.is_set()) == (MAX_WAITING, False)
+
+
+async def test_a_task_whose_client_is_lost_ends_soon(runs: SuspendedRuns) -> None:
+    """Unless a person may be about to answer it."""
+
+    async def work(run: SuspendedRun) -> RunResult:
+        await go_on.wait()
+        return await _ask(run)
+
+    go_on = anyio.Event()
+    run = runs.start(OWNER, REQUEST, None, work)
+    number = await runs.follow(run, patience=0)
+    assert isinstance(number, str)
+    assert run.scope.deadline <= anyio.current_time() + KEEP_SECONDS
+    go_on.set()
+    await until(run.unseen)
+    runs.task(number, OWNER)
+    assert run.scope.deadline > anyio.current_time() + KEEP_SECONDS
+
+
+async def test_leaving_ends_all() -> None:
+    """As the engine does when it closes."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with SuspendedRuns() as runs:
+            await _suspended(runs)
+    assert (runs.live, runs.waiting) == (0, 0)

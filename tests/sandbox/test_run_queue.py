@@ -1,0 +1,170 @@
+"""How many runs there may be at once, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from bridge.errors import OverloadedError
+from bridge.sandbox import run_queue
+from bridge.sandbox.run_queue import RunQueue, default_runs, runs_ahead, usable_memory
+from tests.waiting import until
+
+GIB = 1024**3
+MIB = 1024**2
+
+
+class Crowd:
+    """Runs of several callers at one queue, which end when they are told to."""
+
+    def __init__(self, queue: RunQueue) -> None:
+        self.queue = queue
+        self.began: list[str] = []
+        self.told: dict[str, list[int | None]] = {}
+        self.scopes: dict[str, anyio.CancelScope] = {}
+        self.errors: list[OverloadedError] = []
+        self._ends: dict[str, anyio.Event] = {}
+
+    async def run(self, name: str) -> None:
+        """Run; the caller's name comes first in the run's."""
+        self._ends[name] = anyio.Event()
+        told = self.told.setdefault(name, [])
+        with anyio.CancelScope() as self.scopes[name]:
+            try:
+                async with self.queue.place(name[0], told.append):
+                    self.began.append(name)
+                    await self._ends[name].wait()
+            except OverloadedError as error:
+                self.errors.append(error)
+
+    def end(self, name: str) -> None:
+        """Have one end."""
+        self._ends[name].set()
+
+
+@asynccontextmanager
+async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
+    """Yield runs that asked for a place in this order; nothing of them is left."""
+    crowd = Crowd(queue)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            for name in names:
+                tasks.start_soon(crowd.run, name)
+            await until(lambda: queue.taken + queue.waiting + len(crowd.errors) == len(names))
+            yield crowd
+            tasks.cancel_scope.cancel()
+    assert (queue.taken, queue.waiting) == (0, 0)
+
+
+async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
+    """Whoever asks for a hundred runs does not keep another's first one waiting for them."""
+    async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2", "c1") as crowd:
+        for number in range(6):
+            crowd.end(crowd.began[-1])
+            await until(lambda count=number + 2: len(crowd.began) == count)  # type: ignore[misc]
+    assert crowd.began == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+async def test_there_are_never_more_at_once_than_places() -> None:
+    """And each place is given on as soon as it is free."""
+    async with _crowd(RunQueue(3), *(f"a{number}" for number in range(100))) as crowd:
+        assert crowd.began == ["a0", "a1", "a2"]
+        crowd.end("a1")
+        await until(lambda: len(crowd.began) == 4)
+        assert (crowd.queue.taken, crowd.queue.waiting) == (3, 96)
+
+
+async def test_a_run_that_waits_is_told_how_many_are_ahead() -> None:
+    """At first, whenever that changes, and when it has its place."""
+    async with _crowd(RunQueue(1), "a0", "a1", "a2", "b1") as crowd:
+        assert crowd.told["a0"] == []
+        assert crowd.told["a2"][0] == 1
+        # The other caller's came later, and comes first.
+        assert crowd.told["a2"][-1] == 2
+        assert crowd.told["b1"] == [1]
+        crowd.end("a0")
+        await until(lambda: crowd.began == ["a0", "a1"])
+        assert crowd.told["a1"][-1] is None
+        assert (crowd.told["b1"][-1], crowd.told["a2"][-1]) == (0, 1)
+
+
+async def test_a_run_that_is_cancelled_leaves_the_queue() -> None:
+    """Those behind it move up."""
+    async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
+        crowd.scopes["a1"].cancel()
+        await until(lambda: crowd.queue.waiting == 1)
+        assert crowd.told["a2"][-1] == 0
+        crowd.end("a0")
+        await until(lambda: crowd.began == ["a0", "a2"])
+
+
+async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothers() -> None:
+    """Else it would be lost for good."""
+    async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
+        crowd.end("a0")
+        # Before it could run: its place was given to it when the other left.
+        await until(lambda: crowd.told["a1"][-1] is None or "a1" in crowd.began)
+        crowd.scopes["a1"].cancel()
+        await until(lambda: "a2" in crowd.began)
+        assert crowd.queue.taken == 1
+
+
+async def test_a_queue_that_is_full_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing waits without a bound, neither of one caller nor of all."""
+    monkeypatch.setattr(run_queue, "MAX_WAITING_OF_OWNER", 2)
+    monkeypatch.setattr(run_queue, "MAX_WAITING", 3)
+    async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2") as crowd:
+        mine, others = crowd.errors
+        assert mine.code == "overloaded"
+        assert "at once (1), and 2 more of yours wait already." in mine.message
+        assert "3 more wait already" in others.message
+        for words in ("Nothing was run", "try again later", "MCP_BRIDGE_RUNS"):
+            assert words in mine.remedy
+
+
+async def test_nobody_waits_for_ever() -> None:
+    """And what gave up is in nobody's way."""
+    async with _crowd(RunQueue(1, 0.01), "a0", "a1") as crowd:
+        await until(lambda: bool(crowd.errors))
+        assert "has waited 0.01 s" in crowd.errors[0].message
+        assert crowd.queue.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "turn", "number", "ahead"),
+    [
+        ([3], 0, 2, 2),
+        ([3, 1], 0, 2, 3),
+        ([3, 1], 1, 0, 1),
+        ([1, 5], 1, 4, 5),
+        ([5, 5, 5], 1, 1, 4),
+    ],
+)
+def test_turns_are_counted(lengths: list[int], turn: int, number: int, ahead: int) -> None:
+    """Of other callers only those that come before this one's turn."""
+    assert runs_ahead(lengths, turn, number) == ahead
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "runs"),
+    [
+        (2, 16 * GIB, 8),
+        (2, 2 * GIB, 4),
+        (1, GIB // 2, 2),
+        (64, 512 * GIB, 32),
+        (4, None, 16),
+    ],
+)
+def test_the_default_follows_cores_and_memory(cores: int, memory: int | None, runs: int) -> None:
+    """Two at least, lest what waits for a person keep everything else from running."""
+    assert default_runs(cores, memory, 512 * MIB) == runs
+
+
+def test_a_machine_says_how_much_memory_there_is() -> None:
+    """All of it, or what the control group may have."""
+    assert (usable_memory() or 0) > 64 * MIB

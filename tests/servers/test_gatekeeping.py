@@ -1,0 +1,139 @@
+"""What watches over runs: the policy file read again, and what a result says of its calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.errors import SettingsError
+from bridge.model import RunRequest
+from bridge.runs import Engine, open_engine
+from bridge.runs.guest_requests import SAID_BEFORE
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+
+ADD = "await mcp_work_shop.add(a=1, b=2)"
+
+DENY = '[policy]\n[[policy.rules]]\nname = "no sums"\ntool = "add"\naction = "deny"\n'
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, finder: ListFinder, backend: FakeBackend, config: Path
+) -> AsyncIterator[Engine]:
+    """Open an engine whose settings came from a file."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
+    own = replace(settings, policy=loaded.policy)
+    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        yield engine
+
+
+def write(path: Path, text: str) -> None:
+    """Write another version of a file, and have it look like one whatever the clock's grain."""
+    path.write_text(text)
+    changed = path.stat().st_mtime_ns + 1_000_000 * (len(text) + 1)
+    os.utime(path, ns=(changed, changed))
+
+
+async def test_a_policy_is_read_again_when_its_file_changes(
+    settings: Settings, finder: ListFinder, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """A file that does not parse stops every run and says where, until it does."""
+    config = tmp_path / "config.toml"
+    write(config, "")
+    async with opened(settings, finder, backend, config) as engine:
+        assert (await engine.run(RunRequest(code=ADD))).result == {"sum": 3}
+        write(config, DENY)
+        denied = await engine.run(RunRequest(code=ADD))
+        assert (denied.status, denied.reason) == ("error", "exception")
+        assert "rule 'no sums'" in denied.error
+        assert [(found.tool, found.count) for found in denied.refused] == [("add", 1)]
+        assert denied.receipt is not None
+        assert (denied.receipt.refused, denied.receipt.calls) == (1, {})
+        write(config, DENY + 'effect = "sometimes"\n')
+        for code in (ADD, "1"):
+            # What is written there may be a secret that was put in the wrong place.
+            with pytest.raises(SettingsError, match=r"config\.toml.*rules\[1\].*\[its value\]"):
+                await engine.run(RunRequest(code=code))
+        write(config, DENY.replace("add", "other"))
+        assert (await engine.run(RunRequest(code=ADD))).status == "error"  # a write is asked about
+        for gone in ("", None):
+            # As an editor leaves it for a moment: no policy is not what was meant.
+            config.write_text("") if gone == "" else config.unlink()
+            with pytest.raises(SettingsError, match="empty or gone"):
+                await engine.run(RunRequest(code="1"))
+        write(config, "# gone")
+        assert (await engine.run(RunRequest(code=ADD))).result == {"sum": 3}
+
+
+@pytest.mark.parametrize(
+    ("tool", "call"),
+    [("add", ADD), ("prompts/get", 'await runtime.complete("work-shop", "name", "key", "t")')],
+)
+async def test_the_rule_that_would_allow_a_call_is_told_once_in_a_run(
+    settings: Settings,
+    finder: ListFinder,
+    backend: FakeBackend,
+    tmp_path: Path,
+    tool: str,
+    call: str,
+) -> None:
+    """However many calls need it; it is eighty tokens long."""
+    config = tmp_path / "config.toml"
+    write(config, DENY.replace('"deny"', '"ask"').replace("add", tool))
+    code = f"""
+for _ in range(3):
+    try:
+        {call}
+    except MCPError as error:
+        print(error)
+"""
+    async with opened(settings, finder, backend, config) as engine:
+        for _ in range(2):
+            told = (await engine.run(RunRequest(code=code))).stdout
+            assert told.count("needs a person's approval (rule 'no sums')") == 3
+            assert told.count("[[policy.rules]]") == 1
+            assert told.count(SAID_BEFORE) == 2
+
+
+async def test_a_result_has_a_receipt(engine: Engine) -> None:
+    """Of a run that called, of one that did not, and of one that failed."""
+    many = "await asyncio.gather(*[mcp_work_shop.add(a=n, b=0) for n in range(5)])"
+    code = f"import asyncio\n{many}\n{ADD}"
+    called = (await engine.run(RunRequest(code=code))).receipt
+    assert called is not None
+    assert (called.calls, called.replayed, called.held, called.refused) == (
+        {"work-shop": 6},
+        0,
+        0,
+        0,
+    )
+    assert called.result_bytes > called.returned_bytes > 0
+    assert called.calls_ms > 0
+    assert called.waiting_ms == 0
+    assert called.audit
+    quiet = (await engine.run(RunRequest(code="1"))).receipt
+    assert quiet is not None
+    assert (quiet.calls, quiet.result_bytes, quiet.tokens_kept) == ({}, 0, 0)
+    failed = (await engine.run(RunRequest(code=f"{ADD}\n1/0"))).receipt
+    assert failed is not None
+    assert failed.calls == {"work-shop": 1}
+
+
+async def test_a_run_ends_in_the_log_as_it_began_there(engine: Engine) -> None:
+    """Also one that is not answered."""
+    first = (await engine.run(RunRequest(code="1"))).receipt
+    second = (await engine.run(RunRequest(code="1"))).receipt
+    assert first is not None
+    assert second is not None
+    assert first.audit != second.audit

@@ -1,0 +1,421 @@
+"""Servers start through the gate: decided on, recorded before, and known by their definition."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.callers.client import RunCaller
+from bridge.clock import Clock
+from bridge.errors import (
+    ApprovalNeededError,
+    ApprovalRefusedError,
+    AuditError,
+    BridgeError,
+    CallDeniedError,
+    UpstreamError,
+)
+from bridge.gate.server_starts import Asker
+from bridge.model import Json, RunRequest, ServerSpec
+from bridge.runs import Engine
+from bridge.settings import Settings
+from bridge.upstream.asking import on_behalf_of
+from tests.engine_rig import ListFinder
+from tests.fakes.client import FakeClient
+from tests.plans.plan_rig import applied, approve, audited, log, opened, planned
+from tests.recorder_rig import RECORDER, recorded, recorder
+
+__all__ = ["log"]
+
+STARTER = """
+import os, pathlib, sys
+audit = "".join(p.read_text() for p in sorted(pathlib.Path(sys.argv[1]).glob("*.jsonl")))
+with open(sys.argv[2], "a") as file:
+    file.write(repr(audit) + chr(10))
+os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
+"""
+
+POLICY = """
+[policy]
+[policy.servers.log]
+trust = true
+[[policy.rules]]
+name = "all of log"
+server = "log"
+action = "allow"
+"""
+
+PROGRAM = "await mcp_log.create(title='one')"
+
+
+def _noted(spec: ServerSpec, settings: Settings, starts: Path, *more: str) -> ServerSpec:
+    """Return a server that notes what the audit log holds when it is started."""
+    noting = ("-c", STARTER, str(settings.state_dir / "audit"), str(starts), *spec.args, *more)
+    return replace(spec, args=noting)
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Path:
+    """What servers note at their start."""
+    return tmp_path / "starts"
+
+
+@pytest.fixture
+def one(settings: Settings, log: Path, starts: Path) -> ServerSpec:
+    """The server that the user has."""
+    return _noted(recorder("log", log), settings, starts)
+
+
+@pytest.fixture
+def other(settings: Settings, log: Path, starts: Path) -> ServerSpec:
+    """Another server of its name, which looks the same once it is started."""
+    return _noted(recorder("log", log), settings, starts, "another")
+
+
+def _noticed(starts: Path) -> list[str]:
+    return starts.read_text().splitlines() if starts.exists() else []
+
+
+def _count(starts: Path) -> int:
+    return len(_noticed(starts))
+
+
+def _records(settings: Settings, kind: str = "start") -> list[dict[str, Any]]:
+    lines = audited(settings).splitlines()
+    return [record for line in lines if (record := json.loads(line))["kind"] == kind]
+
+
+def _answer(decision: str) -> FakeClient:
+    async def answer(params: Mapping[str, Json]) -> Mapping[str, Json]:
+        return {"action": "accept", "content": {"decision": decision}}
+
+    return FakeClient(answer=answer)
+
+
+def _redefine(engine: Engine, *specs: ServerSpec) -> None:
+    """Change the configuration under an engine."""
+    finder = engine.servers._finder
+    assert isinstance(finder, ListFinder)
+    finder.specs = specs
+
+
+async def _run(
+    engine: Engine, client: FakeClient | None = None, code: str = PROGRAM, **fields: Any
+) -> Any:
+    fields = {"principal": "stdio", "owner": "stdio"} | fields
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code, **fields), client)
+
+
+async def test_a_start_is_on_record_before_there_is_a_process(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+        result = await _run(engine)
+    assert result.status == "success", result.error
+    (record,) = _records(settings)
+    assert record["server"] == "log"
+    assert record["definition"] == one.definition
+    assert (record["decision"], record["rule"]) == ("allow", "no policy")
+    assert record["run"] == result.run_id
+    assert record["transport"] == "stdio"
+    (seen,) = _noticed(starts)
+    assert '"kind":"start"' in seen
+    assert one.definition in seen
+
+
+async def test_a_start_that_cannot_be_recorded_does_not_happen(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    settings.state_dir.mkdir(parents=True)
+    (settings.state_dir / "audit").write_text("no directory")
+    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+        with pytest.raises(AuditError):
+            await engine.servers.load(["log"])
+        errors = await engine.servers.look_up(["log"])
+        assert isinstance(errors["log"], AuditError)
+        with pytest.raises(AuditError):
+            await _run(engine)
+    assert _count(starts) == 0
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ['[policy]\nstart = "deny"\n', '[policy]\n[policy.servers."l*"]\nstart = "deny"\n'],
+)
+async def test_what_the_policy_denies_is_started_by_nothing(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path, policy: str
+) -> None:
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        errors = await engine.servers.look_up(["log"])
+        assert "is not started" in errors["log"].message
+        errors = await engine.servers.look_up(["log"], fresh=True, patient=True)
+        assert isinstance(errors["log"], CallDeniedError)
+        _, errors = await engine.servers.load(["log"], tolerant=True)
+        assert isinstance(errors["log"], CallDeniedError)
+        requests = (
+            engine.servers.pool.start("log"),
+            engine.servers.pool.offers("log", "resources"),
+            engine.servers.pool.read_resource("log", "a:b"),
+            engine.servers.pool.call_tool("log", "create", {}),
+            engine.servers.keep_current("log"),
+            _run(engine),
+            _run(engine, _answer("always")),
+        )
+        for request in requests:
+            with pytest.raises(CallDeniedError):
+                await request
+    assert _count(starts) == 0
+    assert {(record["decision"], record["why"]) for record in _records(settings)} == {
+        ("deny", "call_denied")
+    }
+
+
+async def test_refusals_of_one_start_are_recorded_once(
+    settings: Settings, tmp_path: Path, one: ServerSpec
+) -> None:
+    """A model may search a thousand times."""
+    policy = '[policy]\nstart = "deny"\n'
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        for _ in range(20):
+            await engine.servers.look_up(["log"])
+    assert len(_records(settings)) == 1
+
+
+async def test_a_restart_is_decided_on_and_recorded_too(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    config = tmp_path / "config.toml"
+    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+        await _run(engine)
+        with pytest.raises(UpstreamError):
+            await engine.servers.pool.call_tool("log", "die", {})
+        await _run(engine)
+        assert _count(starts) == len(_records(settings)) == 2
+        with pytest.raises(UpstreamError):
+            await engine.servers.pool.call_tool("log", "die", {})
+        config.write_text(POLICY.replace("trust = true", 'trust = true\nstart = "deny"'))
+        with pytest.raises(CallDeniedError):
+            await engine.servers.pool.call_tool("log", "create", {"title": "x"})
+    assert _count(starts) == 2
+
+
+async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        errors = await engine.servers.look_up(["log"])
+        assert isinstance(errors["log"], ApprovalNeededError)
+        assert "servers approve log" in str(errors["log"].remedy)
+        with pytest.raises(ApprovalNeededError):
+            await _run(engine)
+        no = _answer("no")
+        with pytest.raises(ApprovalRefusedError):
+            await _run(engine, no)
+        assert len(no.asked) == 1
+        assert _count(starts) == 0
+        yes = _answer("once")
+        assert (await _run(engine, yes)).status == "success"
+        (asked,) = yes.asked
+        for part in ("log", sys.executable, str(RECORDER), one.definition):
+            assert part in asked["message"]
+        assert _records(settings)[-1]["approval"] == {"holds": "call", "earlier": False}
+        # What was allowed once is asked about at the next start.
+        with pytest.raises(UpstreamError):
+            await engine.servers.pool.call_tool("log", "die", {})
+        assert "is not started" in (await _run(engine)).error
+        assert (await _run(engine, _answer("always"))).status == "success"
+        with pytest.raises(UpstreamError):
+            await engine.servers.pool.call_tool("log", "die", {})
+        assert (await _run(engine)).status == "success"
+    assert _count(starts) == 3
+    (found,) = _records(settings, "approved")
+    assert (found["how"], found["holds"]) == ("client", "always")
+    assert (found["definition"], found["file"]) == (one.definition, one.source.path)
+    assert found["run"]
+
+
+async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
+    settings: Settings, tmp_path: Path, one: ServerSpec
+) -> None:
+    """Also if that ended before the server was started."""
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        starts = engine.gatekeeping.starts
+        first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
+        yes = _answer("once")
+        first.asker = Asker(run="first", ask=yes.elicit)
+        second.asker = Asker(run="second", ask=_answer("no").elicit)
+        with on_behalf_of(first):
+            await starts.permit(one)
+        with on_behalf_of(second):
+            with pytest.raises(ApprovalNeededError):
+                await starts.start(one)
+            with pytest.raises(ApprovalRefusedError):
+                await starts.permit(one)
+        with on_behalf_of(first):
+            await starts.permit(one)
+            await starts.start(one)
+    assert len(yes.asked) == 1
+
+
+async def test_another_definition_under_a_name_needs_a_persons_word(
+    settings: Settings,
+    tmp_path: Path,
+    one: ServerSpec,
+    other: ServerSpec,
+    starts: Path,
+    log: Path,
+) -> None:
+    """Trust and rules were written for what the name meant."""
+    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+        await _run(engine)
+    async with opened(settings, [other], policy=POLICY, tmp_path=tmp_path) as engine:
+        assert isinstance((await engine.servers.look_up(["log"]))["log"], ApprovalNeededError)
+        with pytest.raises(ApprovalNeededError, match="another definition") as caught:
+            await _run(engine)
+        assert "mcp-code-bridge servers approve log" in str(caught.value.remedy)
+        with pytest.raises(ApprovalNeededError):
+            await engine.servers.pool.call_tool("log", "create", {"title": "x"})
+        assert (_count(starts), len(recorded(log))) == (1, 1)
+        yes = _answer("always")
+        assert (await _run(engine, yes)).status == "success"
+        message = yes.asked[0]["message"]
+        assert one.definition[:19] in message
+        assert other.definition[:19] in message
+        assert '"another"' in message
+    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+        # Both were allowed, as two projects may have two versions.
+        assert (await _run(engine)).status == "success"
+
+
+async def test_where_every_start_is_asked_about_a_change_is_told(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
+) -> None:
+    """And a command that asks for a start, as logging in does, is no word on a change."""
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        starts = engine.gatekeeping.starts
+        await _run(engine, _answer("always"))
+        _redefine(engine, other)
+        client = _answer("once")
+        assert (await _run(engine, client)).status == "success"
+        assert "changed server" in client.asked[0]["message"]
+        with pytest.raises(ApprovalNeededError, match="changed server"):
+            await starts.start(other, asked_for=True)
+        await starts.start(replace(one, name="new"), asked_for=True)
+
+
+async def test_nobody_is_asked_about_a_definition_that_cannot_be_shown_whole(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    long = replace(one, args=(*one.args, "x" * 10_000))
+    policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
+    client = _answer("once")
+    async with opened(settings, [long], policy=policy, tmp_path=tmp_path) as engine:
+        with pytest.raises(ApprovalNeededError, match="too long for a question"):
+            await _run(engine, client)
+    assert (client.asked, _count(starts)) == ([], 0)
+
+
+async def test_values_of_variables_make_no_other_server_and_their_names_do(
+    settings: Settings, tmp_path: Path, one: ServerSpec
+) -> None:
+    """A renewed secret is no change, and never shown."""
+    keyed = replace(one, env={**one.env, "LOG_TOKEN": "hush-1"})
+    renewed = replace(one, env={**one.env, "LOG_TOKEN": "hush-2"})
+    preloaded = replace(one, env={**keyed.env, "LD_PRELOAD": "hush-3"})
+    async with opened(settings, [keyed], policy=POLICY, tmp_path=tmp_path) as engine:
+        await _run(engine)
+        _redefine(engine, renewed)
+        assert (await _run(engine)).status == "success"
+        _redefine(engine, preloaded)
+        client = _answer("no")
+        with pytest.raises(ApprovalRefusedError):
+            await _run(engine, client)
+    assert "LD_PRELOAD" in client.asked[0]["message"]
+    assert "hush" not in client.asked[0]["message"]
+
+
+async def test_without_pinning_another_definition_starts_as_before(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
+) -> None:
+    policy = POLICY.replace("[policy]", "[policy]\npin = false")
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        await _run(engine)
+        _redefine(engine, other)
+        assert (await _run(engine)).status == "success"
+
+
+async def test_a_session_grant_is_not_for_another_definition_of_the_name(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec, log: Path
+) -> None:
+    policy = '[policy]\n[policy.defaults]\nuntrusted = "ask"\n'
+    async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
+        await _run(engine, _answer("session"))
+        quiet = FakeClient()
+        await _run(engine, quiet)
+        assert (len(recorded(log)), quiet.asked) == (2, [])
+        _redefine(engine, other)
+        await engine.servers.refresh()
+        await engine.gatekeeping.starts.approve(other, "terminal")
+        asked = FakeClient()
+        result = await _run(engine, asked)
+        assert result.status == "error"
+        assert "may a program call" in asked.asked[0]["message"]
+    assert len(recorded(log)) == 2
+
+
+async def test_a_plan_is_not_applied_to_another_definition_of_the_name(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec, log: Path
+) -> None:
+    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+        _, plan = await planned(engine, PROGRAM)
+        _redefine(engine, other)
+        result = await applied(engine, plan, FakeClient(answer=approve))
+        assert result.status == "error"
+        assert "another definition" in result.error
+    assert recorded(log) == []
+
+
+async def test_a_retry_takes_no_answers_of_another_definition_and_repeats_nothing_there(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec, log: Path
+) -> None:
+    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+        first = await _run(engine)
+        _redefine(engine, other)
+        result = await _run(engine, retry_of=first.run_id)
+        assert result.status == "error"
+        assert "another definition" in result.error
+    assert len(recorded(log)) == 1
+
+
+async def test_what_was_learnt_of_one_definition_is_not_said_of_another(
+    settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
+) -> None:
+    """Neither lists of tools nor shapes of results."""
+    async with opened(settings, [one], tmp_path=tmp_path) as engine:
+        await _run(engine)
+        assert engine.servers.known.tools("log")
+        _redefine(engine, other)
+        await engine.servers.refresh()
+        assert engine.servers.known.tools("log") is None
+        assert engine.servers.listing("log") is None
+
+
+async def test_nothing_starts_while_the_policy_does_not_parse(
+    settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path
+) -> None:
+    async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
+        (tmp_path / "config.toml").write_text("[policy]\nstart = 7\n")
+        errors = await engine.servers.look_up(["log"])
+        assert isinstance(errors["log"], BridgeError)
+    assert _count(starts) == 0

@@ -1,0 +1,284 @@
+"""What was saved of a session is there whole and to its owner alone, or it is refused."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bridge
+from bridge.model import Loss
+from bridge.sessions import checkpoints
+from bridge.sessions.checkpoints import Checkpoints, Saved
+from bridge.store import Store
+from bridge.store.schema import sessions
+
+DAY = 24 * 3600.0
+
+ONE = Saved(
+    session_id="s-1",
+    name="plots",
+    run=3,
+    data=bytes(range(256)) * 10,
+    lost=(Loss(name="f", why="it is an open file"),),
+    facts={"servers": ["git"], "packages": []},
+)
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+class Time:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def kept(tmp_path: Path, clock: Time) -> Checkpoints:
+    return Checkpoints(Store(tmp_path), days=7, now=clock)
+
+
+def contents(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+
+
+async def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: Time) -> None:
+    kept.write("me", ONE)
+    expected = replace(ONE, moment=clock.now)
+    assert kept.loaded("me", "s-1") == (expected, "")
+    for key in ("s-1", "plots"):
+        assert await kept.find("me", key) == (replace(expected, data=b""), "")
+    assert kept.all("me") == (replace(expected, data=b""),)
+
+
+def test_saving_again_replaces_and_leaves_nothing_of_before(
+    kept: Checkpoints, tmp_path: Path
+) -> None:
+    kept.write("me", ONE)
+    kept.write("me", replace(ONE, run=4, data=b"two"))
+    found, _ = kept.loaded("me", "s-1")
+    assert found is not None
+    assert (found.run, found.data) == (4, b"two")
+    assert len(kept.all("me")) == len(contents(tmp_path)) == 1
+
+
+async def test_of_several_of_a_name_the_last_saved_is_found(kept: Checkpoints, clock: Time) -> None:
+    for number in range(3):
+        clock.now += 1
+        kept.write("me", replace(ONE, session_id=f"s-{number}"))
+    found, _ = await kept.find("me", "plots")
+    assert found is not None
+    assert found.session_id == "s-2"
+    assert [each.session_id for each in kept.all("me")] == ["s-2", "s-1", "s-0"]
+
+
+async def test_nobody_has_anothers(kept: Checkpoints) -> None:
+    kept.write("me", ONE)
+    for key in ("s-1", "plots"):
+        assert await kept.find("you", key) == (None, "")
+    assert kept.loaded("you", "s-1") == (None, "")
+    assert kept.remove("you", "s-1") is False
+
+
+def test_files_are_this_users_alone(kept: Checkpoints, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    kept.write("../../me", replace(ONE, session_id="../../etc/passwd"))
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_changed_state_is_noticed(kept: Checkpoints, tmp_path: Path) -> None:
+    kept.write("me", ONE)
+    (file,) = contents(tmp_path)
+    whole = file.read_bytes()
+    for other in (whole[:-1], whole + b"x", b"", bytes([whole[0] ^ 1]) + whole[1:]):
+        file.write_bytes(other)
+        assert kept.loaded("me", "s-1") == (
+            None,
+            "its checkpoint is damaged, or somebody changed it",
+        )
+    file.unlink()
+    found, why = kept.loaded("me", "s-1")
+    assert found is None
+    assert why.startswith("its checkpoint cannot be read")
+    kept.write("me", ONE)
+    assert kept.loaded("me", "s-1")[0] is not None
+
+
+@pytest.mark.parametrize("facts", ["", "{}", "[1]", "null", "[" * 100_000, '{"id": 1, "run": 1}'])
+def test_a_row_that_says_nothing_is_refused(kept: Checkpoints, tmp_path: Path, facts: str) -> None:
+    kept.write("me", ONE)
+    with Store(tmp_path).writing() as database:
+        assert database.connection is not None
+        database.connection.execute(sessions.update().values(facts=facts))
+    assert kept.loaded("me", "s-1") == (None, "its checkpoint is damaged, or somebody changed it")
+    assert kept.all("me") == ()
+
+
+def test_time_makes_it_go(kept: Checkpoints, tmp_path: Path, clock: Time) -> None:
+    kept.write("me", ONE)
+    clock.now += 7 * DAY
+    assert kept.loaded("me", "s-1")[0] is not None
+    clock.now += 1
+    assert kept.loaded("me", "s-1") == (None, "")
+    assert kept.all("me") == ()
+    assert kept.tidy() == 1
+    assert contents(tmp_path) == []
+
+
+def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: Time) -> None:
+    for number in range(5):
+        clock.now += 1
+        kept.write("me", replace(ONE, session_id=f"s-{number}", data=bytes([number]) * 3000))
+    small = Checkpoints(Store(tmp_path), days=7, total_bytes=10_500, now=clock)
+    assert small.tidy() == 2
+    assert sorted(each.session_id for each in small.all("me")) == ["s-2", "s-3", "s-4"]
+    with pytest.raises(OSError, match="larger than what is kept"):
+        small.write("me", replace(ONE, data=bytes(10_501)))
+
+
+def test_of_too_much_what_goes_is_of_the_owner_who_has_most(
+    kept: Checkpoints, tmp_path: Path, clock: Time
+) -> None:
+    """Though it is newer; and however many come over HTTP, half is the person's."""
+    whose = ["me", "stdio", *["you"] * 4, *(f"invented {number}" for number in range(4))]
+    for number, owner in enumerate(whose):
+        clock.now += 1
+        kept.write(owner, replace(ONE, session_id=f"s-{number}", data=bytes([number]) * 3000))
+    small = Checkpoints(Store(tmp_path), days=7, total_bytes=27_500, now=clock)
+    assert small.tidy() == 2
+    assert sorted(each.session_id for each in small.all("you")) == ["s-4", "s-5"]
+    smaller = Checkpoints(Store(tmp_path), days=7, total_bytes=7_000, now=clock)
+    smaller.tidy()
+    assert len(smaller.all("stdio")) == 1
+    assert len(contents(tmp_path)) == 2
+
+
+def test_an_owner_has_a_share_of_the_sessions(
+    kept: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "MAX_OF_OWNER", 3)
+    for number in range(5):
+        kept.write("me", replace(ONE, session_id=f"s-{number}"))
+    kept.write("you", ONE)
+    assert kept.tidy() == 2
+    assert (len(kept.all("me")), len(kept.all("you"))) == (3, 1)
+
+
+def test_forgetting_leaves_nothing(kept: Checkpoints, tmp_path: Path) -> None:
+    assert kept.remove("me", "s-1") is False
+    assert not list(tmp_path.iterdir())
+    kept.write("me", ONE)
+    kept.write("you", ONE)
+    assert kept.remove("me", "s-1") is True
+    # The same state of another's stays.
+    assert kept.loaded("you", "s-1")[0] is not None
+    assert kept.remove("you", "s-1") is True
+    assert contents(tmp_path) == []
+    assert kept.loaded("me", "s-1") == (None, "")
+
+
+async def test_what_cannot_be_saved_leaves_what_was(kept: Checkpoints, tmp_path: Path) -> None:
+    kept.write("me", ONE)
+    with pytest.raises(OSError, match="larger than what is kept"):
+        kept.write("me", replace(ONE, facts={"much": "y" * 2_000_000}))
+    assert kept.loaded("me", "s-1")[0] is not None
+    (tmp_path / "file").touch()
+    blocked = Checkpoints(Store(tmp_path / "file"), days=7)
+    assert "could not write it down" in await blocked.save("me", ONE)
+
+
+def test_several_bridges_share_a_store_and_the_last_to_save_wins(
+    kept: Checkpoints, tmp_path: Path, clock: Time
+) -> None:
+    other = Checkpoints(Store(tmp_path), days=7, now=clock)
+    for one, data in ((kept, b"one"), (other, b"two"), (kept, b"three")):
+        one.write("me", replace(ONE, data=data))
+        for each in (kept, other):
+            found, _ = each.loaded("me", "s-1")
+            assert found is not None
+            assert found.data == data
+
+
+SAVER = """
+import os, signal, sys
+from pathlib import Path
+from sqlalchemy import Engine, event
+from bridge.sessions.checkpoints import Checkpoints, Saved
+from bridge.store import Store
+
+def save(root, number):
+    kept = Checkpoints(Store(root), days=7)
+    kept.write("me", Saved(session_id="s-1", name="n", run=1, data=b"old" * 100_000))
+    left = number
+    def step(*_):
+        nonlocal left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+    sys.addaudithook(lambda name, _: name in ("open", "os.rename", "os.remove") and step())
+    for said in ("before_cursor_execute", "commit"):
+        event.listen(Engine, said, step)
+    kept.write("me", Saved(session_id="s-1", name="n", run=1, data=b"new" * 100_000))
+
+number = status = 0
+while not number or status:
+    child = os.fork()
+    if not child:
+        save(Path(sys.argv[1], str(number)), number)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    number += 1
+print(number)
+"""
+
+
+def test_a_bridge_that_is_killed_while_it_saves_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    # One process for all points: to import the engine takes longer than everything else here.
+    command = [sys.executable, "-c", SAVER, str(tmp_path)]
+    saver = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    numbers = range(int(saver.stdout))
+    assert len(numbers) > 10
+    found = set()
+    for number in numbers:
+        kept = Checkpoints(Store(tmp_path / str(number)), days=7)
+        saved, why = kept.loaded("me", "s-1")
+        assert saved is not None, why
+        assert saved.data in (b"old" * 100_000, b"new" * 100_000)
+        found.add(saved.data[:3])
+    assert found == {b"old", b"new"}
+
+
+def test_nothing_on_the_host_unpickles() -> None:
+    """What a state holds is for sandboxes; to unpickle it is to run it."""
+    root = Path(bridge.__file__).parent
+    for file in root.rglob("*.py"):
+        if file.is_relative_to(root / "guest"):
+            continue
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            imported = []
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                imported = [node.module or "", *(alias.name for alias in node.names)]
+            for name in imported:
+                assert name.partition(".")[0] not in (
+                    "pickle",
+                    "_pickle",
+                    "cloudpickle",
+                    "shelve",
+                ), file

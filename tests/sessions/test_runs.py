@@ -1,0 +1,254 @@
+"""What runs of one session have of each other, in which order they go, and how they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
+from bridge.runs import Engine
+from bridge.sessions.session import MAX_WAITING
+from bridge.settings import Settings
+from tests.engine_rig import workshop
+from tests.fakes.backend import FakeBackend
+from tests.session_rig import OWNER, reopened, run, told, value, waits_for
+from tests.waiting import until, until_exists
+
+
+async def test_names_imports_directory_and_files_are_there_for_the_next_run(
+    engine: Engine, backend: FakeBackend
+) -> None:
+    """In one sandbox, which is that session's alone."""
+    code = """
+import json
+total = 40
+text = "x" * 20_000
+def more(n):
+    return total + n
+import os
+os.mkdir("deep"); os.chdir("deep"); open("a.txt", "w").write("kept")
+"""
+    first = await run(engine, code)
+    assert first.status == "success", first.error
+    report = told(first)
+    assert (report.name, report.run, report.state, report.note) == ("work", 1, "new", "")
+    held = {variable.name: variable for variable in report.holds}
+    assert set(held) == {"total", "text", "more"}
+    assert (held["total"].kind, held["more"].kind) == ("int", "function")
+    assert 20_000 <= (held["text"].size or 0) < 21_000
+    assert report.holds[0].name == "text"
+
+    code = '[more(2), json.dumps(1), os.path.basename(os.getcwd()), open("a.txt").read()]'
+    second = await run(engine, code)
+    assert second.result == [42, "1", "deep", "kept"]
+    assert (told(second).run, told(second).state) == (2, "kept")
+    assert told(second).session_id == report.session_id
+    assert backend.launched == 1
+    # Without the session nothing of it is seen.
+    assert (await run(engine, "total", session="other")).reason == "exception"
+
+
+async def test_an_error_in_a_run_leaves_the_rest_of_the_session_alone(engine: Engine) -> None:
+    """The name that no program has bound is for the interpreter to miss: others may have."""
+    result = await run(engine, "before = 1\nmissing_name\n")
+    assert (result.status, result.reason) == ("error", "exception")
+    assert "missing_name" in result.error
+    assert [held.name for held in told(result).holds] == ["before"]
+    assert await value(engine, "import sys\nsys.exit(3) if False else before") == 1
+
+
+async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """A waiter that is cancelled leaves the queue."""
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    order: list[str] = []
+
+    async def queued(name: str, code: str) -> None:
+        await run(engine, code)
+        order.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(queued, "first", f"{waits_for(go, said=begun)}seen = ['first']")
+        await until_exists(begun)
+        with anyio.CancelScope() as given_up:
+            async with anyio.create_task_group() as impatient:
+                impatient.start_soon(queued, "never", "seen.append('never')")
+                await anyio.wait_all_tasks_blocked()
+                given_up.cancel()
+        tasks.start_soon(queued, "second", "seen.append('second')")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(queued, "third", "seen.append('third')")
+        # It could not, had it to wait for the others.
+        code = f"open({str(go)!r}, 'w').close()"
+        assert (await run(engine, code, session="beside")).status == "success"
+    assert order == ["first", "second", "third"]
+    assert await value(engine, "seen") == ["first", "second", "third"]
+
+
+async def test_too_many_waiting_runs_are_refused(engine: Engine, tmp_path: Path) -> None:
+    """With what to do instead."""
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    refused: list[SessionLimitError] = []
+
+    async def ask() -> None:
+        try:
+            await run(engine, "1")
+        except SessionLimitError as error:
+            refused.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, engine, waits_for(go, said=begun))
+        await until_exists(begun)
+        for _ in range(MAX_WAITING + 3):
+            tasks.start_soon(ask)
+        await until(lambda: len(refused) == 3)
+        assert "side by side" in refused[0].remedy
+        go.touch()
+
+
+async def test_a_timeout_interrupts_and_keeps_the_state(engine: Engine) -> None:
+    """The traceback names the line that it hung on."""
+    result = await run(engine, "kept = 1\nimport time\ntime.sleep(60)\n", timeout=1)
+    assert (result.status, result.reason) == ("timeout", "timeout")
+    assert "line 3, in <module>" in result.error
+    assert "time limit of 1 s" in result.error
+    assert "state is kept" in result.error
+    assert told(result).state == "kept" or told(result).run == 1
+    assert await value(engine, "kept") == 1
+
+
+async def test_a_program_that_cannot_be_interrupted_loses_the_state_and_says_so(
+    engine: Engine,
+) -> None:
+    """The next run begins with what was saved before."""
+    assert await value(engine, "kept = 1\nkept") == 1
+    code = """
+import signal, time
+kept = 2
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+time.sleep(60)
+"""
+    result = await run(engine, code, timeout=1)
+    assert result.status == "timeout"
+    assert told(result).state == "lost"
+    assert "The session's state is lost" in result.error
+    assert "after run 1" in result.error
+    again = await run(engine, "kept")
+    assert (again.result, told(again).state, told(again).run) == (1, "restored", 3)
+    assert "what run 2 did is lost" in told(again).note
+
+
+async def test_a_crash_loses_the_state_and_says_so(engine: Engine, backend: FakeBackend) -> None:
+    """Also when there is nothing to go back to."""
+    result = await run(engine, "kept = 1\nimport os\nos.kill(os.getpid(), 9)")
+    assert (result.status, result.reason) == ("error", "crash")
+    assert told(result).state == "lost"
+    assert told(result).holds == ()
+    assert "begins with nothing" in result.error
+    again = await run(engine, "'kept' in globals()")
+    assert (again.result, told(again).state, told(again).run) == (False, "new", 2)
+    assert told(again).note.startswith("What the session held is lost")
+    assert backend.launched == 2
+
+
+async def test_a_client_that_goes_away_interrupts_the_program_and_keeps_the_state(
+    engine: Engine, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """It has left once that is done."""
+    begun = tmp_path / "begun"
+    with anyio.CancelScope() as client:
+        async with anyio.create_task_group() as tasks:
+            code = f"kept = 1\n{waits_for(tmp_path / 'never', said=begun)}"
+            tasks.start_soon(run, engine, code)
+            await until_exists(begun)
+            client.cancel()
+    again = await run(engine, "kept")
+    assert (again.result, told(again).state, told(again).run) == (1, "kept", 2)
+    assert backend.launched == 1
+
+
+async def test_calls_that_a_program_leaves_are_no_burden_to_the_next(
+    settings: Settings, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """They are cancelled with their run, and replies on their way come to nobody."""
+    async with reopened(settings, backend, workshop()) as engine:
+        started, cancelled = str(tmp_path / "started"), str(tmp_path / "cancelled")
+        code = f"""
+import asyncio, os
+pending = [asyncio.ensure_future(mcp_work_shop.big(size=100_000)) for _ in range(20)]
+slow = mcp_work_shop.slow(started={started!r}, cancelled={cancelled!r})
+pending.append(asyncio.ensure_future(slow))
+while not os.path.exists({started!r}):
+    await asyncio.sleep(0.01)
+pending += [asyncio.ensure_future(mcp_work_shop.big(size=900_000)) for _ in range(9)]
+await asyncio.sleep(0)
+"""
+        result = await run(engine, code)
+        assert result.status == "success", result.error
+        await until_exists(Path(cancelled))
+        code = "len(await mcp_work_shop.big(size=10))"
+        assert [await value(engine, code) for _ in range(3)] == [10, 10, 10]
+        assert told(await run(engine, "1")).state == "kept"
+
+
+async def test_servers_can_be_added_to_a_live_session(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """Those of earlier runs stay, for what earlier programs defined."""
+    async with reopened(settings, backend, workshop(), workshop("annex")) as engine:
+        first = await run(engine, "async def add(a, b):\n    return await mcp_work_shop.add(a, b)")
+        assert first.servers == ("work-shop",)
+        second = await run(engine, "(await mcp_annex.add(1, 2)).sum")
+        assert (second.result, set(second.servers)) == (3, {"work-shop", "annex"})
+        assert await value(engine, "(await add(20, 22)).sum") == 42
+        assert backend.launched == 1
+
+
+async def test_a_session_ends_when_it_is_asked_to(engine: Engine, backend: FakeBackend) -> None:
+    """With a run or without; nothing of it is left, and its name is free."""
+    await value(engine, "kept = 1")
+    last = await run(engine, "kept + 1", end_session=True)
+    assert (last.result, told(last).state, told(last).run) == (2, "ended", 2)
+    await until(lambda: not backend.live)
+    assert told(await run(engine, "1")).state == "new"
+    ended = await run(engine, "", end_session=True)
+    assert (ended.status, told(ended).state) == ("success", "ended")
+    assert "has ended" in ended.summary
+    with pytest.raises(UnknownSessionError, match="'work'"):
+        await run(engine, "", end_session=True)
+    assert await engine.sessions.listed(OWNER) == ()
+    await until(lambda: not backend.live)
+
+
+async def test_a_plan_is_no_run_of_a_session(engine: Engine, backend: FakeBackend) -> None:
+    """What it makes up for held calls would stay."""
+    with pytest.raises(InvalidRequestError, match="plan"):
+        await run(engine, "1", mode="plan")
+    assert backend.launched == 0
+
+
+async def test_sessions_can_be_turned_off(settings: Settings, backend: FakeBackend) -> None:
+    """That is said before anything else."""
+    async with reopened(settings, backend, sessions=0) as engine:
+        with pytest.raises(SessionLimitError, match="turned off") as refused:
+            await run(engine, "1")
+        assert "MCP_BRIDGE_SESSIONS" in refused.value.remedy
+    assert backend.launched == 0
+
+
+async def test_a_retry_in_a_session_is_answered_from_the_journal(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """What the failed run had done by then is still in the session, calls and names alike."""
+    async with reopened(settings, backend, workshop()) as engine:
+        code = "done = globals().get('done', 0) + (await mcp_work_shop.add(1, 2)).sum\n"
+        failed = await run(engine, f"{code}1 / 0")
+        assert failed.reason == "exception"
+        retried = await run(engine, f"{code}done", retry_of=failed.run_id)
+        assert retried.result == 6
+        assert retried.usage.tool_calls == 0 or retried.receipt is not None
+        assert retried.receipt is not None
+        assert retried.receipt.replayed == 1

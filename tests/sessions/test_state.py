@@ -1,0 +1,97 @@
+"""A session's state comes in parts from a hostile guest: it is bounded, and bad or whole."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.guest.wire import State
+from bridge.model import Loss
+from bridge.sessions import state
+from bridge.sessions.state import MAX_LOST, StateParts, losses
+
+
+def part(data: bytes) -> State:
+    return State(data=base64.b64encode(data).decode())
+
+
+def whole(parts: StateParts) -> bytes | None:
+    return parts.data
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8))
+def test_parts_are_joined_in_their_order(pieces: list[bytes]) -> None:
+    parts = StateParts()
+    for piece in pieces:
+        parts.take(part(piece))
+    assert whole(parts) == (b"".join(pieces) or None)
+    assert parts.problem == ""
+
+
+def test_no_part_is_no_state() -> None:
+    assert StateParts().data is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "QUJD=", "QU\nJD", "QUJ-", "é===", "\ud800abc", "Q===", "    "]
+)
+def test_one_part_that_is_not_base64_spoils_the_whole(text: str) -> None:
+    parts = StateParts()
+    parts.take(part(b"good"))
+    parts.take(State(data=text, lost=[["x", "why"]]))
+    parts.take(part(b"good"))
+    assert whole(parts) is None
+    assert parts.problem == "a part of it is not base64"
+    assert parts.lost == ()
+
+
+def test_what_is_larger_than_the_bound_is_no_state_and_takes_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(state, "MAX_STATE_BYTES", 100)
+    parts = StateParts()
+    parts.take(part(bytes(100)))
+    assert whole(parts) == bytes(100)
+    parts.take(part(b"x"))
+    assert whole(parts) is None
+    assert parts.problem == "it is larger than 100 bytes"
+    assert parts._parts == []
+
+
+def test_parts_have_a_bound_in_number_and_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MAX_PARTS", 3)
+    monkeypatch.setattr(state, "MAX_PART_CHARS", 8)
+    many, large = StateParts(), StateParts()
+    for _ in range(3):
+        many.take(State(data=""))
+    assert many.problem == ""
+    many.take(State(data=""))
+    assert many.problem == "it came in more than 3 parts"
+    large.take(State(data="QUJDREVG"))
+    assert whole(large) == b"ABCDEF"
+    large.take(State(data="QUJDREVGQUJD"))
+    assert whole(large) is None
+    assert large.problem == "a part of it has more than 8 characters"
+
+
+def test_losses_are_pairs_of_short_texts_and_all_else_is_left_out() -> None:
+    told: list[Any] = [
+        ["a", "why"],
+        ["b"],
+        "cd",
+        [1, 2],
+        ["x", "y", "z"],
+        ["n" * 999, "w\x1b\ud800" * 999],
+        {},
+    ]
+    parts = StateParts()
+    parts.take(State(data="QUJD", lost=told))
+    assert parts.lost[0] == Loss(name="a", why="why")
+    assert [loss.name for loss in parts.lost] == ["a", "n" * 80 + "..."]
+    assert parts.lost[1].why.startswith("w\\x1b\\ud800w")
+    assert len(losses([[f"{n}", "b"] for n in range(10_000)])) == MAX_LOST + 1
+    assert losses("ab") == losses({"a": "b"}) == losses(None) == ()

@@ -1,0 +1,163 @@
+"""Who gives way: never one with less than a share while another has more, and never a busy one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.fair_shares import Ruling, Taken, Thing, place_for, surplus, yields
+
+CONTENTS = {"a": 0, "b": 1, "c": 10, "d": 25, "e": 40}
+THINGS = st.lists(
+    st.builds(
+        lambda party, caller, content: Thing(
+            party, f"{party} {caller}", content, CONTENTS[content]
+        ),
+        st.sampled_from(["person", "others"]),
+        st.sampled_from(["one", "two", "three"]),
+        st.sampled_from(list(CONTENTS)),
+    ),
+    max_size=25,
+)
+CALLERS = st.sampled_from(["ada", "bob", "eve", "joe"])
+TAKEN = st.lists(st.builds(Taken, CALLERS, st.booleans()), max_size=8)
+
+
+def holds(things: Sequence[Thing], **whose: str) -> int:
+    """Return how much is held in all, by a party or by a caller: each content once."""
+    mine = [one for one in things if all(getattr(one, key) == whose[key] for key in whose)]
+    return sum({one.content: one.size for one in mine}.values())
+
+
+def without(things: Sequence[Thing], gone: Sequence[int]) -> list[Thing]:
+    """Return what stays."""
+    return [thing for place, thing in enumerate(things) if place not in gone]
+
+
+@given(THINGS, st.integers(0, 120))
+def test_what_stays_is_within_the_budget_and_no_more_goes_than_has_to(
+    things: list[Thing], budget: int
+) -> None:
+    gone = surplus(things, budget)
+    assert len(set(gone)) == len(gone)
+    assert holds(without(things, gone)) <= budget
+    assert not gone or holds(without(things, gone[:-1])) > budget
+    # What is within the budget stays as it is.
+    assert surplus(without(things, gone), budget) == []
+
+
+@given(THINGS, st.integers(0, 120))
+def test_nothing_of_one_with_less_than_a_share_goes_while_another_has_more(
+    things: list[Thing], budget: int
+) -> None:
+    """The budget is shared by parties, and by callers within each: at every step."""
+    gone = surplus(things, budget)
+    for number, place in enumerate(gone):
+        left, loser = without(things, gone[:number]), things[place]
+        parties = {one.party for one in left}
+        part = holds(left, party=loser.party)
+        assert part == max(holds(left, party=party) for party in parties)
+        assert part * len(parties) > budget
+        callers = {one.caller for one in left if one.party == loser.party}
+        own = holds(left, caller=loser.caller)
+        assert own == max(holds(left, caller=caller) for caller in callers)
+        assert own * len(callers) >= part
+        assert [one for one in left if one.caller == loser.caller][0] is loser
+
+
+@given(THINGS, st.integers(0, 120), st.integers(0, 120), st.integers(0, 25))
+def test_what_goes_is_the_same_in_one_go_and_in_several(
+    things: list[Thing], budget: int, lower: int, some: int
+) -> None:
+    gone = surplus(things, max(budget, lower))
+    assert surplus(things, min(budget, lower))[: len(gone)] == gone
+    first = gone[:some]
+    places = [place for place in range(len(things)) if place not in first]
+    again = surplus(without(things, first), max(budget, lower))
+    assert [*first, *(places[place] for place in again)] == gone
+
+
+@given(CALLERS, TAKEN, st.integers(1, 8), st.lists(CALLERS, max_size=3))
+def test_a_place_is_given_up_by_an_idle_one_of_a_fair_choice(
+    caller: str, taken: list[Taken], places: int, ahead: list[str]
+) -> None:
+    taken = taken[:places]
+    held = Counter(one.caller for one in taken)
+    share = places / len(held.keys() | {caller})
+    ruling = place_for(caller, taken, places, ahead)
+    assert ruling.held == held[caller]
+    idle = [one.caller for one in taken if not one.busy]
+    if ruling.answer == "free":
+        assert len(taken) < places
+    elif ruling.answer == "instead":
+        assert not taken[ruling.place].busy
+        whose = taken[ruling.place].caller
+        if whose != caller:
+            # One below its share takes it, of one above, of whom nobody has more.
+            assert held[caller] < share < held[whose]
+            assert held[whose] == max(held[one] for one in idle)
+        assert not any(one.caller == whose and not one.busy for one in taken[: ruling.place]), (
+            "its longest idle"
+        )
+    else:
+        assert caller not in idle
+        if ruling.answer == "wait":
+            assert held[caller] < share
+            assert all(held[one] <= share for one in idle)
+        else:
+            assert held[caller] >= share
+    if len(taken) < places and not ahead:
+        assert ruling.answer == "free"
+
+
+@given(CALLERS, TAKEN, st.integers(1, 8))
+def test_who_waits_is_waited_for_by_nobody_with_less_and_gets_what_is_given_up(
+    caller: str, taken: list[Taken], places: int
+) -> None:
+    taken = taken[:places]
+    if place_for(caller, taken, places).answer != "wait":
+        return
+    givers = {one.caller for one in taken if yields(one.caller, taken, places, [caller])}
+    assert (len(taken) == places) is bool(givers)
+    held = Counter(one.caller for one in taken)
+    for giver in givers:
+        assert held[giver] * len(held.keys() | {caller}) > places
+        place = next(place for place, one in enumerate(taken) if one.caller == giver)
+        left = [one for number, one in enumerate(taken) if number != place]
+        # Whoever gave it up, or has as much, does not get it back at once.
+        assert place_for(giver, left, places, [caller]).answer != "free"
+        assert place_for(caller, left, places).answer == "free"
+
+
+def test_one_caller_alone_has_all_places_and_its_longest_idle_one_goes() -> None:
+    taken = [Taken("ada", True), Taken("ada", False), Taken("ada", False)]
+    assert place_for("ada", taken, 4) == Ruling(answer="free", held=3)
+    assert place_for("ada", taken, 3) == Ruling(answer="instead", place=1, held=3)
+    assert place_for("ada", taken[:1], 1) == Ruling(answer="no", held=1)
+
+
+def test_with_more_callers_than_places_each_still_gets_one() -> None:
+    """Of those with one the one idle for longest, which has then less than a share itself."""
+    taken = [Taken("ada", True), Taken("bob", False), Taken("eve", False)]
+    assert place_for("joe", taken, 3) == Ruling(answer="instead", place=1, held=0)
+    assert place_for("joe", [Taken(one.caller, True) for one in taken], 3).answer == "wait"
+
+
+def test_the_place_is_one_of_who_has_most_and_not_of_one_who_has_just_a_share() -> None:
+    ada, eve = [Taken("ada", False)] * 3, [Taken("eve", False)] * 4
+    assert place_for("joe", [*ada, *eve], 7).place == 3
+    taken = [*ada[:2], *[Taken("eve", True)] * 3, Taken("joe", True)]
+    assert place_for("joe", taken, 6) == Ruling(answer="wait", held=1)
+    assert yields("eve", taken, 6, ["joe"])
+    assert not yields("ada", taken, 6, ["joe"])
+
+
+def test_a_place_that_is_free_is_for_who_waits_for_it() -> None:
+    """And for others only if they have less."""
+    taken = [Taken("eve", True), Taken("eve", False)]
+    assert place_for("eve", taken, 3, ["ada"]) == Ruling(answer="instead", place=1, held=2)
+    assert place_for("bob", taken, 3, ["ada"]).answer != "free"
+    assert place_for("bob", taken, 3, ["eve"]).answer == "free"

@@ -1,0 +1,112 @@
+"""Who else could change what is at a path."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bridge.private_files import exposed_by, exposure, make_directory
+
+NOBODY = 65534
+NOBODY_ELSE = ("", "")
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+def test_a_directory_and_its_missing_parents_are_private_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        make_directory(tmp_path / "a" / "b" / "c")
+    finally:
+        os.umask(before)
+    for place in ("a", "a/b", "a/b/c"):
+        assert (tmp_path / place).stat().st_mode & 0o7777 == 0o700
+
+
+def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    make_directory(tmp_path / "kept")
+    assert tmp_path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_file_in_the_way_of_a_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        make_directory(tmp_path / "file")
+    with pytest.raises(OSError, match="file"):
+        make_directory(tmp_path / "file" / "below")
+
+
+def test_what_only_its_owner_may_write_is_exposed_to_nobody(tmp_path: Path) -> None:
+    # Sticky and open to all is what lies above it.
+    assert exposure(tmp_path) == NOBODY_ELSE
+    assert exposure(tmp_path / "not there" / "either") == NOBODY_ELSE
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o1777])
+def test_a_directory_that_every_user_may_write_is_exposed(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+    assert exposure(tmp_path / "open") == (
+        "every user can write to it",
+        f"Run: chmod go-w {tmp_path / 'open'}",
+    )
+
+
+def test_a_directory_above_exposes_what_is_in_it_unless_it_is_sticky(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    (above / "mine").mkdir(parents=True)
+    above.chmod(0o777)
+    assert exposure(above / "mine")[0] == f"every user can write to {above}"
+    assert exposure(above / "not there") == (
+        f"every user can write to {above}",
+        f"Run: chmod go-w {above}",
+    )
+    above.chmod(0o1777)
+    assert exposure(above / "mine") == NOBODY_ELSE
+
+
+def test_links_are_followed_step_by_step(tmp_path: Path) -> None:
+    """A link in an exposed directory can be turned to lead anywhere, wherever it leads now."""
+    exposed, safe = tmp_path / "exposed", tmp_path / "safe"
+    exposed.mkdir()
+    safe.mkdir()
+    (exposed / "second").symlink_to(safe)
+    (tmp_path / "first").symlink_to(exposed / "second")
+    assert exposure(tmp_path / "first") == NOBODY_ELSE
+    exposed.chmod(0o777)
+    assert exposure(tmp_path / "first")[0] == f"every user can write to {exposed}"
+    (tmp_path / "shared").symlink_to("exposed")
+    assert exposure(tmp_path / "shared")[0] == "every user can write to it"
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to("one")
+    assert exposure(tmp_path / "one" / "below") == NOBODY_ELSE
+
+
+@as_root
+def test_what_belongs_to_another_user_is_exposed(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, NOBODY, NOBODY)
+    assert exposure(theirs) == (
+        "it belongs to another user (nobody)",
+        f"Have {theirs} belong to you (chown), or use another place.",
+    )
+    assert exposure(theirs / "mine")[0] == f"{theirs} belongs to another user (nobody)"
+
+
+@as_root
+def test_a_group_of_ones_own_is_nobody_else(tmp_path: Path) -> None:
+    """Distributions with a group for each user make directories with mode 0775."""
+    tmp_path.chmod(0o775)
+    assert exposed_by(tmp_path.stat()) == ""
+    os.chown(tmp_path, 0, NOBODY)
+    assert exposed_by(tmp_path.stat()) == "other users of its group can write to it"
