@@ -43,7 +43,7 @@ from bridge.render.text import (
     shown_line,
 )
 from bridge.runs import Engine, open_engine
-from bridge.runs.engine import MAX_CODE_BYTES
+from bridge.runs.admission import MAX_CODE_BYTES
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
 from bridge.text import counted

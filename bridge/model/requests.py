@@ -97,6 +97,11 @@ class RunRequest:
     packages: tuple[str, ...] = ()
     ends_bridge: bool = False
 
+    @property
+    def ends_session_only(self) -> bool:
+        """Whether it ends a session without a run."""
+        return bool(self.session) and self.end_session and not self.code
+
 
 @dataclass(frozen=True, kw_only=True)
 class ApplyRequest:

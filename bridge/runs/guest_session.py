@@ -14,10 +14,11 @@ import anyio
 
 from bridge.errors import ChannelClosedError, LaunchError
 from bridge.guest.wire import PROTOCOL, Hello, WireError
+from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
-from bridge.sandbox.layers import insist
+from bridge.sandbox.layers import insist, verified
 
 HELLO_SECONDS = 30.0
 """From launch to `hello`. Half a second is usual; a loaded laptop that compiles the guest under
@@ -30,11 +31,13 @@ class GuestSession:
 
     Attributes:
         facts: What its guest sees of its isolation.
+        isolation: The layers in force, without those that the facts contradict.
     """
 
     sandbox: Sandbox
     channel: Channel
     facts: Mapping[str, Any]
+    isolation: Isolation
 
 
 @asynccontextmanager
@@ -49,7 +52,8 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
         channel = Channel(sandbox)
         hello = await _shake_hands(sandbox, channel)
         insist(sandbox.isolation, hello.facts)
-        yield GuestSession(sandbox=sandbox, channel=channel, facts=hello.facts)
+        isolation = verified(sandbox.isolation, hello.facts)
+        yield GuestSession(sandbox=sandbox, channel=channel, facts=hello.facts, isolation=isolation)
 
 
 async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:

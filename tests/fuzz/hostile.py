@@ -238,7 +238,9 @@ class Play:
         async with servers:
             gate = Gate(GRANT, pool.call_tool)
             questions = GuestRequests(servers, GuestGuide(servers, settings), gate)
-            session = GuestSession(sandbox=sandbox, channel=Channel(sandbox), facts={})
+            session = GuestSession(
+                sandbox=sandbox, channel=Channel(sandbox), facts={}, isolation=sandbox.isolation
+            )
             await loop().idle()
             before = {task.id for task in anyio.get_running_tasks()}
             # What the engine does once, for whichever run is the first, is not that run's.

@@ -76,7 +76,9 @@ def _saved(answer: Callable[[Any], list[Any]]) -> tuple[StateParts | None, Scrip
     async def play() -> tuple[StateParts | None, Scripted, float]:
         sandbox = Scripted(answer)
         channel = SessionChannel(sandbox)
-        guest = GuestSession(sandbox=sandbox, channel=channel, facts={})
+        guest = GuestSession(
+            sandbox=sandbox, channel=channel, facts={}, isolation=sandbox.isolation
+        )
         began = anyio.current_time()
         found = await save_state(guest, 3)
         return found, sandbox, anyio.current_time() - began
@@ -213,7 +215,9 @@ def test_a_reply_that_is_on_its_way_when_a_run_ends_goes_out_whole(keeps: bool) 
     async def play() -> bool:
         sandbox = _Slow(answer)
         channel = SessionChannel(sandbox)
-        guest = GuestSession(sandbox=sandbox, channel=channel, facts={})
+        guest = GuestSession(
+            sandbox=sandbox, channel=channel, facts={}, isolation=sandbox.isolation
+        )
         program = Program(guest, handle, Limits(), keeps=keeps)
         await program.start(Run(code="", session=1))
         ending = (await program.finish()).ending

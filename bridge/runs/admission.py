@@ -1,0 +1,239 @@
+"""Whether a request becomes a run, and with which servers.
+
+Owns the bounds on a request, which servers a program gets, and what ends it before it begins: a
+server that does not exist, the guard in its mode "enforce", a certain mistake, a skill that nobody
+has approved.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from bridge.artifacts import ArtifactStore
+from bridge.callers.client import RunCaller
+from bridge.catalog.program.servers import References
+from bridge.errors import InvalidRequestError, UnknownServerError
+from bridge.model import Limits, RunRequest, RunResult, Tool
+from bridge.runs.checks import Check, ProgramChecks, stopped
+from bridge.runs.input_files import resolved
+from bridge.runs.prepared import PreparedRun
+from bridge.runs.reading import Reading, advised, read, refused
+from bridge.sandbox.limits import limits_for
+from bridge.servers.gatekeeping import GateServices
+from bridge.servers.proposals import Proposals
+from bridge.servers.servers import Servers
+from bridge.sessions import Sessions
+from bridge.settings import Settings
+from bridge.skills.skills import Skills
+
+logger = logging.getLogger(__name__)
+
+MAX_CODE_BYTES = 1024 * 1024
+"""Longest program. Models write thousands of bytes; data belongs in tool calls."""
+
+UNCUT_BYTES = 1 << 50
+"""Output that is shown of a program whose client shows all of it: more than there will be time for,
+and little enough to be a number anywhere."""
+
+
+class Admission:
+    """Admits runs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        servers: Servers,
+        *,
+        artifacts: ArtifactStore,
+        skills: Skills,
+        sessions: Sessions,
+        gatekeeping: GateServices,
+    ) -> None:
+        self._settings = settings
+        self._servers = servers
+        self._artifacts = artifacts
+        self._skills = skills
+        self._sessions = sessions
+        self._gatekeeping = gatekeeping
+        self._checks = ProgramChecks(servers, settings)
+        self._proposals = Proposals(servers, gatekeeping.audit, gatekeeping.starts)
+
+    async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
+        """Return a request with its input files, and the limits of its run.
+
+        Raises:
+            InvalidRequestError: The program, its time limit or a file is not within the limits.
+            SessionLimitError: Sessions are turned off.
+        """
+        size = len(request.code.encode("utf-8", "replace"))
+        if size > MAX_CODE_BYTES:
+            message = f"The program is {size:,} bytes; the limit is {MAX_CODE_BYTES:,}."
+            raise InvalidRequestError(message, remedy="Load data with tool calls instead.")
+        timeout = request.timeout
+        if timeout is not None and not 1 <= timeout <= self._settings.max_timeout:
+            message = (
+                f"timeout must be between 1 and {self._settings.max_timeout:g} seconds, "
+                f"not {timeout:g}."
+            )
+            raise InvalidRequestError(message, remedy="MCP_BRIDGE_MAX_TIMEOUT sets the largest.")
+        if request.session:
+            self._sessions.check(request)
+        limits = limits_for(self._settings, timeout)
+        if request.files:
+            request = await resolved(request, limits, self._artifacts)
+        return request, limits
+
+    async def read(self, request: RunRequest, caller: RunCaller) -> Reading:
+        """Read a program, once; again only if a server that it names was approved just now.
+
+        Raises:
+            UnknownServerError: It names a server that does not exist: it must not stop half-way
+                for a typing mistake.
+        """
+        program = await self._read(request)
+        if await self._approved_now(request, program, caller):
+            program = await self._read(request)
+        if program.references.unknown:
+            raise await self._unknown_servers(request, program)
+        return program
+
+    async def admit(
+        self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
+    ) -> PreparedRun | RunResult:
+        """Return the run, or the result of a program that may not or cannot run.
+
+        Raises:
+            InvalidRequestError: The program uses servers that it may not have.
+            SettingsError: The policy does not parse.
+            UnknownRunError: There is nothing to retry.
+        """
+        skills = await self._skills.of_program(request, program.survey, caller)
+        servers, tolerant = self._wanted(request, skills.widened(program.references))
+        run_id = uuid.uuid4().hex
+        if self._settings.guard == "enforce" and not program.scan.allowed:
+            return refused(run_id, program.scan, limits.timeout)
+        if caller.is_shown:
+            # All of it goes past, and none of it is kept.
+            limits = replace(limits, output_bytes=UNCUT_BYTES)
+        run = PreparedRun(
+            run_id=run_id,
+            caller=caller,
+            watch=self._gatekeeping.watch(run_id, request, caller),
+            request=request,
+            limits=limits,
+            servers=servers,
+            tolerant=tolerant,
+            program=program,
+            reach=program.reach,
+            skills=skills,
+            check=await self._check(request, program, servers, skills.known),
+        )
+        run = await self._with_servers_asked(run)
+        if run.check.verdict.certain:
+            result = stopped(run_id, request.code, run.check.verdict, limits.timeout)
+            return advised(result, program.scan)
+        refusal = await self._skills.refusal(skills, run_id, limits.timeout)
+        return run if refusal is None else advised(refusal, program.scan)
+
+    async def connect(
+        self, run: PreparedRun, more: Iterable[str] = ()
+    ) -> dict[str, tuple[Tool, ...]]:
+        """Connect a run's servers, all at the same time; return the tools of each.
+
+        Args:
+            more: Servers to connect if they are there.
+
+        Raises:
+            UpstreamError: One that the program needs cannot be reached.
+        """
+        tools, errors = await self._servers.load(run.servers, tolerant=run.tolerant)
+        for name, error in errors.items():
+            logger.warning("server %s is left out of this run: %s", name, error)
+        there = [name for name in more if name not in tools and name in self._servers.names()]
+        if there:
+            tools |= (await self._servers.load(there, tolerant=True))[0]
+        return tools
+
+    async def check(self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]]) -> PreparedRun:
+        """Return a run that is checked against its servers as they turned out to be."""
+        loaded = tuple(name for name in run.servers if name in tools)
+        if loaded == run.servers and not self._checks.stale(run.check):
+            return run
+        check = await self._check(run.request, run.program, loaded, run.skills.known)
+        return replace(run, check=check)
+
+    async def _with_servers_asked(self, run: PreparedRun) -> PreparedRun:
+        """Return a run whose mistakes are certain: what hangs on tools is only once they are new.
+
+        What else is wrong is reported together with that, but waits for no server that does not
+        answer.
+        """
+        if run.check.verdict.certain and run.servers:
+            tolerant = run.tolerant or not run.check.may_be_mended
+            tools, _ = await self._servers.load(run.servers, tolerant=tolerant)
+            run = await self.check(run, tools)
+            if run.check.verdict.certain and run.check.may_be_mended:
+                await self._servers.look_again(tools)
+                run = await self.check(run, tools)
+        return run
+
+    async def _check(
+        self,
+        request: RunRequest,
+        program: Reading,
+        servers: tuple[str, ...],
+        skills: Collection[str] | None,
+    ) -> Check:
+        return await self._checks.check(
+            request.code,
+            program.survey,
+            servers,
+            more_names=bool(request.session),
+            skills=skills,
+        )
+
+    async def _read(self, request: RunRequest) -> Reading:
+        return await read(
+            request.code,
+            self._servers.aliases,
+            self._settings.guard,
+            session=bool(request.session),
+        )
+
+    async def _approved_now(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
+        """Ask about servers of a project that the program names; return whether one came in."""
+        if not self._servers.discovery.proposed:
+            return False
+        missed = [reference.text.strip("`'") for reference in program.references.unknown]
+        return await self._proposals.settle((*(request.servers or ()), *missed), caller)
+
+    async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
+        """Return the error on servers that do not exist, with what else is wrong."""
+        unknown = program.references.unknown
+        check = await self._check(request, program, program.references.servers, None)
+        problems = [str(reference) for reference in unknown]
+        problems += [str(found) for found in check.verdict.certain]
+        missed = [reference.text.strip("`'") for reference in unknown]
+        message = self._servers.unknown("; ".join(problems))
+        return UnknownServerError(message, host_detail=self._servers.left_out(missed))
+
+    def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
+        """Return the servers to load, and whether some may fail to start."""
+        named = dict.fromkeys(self._servers.resolve(name) for name in request.servers or ())
+        if self._settings.listed_servers_only:
+            missing = [name for name in references.servers if name not in named]
+            if missing:
+                message = f"The program uses servers that are not listed: {', '.join(missing)}."
+                remedy = "Only those named in `servers` (--servers) are loaded here."
+                raise InvalidRequestError(message, remedy=remedy)
+            return tuple(named), False
+        if request.servers is not None:
+            # What the code names beside the list would otherwise be a NameError half-way through.
+            return tuple({**named, **dict.fromkeys(references.servers)}), False
+        if references.dynamic:
+            # The program chooses at run time, so everything is offered; what fails is left out.
+            return self._servers.names(), True
+        return references.servers, False

@@ -1,0 +1,192 @@
+"""A program at work in its sandbox: what answers its calls, and what becomes of it.
+
+Owns which parts serve one run: its gate, its guest's requests, what collects its output.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+from bridge.artifacts import ArtifactStore
+from bridge.gate.bridge_calls import BridgeCalls
+from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.provenance import ProvenanceTracker
+from bridge.model import RunResult, Tool
+from bridge.offload import offload
+from bridge.packages.packages import Packages
+from bridge.rpc.dispatcher import Answer, answering
+from bridge.runs.collect import Collector
+from bridge.runs.guest_requests import GuestRequests
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.kept_outputs import KeptOutputs
+from bridge.runs.places import Place
+from bridge.runs.prepared import PreparedRun, run_frame
+from bridge.runs.program import Facts, Program
+from bridge.runs.result import run_result
+from bridge.runs.sandboxes import Sandboxes
+from bridge.servers.gatekeeping import GateServices, accounted
+from bridge.servers.guide import GuestGuide
+from bridge.servers.servers import Servers
+from bridge.settings import Settings
+from bridge.skills.skills import Skills
+
+
+class Executions:
+    """Starts programs in their sandboxes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        servers: Servers,
+        *,
+        guide: GuestGuide,
+        skills: Skills,
+        artifacts: ArtifactStore,
+        packages: Packages,
+        sandboxes: Sandboxes,
+        gatekeeping: GateServices,
+    ) -> None:
+        self.settings = settings
+        self.servers = servers
+        self.guide = guide
+        self.skills = skills
+        self.artifacts = artifacts
+        self.gatekeeping = gatekeeping
+        self._packages = packages
+        self._sandboxes = sandboxes
+
+    @asynccontextmanager
+    async def start(
+        self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]], place: Place
+    ) -> AsyncIterator[Execution]:
+        """Start a program, and record its beginning and its end.
+
+        Raises:
+            NotStartedError: The sandbox was dead; nothing was done outside of it.
+            AuditError: The beginning cannot be recorded.
+        """
+        guest = await place.guest()
+        self._packages.check(run.packages, guest.facts)
+        backend = await self._sandboxes.backend()
+        async with backend.in_use():
+            execution = Execution(self, run, tools, place, guest)
+            session = {} if place.session is None else {"session": place.session.session_id}
+            async with run.watch.recording(run.request, tuple(tools), session) as record:
+                await execution.start()
+                yield execution
+                record(execution.concluded)
+
+
+class Execution:
+    """One program at work. Used once.
+
+    Attributes:
+        concluded: Its result, once it has ended.
+    """
+
+    concluded: RunResult
+
+    def __init__(
+        self,
+        parts: Executions,
+        run: PreparedRun,
+        tools: Mapping[str, tuple[Tool, ...]],
+        place: Place,
+        guest: GuestSession,
+    ) -> None:
+        self._parts = parts
+        self._run = run
+        self._tools = tools
+        self._session = place.session
+        self._guest = guest
+        self._started = time.monotonic()
+        context, caller, redactor = run.watch.oversight, run.caller, parts.servers.secrets.redactor
+        only_listed = parts.settings.listed_servers_only
+        self._gate = Gate(
+            Grant(
+                servers=frozenset(run.servers) if only_listed else None,
+                calls=run.limits.tool_calls,
+            ),
+            parts.servers.pool.call_tool,
+            context,
+        )
+        caller.standing.tally = self._gate.tally
+        self._provenance = ProvenanceTracker(context)
+        show = partial(parts.skills.show, run.request, caller, run.skills, self._provenance)
+        requests = GuestRequests(
+            parts.servers,
+            parts.guide,
+            self._gate,
+            self._more_answers,
+            show if parts.skills.may_list(run.request.principal) else None,
+        )
+        self._program = Program(
+            guest,
+            caller.followed(requests.handle),
+            run.limits,
+            intake=Collector(
+                run.limits,
+                run=caller,
+                artifacts=parts.artifacts.of_run(
+                    run.request.owner, run.run_id, self._provenance.provenance
+                ),
+                clear=redactor,
+            ),
+            waited=place.waited,
+            keeps=place.session is not None,
+            clock=caller.clock,
+            clear=redactor,
+        )
+
+    async def start(self) -> None:
+        """Send the program in, with what it brings counted as read."""
+        parts, run, session = self._parts, self._run, self._session
+        fields = {} if session is None else session.fields
+        known = parts.servers.known
+        frame = run_frame(run, self._tools, self._guest, known, parts.guide, **fields)
+        for directory in parts.settings.offered_directories:
+            await self._provenance.have(f"directory '{directory.name}'", directory.labels)
+        for file in run.request.files:
+            await self._provenance.find(file.uri, file.provenance)
+        await parts.skills.found(run.skills, self._provenance)
+        await self._program.start(frame)
+        if session is not None:
+            session.begun(self._program)
+
+    async def serve(self) -> Facts:
+        """Serve the program's calls to its end, and return how it ended and what it left."""
+        return await self._program.finish()
+
+    async def conclude(self, facts: Facts) -> None:
+        """Build the result: the verdict, the plan if it made one, and its session's report."""
+        run = self._run
+        wall = time.monotonic() - self._started
+        result = run_result(run, tuple(self._tools), self._guest, facts, self._gate, wall)
+        result = await self._parts.gatekeeping.concluded(result, facts.ending.done, run.watch)
+        if self._session is not None:
+            result = self._session.conclude(result, facts.ending)
+        self.concluded = result
+
+    async def result(self) -> RunResult:
+        """Return the result with its receipt, once its end is recorded."""
+        result = self.concluded
+        # What the program returned is written as JSON to be counted.
+        return await offload(result.result, partial(accounted, result, self._gate, self._run.watch))
+
+    def _more_answers(self) -> Mapping[str, Answer]:
+        """Return what answers calls that are about neither servers nor their tools."""
+        parts, run = self._parts, self._run
+        outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
+        skills = parts.skills.answers(
+            run.request,
+            run.caller,
+            run.skills,
+            gate=self._gate,
+            lasting=self._provenance,
+            own=BridgeCalls(run.watch.oversight, self._gate),
+            run_id=run.run_id,
+        )
+        return {"read_output": answering(outputs.read_output), **skills}

@@ -1,0 +1,108 @@
+"""Where a run's program runs, and when: a sandbox of its own, or its session's.
+
+Owns the order of the queue, packages and the sandbox, and the second try of a program whose first
+sandbox was dead before it began.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from bridge.errors import NotStartedError
+from bridge.model import RunRequest, RunResult
+from bridge.packages.packages import Packages
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.prepared import PreparedRun
+from bridge.runs.sandboxes import Sandboxes
+from bridge.sandbox.pool import Keep
+from bridge.sandbox.run_queue import RunQueue
+from bridge.sessions import SessionRun, Sessions
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A sandbox that a run has.
+
+    Attributes:
+        guest: Returns it once its guest waits for a program.
+        waited: Whether it may have waited, and died, before the run got it.
+        session: The run's part in its session, if it is in one.
+    """
+
+    guest: Callable[[], Awaitable[GuestSession]]
+    waited: bool
+    session: SessionRun | None = None
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers that earlier runs of the session loaded; what they defined may call them."""
+        return () if self.session is None else self.session.servers
+
+
+Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]
+"""What is done with a place."""
+
+
+class Places:
+    """Gives runs their places."""
+
+    def __init__(
+        self, queue: RunQueue, packages: Packages, sandboxes: Sandboxes, sessions: Sessions
+    ) -> None:
+        self._queue = queue
+        self._packages = packages
+        self._sandboxes = sandboxes
+        self._sessions = sessions
+
+    async def run(self, run: PreparedRun, work: Work) -> RunResult:
+        """Do a run's work in its place, and release that."""
+        if run.request.session:
+            return await self._in_session(run, work)
+        async with self._queue.place(run.request.owner, run.caller.queued) as place:
+            packages = await self._packages.outfit(run.request, run.caller)
+            run = replace(run, packages=packages)
+            try:
+                return await self._in_own_sandbox(run, work, place.keep)
+            except NotStartedError as error:
+                logger.warning("the program is started again in a new sandbox: %s", error)
+            return await self._in_own_sandbox(run, work, place.keep, fresh=True)
+
+    async def end_session(self, request: RunRequest) -> RunResult:
+        """End a session without a run."""
+        return await self._sessions.end(request)
+
+    async def _in_own_sandbox(
+        self, run: PreparedRun, work: Work, keep: Keep, *, fresh: bool = False
+    ) -> RunResult:
+        reserve = self._sandboxes.reserve
+        async with reserve(
+            run.limits, fresh=fresh, binds=run.packages.binds, keep=keep
+        ) as reserved:
+            return await work(run, Place(guest=reserved.get, waited=not fresh))
+
+    async def _in_session(self, run: PreparedRun, work: Work) -> RunResult:
+        async def in_turn(guest: GuestSession, session: SessionRun) -> RunResult:
+            session.check(run.request)
+            placed = replace(
+                run,
+                # What earlier runs read counts for this one.
+                watch=run.watch.in_session(session.flow),
+                # What earlier programs defined may call any tool.
+                reach=None,
+                packages=session.outfit,
+            )
+
+            async def ready() -> GuestSession:
+                return guest
+
+            # A run that waits here has its session; one with a place never waits for a session.
+            async with self._queue.place(run.request.owner, run.caller.queued):
+                return await work(
+                    placed, Place(guest=ready, waited=session.waited, session=session)
+                )
+
+        return await self._sessions.run(run.request, run.limits, run.caller, in_turn)

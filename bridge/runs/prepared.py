@@ -1,0 +1,102 @@
+"""A run that is admitted, and the frame that its program begins with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bridge.callers.client import RunCaller
+from bridge.catalog.program.servers import Reach
+from bridge.guest.wire import Run
+from bridge.model import Limits, RunRequest, Tool
+from bridge.packages.packages import NOTHING, PackageSet
+from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES
+from bridge.runs.checks import Check
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.input_files import frame_files
+from bridge.runs.reading import Reading
+from bridge.sandbox.layers import guest_limits
+from bridge.servers.gatekeeping import BYTES_PER_TOKEN, Watch
+from bridge.servers.guide import GuestGuide
+from bridge.servers.inventory import ToolInventory
+from bridge.skills.skills import SkillUse
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run that is admitted.
+
+    Attributes:
+        servers: Those to connect before it begins.
+        tolerant: Whether it begins without servers that fail or take long.
+        program: What its text shows.
+        check: What is wrong with it, as far as is known.
+        watch: What its calls go through.
+    """
+
+    run_id: str
+    request: RunRequest
+    limits: Limits
+    servers: tuple[str, ...]
+    tolerant: bool
+    program: Reading
+    reach: Reach | None
+    skills: SkillUse
+    check: Check
+    caller: RunCaller
+    watch: Watch
+    packages: PackageSet = NOTHING
+
+
+def run_frame(
+    run: PreparedRun,
+    tools: Mapping[str, tuple[Tool, ...]],
+    session: GuestSession,
+    known: ToolInventory,
+    guide: GuestGuide,
+    *,
+    number: int = 0,
+    state: str = "",
+) -> Run:
+    """Return the frame that starts its program.
+
+    Args:
+        tools: Of the servers that are loaded.
+        number: Of the run in its session, if it is in one.
+        state: What that begins with, as base64.
+    """
+    loaded, reach = tuple(tools), run.reach
+    # In the configuration's order, whatever order the servers answered in. One may have been
+    # taken out of the configuration while it was asked.
+    stubs = [
+        known.stubs(name, None if reach is None else reach.get(name, frozenset()))
+        for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+    ]
+    # What only `runtime` knows is no use to a program that cannot ask it.
+    return Run(
+        code=run.request.code,
+        argv=list(run.request.argv),
+        servers=stubs,
+        discovered=known.discovered(loaded) if reach is None else [],
+        capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
+        limits={
+            "timeout": run.limits.timeout,
+            "output_bytes": run.limits.output_bytes,
+            # What is larger is printed. At a terminal a value is no output, as long as it fits.
+            "result_bytes": run.limits.result_bytes
+            if run.caller.is_shown
+            else min(run.limits.result_bytes, run.limits.output_tokens * BYTES_PER_TOKEN),
+            "shown_bytes": run.limits.shown_bytes,
+            "frame_bytes": MAX_GUEST_FRAME_BYTES,
+            "out_bytes": run.limits.out_bytes,
+            "out_files": run.limits.out_files,
+            **guest_limits(session.sandbox.isolation, run.limits),
+        },
+        paths=list(run.packages.paths),
+        session=number,
+        name=run.request.name,
+        state=state,
+        files=frame_files(run.request.files),
+        skills=run.skills.sent(),
+        packages=guide.offers_packages,
+    )

@@ -1,0 +1,51 @@
+"""The result of a run, built once, when its program has ended. Pure."""
+
+from __future__ import annotations
+
+from bridge.gate.pipeline import Gate
+from bridge.model import RunResult, Usage
+from bridge.runs.guest_session import GuestSession
+from bridge.runs.prepared import PreparedRun
+from bridge.runs.program import Facts
+from bridge.sandbox.failure import classify
+
+
+def run_result(
+    run: PreparedRun,
+    loaded: tuple[str, ...],
+    session: GuestSession,
+    facts: Facts,
+    gate: Gate,
+    wall: float,
+) -> RunResult:
+    """Return the result of a program that has ended."""
+    verdict = classify(facts.ending, run.limits)
+    done, exited = facts.ending.done, facts.ending.exited
+    left = facts.left
+    return RunResult(
+        run_id=run.run_id,
+        status=verdict.status,
+        summary=verdict.summary,
+        reason=verdict.reason,
+        exit_code=verdict.exit_code,
+        stdout=left.stdout,
+        stderr=left.stderr,
+        has_result=done is not None and done.has_result,
+        result=done.result if done is not None else None,
+        result_repr=done.result_repr if done is not None else "",
+        error=verdict.error,
+        servers=loaded,
+        timeout_seconds=run.limits.timeout,
+        truncated=left.dropped,
+        isolation=session.isolation,
+        usage=Usage(
+            wall_ms=round(wall * 1000),
+            cpu_ms=exited.cpu_ms if exited is not None else None,
+            peak_memory_bytes=exited.peak_memory_bytes if exited is not None else None,
+            tool_calls=gate.calls,
+            tool_result_bytes=gate.result_bytes,
+        ),
+        shown=left.shown,
+        artifacts=left.artifacts,
+        missing=left.missing,
+    )
