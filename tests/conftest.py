@@ -16,9 +16,9 @@ settings.register_profile("full", deadline=None, max_examples=400)
 settings.load_profile("suite")
 
 MEASURED_TESTS = (
-    *(f"tests/{name}/" for name in ("artifacts", "catalog", "discovery", "gate", "library")),
-    *(f"tests/{name}/" for name in ("render", "rpc", "settings", "wheels")),
-    *("tests/runs/intake/", "tests/sandbox/container/", "tests/sandbox/test_"),
+    *(f"tests/{name}/" for name in ("artifacts", "catalog", "discovery", "gate", "skills")),
+    *(f"tests/{name}/" for name in ("render", "rpc", "settings", "packages")),
+    *("tests/runs/collect/", "tests/sandbox/container/", "tests/sandbox/test_"),
     *("tests/server/test_arguments", "tests/upstream/test_fail", "tests/upstream/test_framing"),
 )
 """Those of the modules that decide and do no I/O, whose coverage the Makefile judges. Measuring it

@@ -61,7 +61,7 @@ class Bounds:
     """What a profile grants.
 
     Attributes:
-        names: The executables, as they are to be typed.
+        names: The executables' names in commands.
         roots: The paths inside the sandbox that arguments may lead to.
         check_arguments: Whether they are looked at.
         hosts: Directories of the host that are granted, each with its path inside; for answers to
@@ -77,7 +77,7 @@ class Bounds:
 def check_stages(
     stages: Sequence[Sequence[str]], bounds: Bounds, workdir: str, resolve: Resolve
 ) -> None:
-    """See that every stage may be run.
+    """Check that every stage may run.
 
     Args:
         workdir: The directory inside the sandbox that relative paths start from.
@@ -116,7 +116,7 @@ def check_workdir(workdir: str, resolve: Resolve) -> str:
 
 
 def check_argument(word: str, bounds: Bounds, workdir: str, resolve: Resolve) -> None:
-    """See that whatever in a word looks like a path stays inside.
+    """Check that every part of a word that looks like a path stays inside.
 
     Raises:
         InvalidRequestError: Something does not.
@@ -153,7 +153,7 @@ def candidates(word: str) -> list[str]:
     found: dict[str, None] = {}
     without_urls = _URL.sub(" ", word)
     if without_urls == word:
-        # A whole word may be the name of a file, whatever is in it.
+        # A whole word may be the name of a file.
         found[word] = None
     text = _FILE_URL.sub(" ", without_urls)
     for part in _PARTS.split(text):
@@ -216,12 +216,12 @@ def grants(profile: CommandProfile, *, realpath: Realpath, refusal: Judge) -> tu
     """
     workspace = realpath(str(profile.workspace))
     found = {WORKSPACE: _bind(workspace, WORKSPACE, writable=False)}
-    _insist_grantable(found[WORKSPACE], refusal, f"{profile.place}.workspace")
+    _check_grantable(found[WORKSPACE], refusal, f"{profile.place}.workspace")
     entries = [(path, False) for path in profile.read] + [(path, True) for path in profile.write]
     for path, writable in entries:
         place = f"{profile.place}.{'write' if writable else 'read'}: {path}"
         grant = _grant(path, workspace, realpath, place, writable=writable)
-        _insist_grantable(grant, refusal, place)
+        _check_grantable(grant, refusal, place)
         if grant.inside not in found or writable:
             found[grant.inside] = grant
     kept: dict[str, Bind] = {}
@@ -247,7 +247,7 @@ def _grant(path: str, workspace: str, realpath: Realpath, place: str, *, writabl
     return _bind(source, inside, writable=writable)
 
 
-def _insist_grantable(grant: Bind, refusal: Judge, place: str) -> None:
+def _check_grantable(grant: Bind, refusal: Judge, place: str) -> None:
     source, writable = grant.source, grant.writable
     problem = refusal(source, writable)
     if source in _NOT_WHOLE:

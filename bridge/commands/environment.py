@@ -1,4 +1,4 @@
-"""What a command finds in its environment, and which of it is secret. Pure.
+"""The environment of a command, and which of its values are secret. Pure.
 
 Owns the fixed part, the pass-through, and where credentials are found. Nothing is inherited: what
 is not named is not there.
@@ -18,7 +18,7 @@ SHORTEST_SECRET = 4
 """Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
 
 LEAST_LINE = 2 * SHORTEST_SECRET
-"""Characters of a line of a secret from which on it is looked for by itself."""
+"""Length from which on a single line of a secret is redacted on its own."""
 
 MAX_SECRET_BYTES = 16 * 1024
 """Of one value; as much of a stream is held back at most."""
@@ -109,7 +109,7 @@ def credential_files(
 
 
 def secrets_in(file: CredentialFile, data: bytes) -> frozenset[str]:
-    """Return what of a credentials file is not to be shown."""
+    """Return the values of a credentials file that must not be shown."""
     text = data.decode("utf-8", "replace")
     if file.whole:
         return frozenset({text.strip()})

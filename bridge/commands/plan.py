@@ -1,4 +1,4 @@
-"""A request for `run_command` turned into what backends are to start.
+"""Plans a `run_command` request: what a backend starts for it.
 
 Owns looking at the host's files for it: the paths and executables of a profile, its credentials;
 and the report of `doctor` on profiles, made without running a command. What follows from them is
@@ -102,7 +102,7 @@ class Planner:
         timeout = profile.timeout if request.timeout is None else request.timeout
         if not 1 <= timeout <= profile.max_timeout:
             raise InvalidRequestError(f"timeout must be from 1 to {profile.max_timeout:g} seconds.")
-        granted, executables = self._settle(profile)
+        granted, executables = self._resolve(profile)
         view = View(granted, _readlink)
         workdir = check_workdir(request.workdir, view.resolve)
         host = view.host_path(workdir)
@@ -135,12 +135,12 @@ class Planner:
         return Plan(profile=profile, specs=specs, timeout=timeout, redactor=Redactor(made.secrets))
 
     def check(self, profile: CommandProfile) -> tuple[str, ...]:
-        """See that commands of a profile could be planned; return the variables that are not set.
+        """Check that commands of a profile could be planned; return the variables that are not set.
 
         Raises:
             UsageError: They could not.
         """
-        self._settle(profile)
+        self._resolve(profile)
         self._environment(profile)
         return tuple(
             name for name in (*profile.env, *profile.secrets) if not self._environ.get(name)
@@ -157,7 +157,7 @@ class Planner:
         try:
             insist_on_kernel(self._settings, profile)
             unset = self.check(profile)
-            tried = _insist_on_backend(profile, probes)
+            tried = _check_backend(profile, probes)
         except BridgeError as error:
             summary = " ".join(filter(None, (error.message, error.host_detail)))
             return CommandCheck(name=profile.name, ok=False, summary=summary, remedy=error.remedy)
@@ -173,7 +173,7 @@ class Planner:
         summary = f"{names} in {where}, workspace {profile.workspace}"
         return CommandCheck(name=profile.name, ok=True, summary=summary, notes=tuple(notes))
 
-    def _settle(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
+    def _resolve(self, profile: CommandProfile) -> tuple[tuple[Bind, ...], tuple[Executable, ...]]:
         """Return what a profile grants and its executables: all there, and out of reach."""
         granted = self._grants(profile)
         writers = self._writers(profile, granted)
@@ -183,7 +183,7 @@ class Planner:
                 path, what = str(profile.workspace), "the workspace"
             elif not is_within(grant.inside, (WORKSPACE,)):
                 path = grant.inside
-            _insist_fixed(profile, path, writers)
+            _check_fixed(profile, path, writers)
             there = Path(grant.source)
             if not there.exists() or (grant.inside == WORKSPACE and not there.is_dir()):
                 message = f"{profile.place}: {what}, {grant.source}, is not there."
@@ -273,10 +273,10 @@ def check_commands(settings: Settings, probes: Sequence[Probe]) -> list[CommandC
     return [planner.report(profile, probes) for profile in settings.commands.values()]
 
 
-def _insist_fixed(
+def _check_fixed(
     profile: CommandProfile, path: str, writers: Iterable[tuple[str, list[str]]]
 ) -> None:
-    """See that no command can turn what is granted into a link to something else."""
+    """Check that no command can turn what is granted into a link to something else."""
     way = _way(path)
     for name, changeable in writers:
         for top in changeable:
@@ -287,8 +287,8 @@ def _insist_fixed(
                 raise SettingsError(message, remedy=remedy)
 
 
-def _insist_on_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
-    """See that what a profile runs in has not failed; return whether it was tried."""
+def _check_backend(profile: CommandProfile, probes: Sequence[Probe]) -> bool:
+    """Check that the profile's backend has not failed; return whether it was tried."""
     if profile.runtime == "container":
         tried = [probe for probe in probes if is_engine(probe.backend)]
     else:

@@ -1,4 +1,4 @@
-"""`run_command`, from a request to a result.
+"""Runs `run_command`, from a request to its result.
 
 Owns the composition: which profile, which paths, which environment, which backend, and what the
 outcome is called; and the stages of a pipeline, running side by side with bytes going from one to
@@ -62,11 +62,11 @@ class Capture:
         return self._lost + max(0, len(self._tail) - self._half)
 
     def feed(self, data: bytes) -> None:
-        """Take in the next bytes."""
+        """Add the next bytes."""
         self._keep(self._cleared.feed(data))
 
     def finish(self) -> None:
-        """Take in what waited for more. Idempotent."""
+        """Add what waited for more. Idempotent."""
         self._keep(self._cleared.finish())
 
     def text(self) -> str:
@@ -167,7 +167,7 @@ async def _feed(stage: Sandbox, data: bytes) -> None:
     try:
         await stage.send(data)
     except ChannelClosedError:
-        return  # it did not want to read all of it
+        return  # the command stopped reading
     stage.end_input()
 
 
@@ -204,7 +204,7 @@ class Commands:
         self._audit_of = audit_of
         self._queue = queue or RunQueue(MOST_RUNS)
         self._choose = choose
-        # By image as well: one is settled when its backend is opened.
+        # By image as well: a backend is opened for one image.
         self._backends: dict[tuple[Runtime, str], Backend] = {}
         self._planner = Planner(settings)
         self._lock = anyio.Lock()

@@ -1,4 +1,4 @@
-"""How a command or pipeline ended, told from how its stages did. Pure.
+"""How a command or pipeline ended, by how its stages did. Pure.
 
 Owns the rule of which stage failed. A stage succeeds with status 0. One that is not the last also
 succeeds when it could not write on because the stage after it had ended (`yes | head -1`): if

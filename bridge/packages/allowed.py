@@ -28,7 +28,7 @@ def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
 
 
 def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str) -> None:
-    """See that what is asked for may be.
+    """Check that the requested packages are allowed.
 
     Args:
         place: Of the settings file, for what to add to it.
@@ -47,11 +47,11 @@ def check_resolved(
     allow: Sequence[Allowed],
     place: str,
 ) -> None:
-    """See that all that was found may be used.
+    """Check that all resolved packages are allowed.
 
     Args:
         found: Name to version.
-        needed_by: Name to that of a package that needs it; of what nobody asked for itself.
+        needed_by: Name of an indirect dependency to that of a package that needs it.
 
     Raises:
         PackageRefusedError: Something may not; the first is named, and what needs it.

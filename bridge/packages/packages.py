@@ -1,4 +1,4 @@
-"""Packages for a run: what it asks for, settled before there is a sandbox, and where that has it.
+"""Packages for a run: requested, resolved before there is a sandbox, and where that finds them.
 
 Owns the composition: requirements of the call and of the program's own text, the sandbox's Python,
 and the directory that both come to. How packages are found and kept is `bridge.packages`' business.
@@ -38,7 +38,7 @@ _OPENING = "# /// script"
 
 @dataclass(frozen=True, kw_only=True)
 class PackageSet:
-    """What a run's sandbox has for its packages.
+    """The packages that a sandbox has.
 
     Attributes:
         binds: The directory; nothing where no packages are needed.
@@ -55,7 +55,7 @@ NOTHING = PackageSet()
 
 
 def asks_for_packages(request: RunRequest) -> bool:
-    """Tell whether a run may need packages; most do not, and need not look further."""
+    """Return whether a run may need packages; most do not."""
     return bool(request.packages) or _OPENING in request.code
 
 
@@ -82,7 +82,7 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
 
 
 class Packages:
-    """Settles what runs ask for. Makes no I/O before one does."""
+    """Resolves the packages that runs ask for. Does no I/O before one does."""
 
     def __init__(
         self, settings: Settings, facts: Callable[[], Awaitable[Mapping[str, Any]]]
@@ -99,14 +99,14 @@ class Packages:
         self._target: Target | None = None
         self._looking = anyio.Lock()
 
-    async def outfit(self, request: RunRequest, run: RunCaller) -> PackageSet:
-        """Return what a run's sandbox needs, once it is there.
+    async def resolve(self, request: RunRequest, run: RunCaller) -> PackageSet:
+        """Return the packages of a run, resolved and installed.
 
         Raises:
             InvalidRequestError: A requirement or the program's metadata is malformed.
             PackageRefusedError: Something may not be used here.
-            PackageUnavailableError: Something could not be had.
-            SandboxError: There is no sandbox to have it for.
+            PackageUnavailableError: A package could not be resolved or downloaded.
+            SandboxError: There is no sandbox whose Python could be asked for.
         """
         if not asks_for_packages(request):
             return NOTHING
@@ -115,9 +115,9 @@ class Packages:
             return NOTHING
         resolver = self._resolver_for(wanted)
         target = await self._known_target()
-        return await self._outfit(wanted, python, target, resolver, run)
+        return await self._resolved(wanted, python, target, resolver, run)
 
-    async def _outfit(
+    async def _resolved(
         self,
         wanted: tuple[Wanted, ...],
         python: str,
@@ -174,8 +174,8 @@ class Packages:
                 self._target = target_of(await self._facts())
             return self._target
 
-    def check(self, outfit: PackageSet, facts: Mapping[str, Any]) -> None:
-        """See that a sandbox is what its packages are for.
+    def check(self, packages: PackageSet, facts: Mapping[str, Any]) -> None:
+        """Check that a sandbox has the Python that its packages were resolved for.
 
         Args:
             facts: What its guest tells.
@@ -184,17 +184,17 @@ class Packages:
             PackageUnavailableError: It has no packages, though it was given some; or it has another
                 Python, which is the known one from now on.
         """
-        if outfit.target is None:
+        if packages.target is None:
             return
         from bridge.packages.target import target_of
 
         target = target_of(facts)
-        if target != outfit.target:
+        if target != packages.target:
             self._target = target
             message = "The sandbox has another Python than the one that packages were found for."
             raise PackageUnavailableError(message, remedy="Run it again: the new one is known now.")
         binds = facts.get("binds")
-        found = binds.get(INSIDE) if outfit.binds and isinstance(binds, dict) else None
+        found = binds.get(INSIDE) if packages.binds and isinstance(binds, dict) else None
         if isinstance(found, dict) and found.get("empty") is True:
             message = "The sandbox does not have the packages that it was given."
             remedy = (

@@ -3,7 +3,7 @@
 The metadata is that of PEP 723: a comment block `# /// script` of TOML with `dependencies` and
 `requires-python`.
 
-`packaging` costs some 15 ms to import. Whoever imports this module does so when packages are asked
+`packaging` costs some 15 ms to import. This module is imported only when packages are asked
 for, and not before.
 """
 
@@ -33,7 +33,7 @@ _MAX_KEYS, _MAX_KEY_CHARS = 20, 40
 """Others that are looked at: to compare each of thousands takes seconds."""
 
 _LIKENESS = 0.8
-"""At which another key is taken for one of these, misspelt, and not for somebody else's."""
+"""Similarity from which on an unknown key counts as a misspelt one of these."""
 
 _OPENING = "# /// script"
 _CLOSING = "# ///"

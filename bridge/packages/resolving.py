@@ -105,7 +105,7 @@ class Resolver:
         )
 
     def _permitted(self, lock: Lock) -> bool:
-        """Tell whether all of a recorded set may still be used: `allow` may have changed since."""
+        """Return whether all of a recorded set is still allowed: `allow` may have changed since."""
         try:
             self._judge(lock)
         except BridgeError:

@@ -32,7 +32,7 @@ MAX_SETS = 2000
 """Choices that are remembered, of some kilobytes each."""
 
 KEPT_SECONDS = 2 * 24 * 3600.0
-"""For which what was used stays whatever happens: nothing is taken from under a program."""
+"""A set used this recently is never removed: a program may be using it."""
 
 LEFT_SECONDS = 2 * 3600.0
 """After which what was begun was left by a dead bridge: no run waits as long."""
@@ -90,11 +90,11 @@ class PackageSet:
         self.name = digest_of(texts)
 
     def tree(self, lock: Lock) -> Path:
-        """Return where the packages that it came to are, or are to be."""
+        """Return the directory of the installed packages, which may not exist yet."""
         return self._directory / digest_of([self.name, *map(repr, lock.packages)])
 
     def touch(self, lock: Lock) -> bool:
-        """Note that the installed packages are used; False if they are not there."""
+        """Record that the installed packages are used; return False if they are not there."""
         tree = self.tree(lock)
         try:
             if time.time() - tree.stat().st_mtime > TOUCHED_SECONDS:
@@ -104,14 +104,14 @@ class PackageSet:
         return True
 
     def begin(self) -> Path:
-        """Return a new directory to work in, which whoever asks for it removes.
+        """Return a new directory to work in, which the caller removes.
 
         Raises:
             PackageUnavailableError: It cannot be made.
         """
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            # Where a bridge is root, its programs are nobody, who must get as far as the packages.
+            # Where a bridge is root, its programs are "nobody", who must be able to read packages.
             for path in (self._directory.parent, self._directory):
                 if path.stat().st_uid == os.geteuid():
                     path.chmod(0o755)
@@ -187,7 +187,7 @@ def make_room(directory: Path, most: int) -> None:
 def tidy(tree: Path, max_bytes: int) -> None:
     """Make what was installed plain files of fixed modes that everybody may read. Blocks.
 
-    What an interpreter would run by itself is removed.
+    What an interpreter would run at its start is removed.
 
     Raises:
         PackageRefusedError: There is a link or a device, or too much.
@@ -222,7 +222,7 @@ def too_large() -> PackageRefusedError:
 
 
 def within(place: Path, most: int) -> bool:
-    """Tell whether what uv has written is within `most` bytes, and a bound on files. Blocks.
+    """Return whether what uv has written is within `most` bytes, and a bound on files. Blocks.
 
     Called while it grows. A file of several names counts once.
     """

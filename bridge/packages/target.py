@@ -1,4 +1,4 @@
-"""The Python that packages are for: the sandbox's, as its guest told. Pure."""
+"""The Python that packages are for: the sandbox's, as its guest reports it. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Target:
         free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
         own = f"cp{''.join(self.version.split('.')[:2])}{free}" if _CPYTHON else ""
         if self.abi != own or not self.libc:
-            # uv is told a version and a system, and takes everything else from the bridge's Python.
+            # uv takes a version and a system, and everything else from the bridge's Python.
             message = f"The sandbox has {self}; no packages can be found for that kind of Python."
             remedy = "Set MCP_BRIDGE_IMAGE to an image with CPython, such as python:3.13-slim."
             raise PackageUnavailableError(message, remedy=remedy)

@@ -41,7 +41,7 @@ MAX_WORDS = 900
 """Characters of what it said, in an error."""
 
 READ_BYTES = 64 * 1024 * 1024
-"""It may write as much beside twice `max_bytes`: what it read to choose versions."""
+"""Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
 
 WATCH_SECONDS = 0.25
 """Between two looks at how much it has written."""
@@ -90,7 +90,7 @@ class Uv:
 
     Args:
         environ: The bridge's environment.
-        place: A directory of its own, for its cache too; whoever made it removes it.
+        place: A directory of its own, for its cache too; the caller removes it.
         target: The Python that packages are for; None for the bridge's own.
         say: Told what is downloaded.
         executable: Stands in for the uv of this machine.
@@ -114,7 +114,7 @@ class Uv:
         self._say = say
         self._executable = executable or find_uv(environ)
         if not self._executable:
-            message = "Packages need uv, which is not installed beside the bridge."
+            message = "Packages need uv, which is not installed with the bridge."
             remedy = 'Install it with `pip install "mcp-code-bridge[packages]"`.'
             raise PackageUnavailableError(message, remedy=remedy)
         self._options = _options(dependencies, place, target)
@@ -192,7 +192,7 @@ class Uv:
 
         argv = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
         try:
-            # Half a start leaves a process that nobody waits for.
+            # A start that is cut short leaves a process that must be reaped.
             with anyio.CancelScope(shield=True):
                 process = await anyio.open_process(
                     [*argv, self._executable, "pip", *words],

@@ -1,8 +1,8 @@
 """Whether a request becomes a run, and with which servers.
 
 Owns the bounds on a request, which servers a program gets, and what ends it before it begins: a
-server that does not exist, the guard in its mode "enforce", a certain mistake, a skill that nobody
-has approved.
+server that does not exist, the guard in its mode "enforce", a certain mistake, a skill that is not
+approved.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ MAX_CODE_BYTES = 1024 * 1024
 """Longest program. Models write thousands of bytes; data belongs in tool calls."""
 
 UNCUT_BYTES = 1 << 50
-"""Output that is shown of a program whose client shows all of it: more than there will be time for,
-and little enough to be a number anywhere."""
+"""Output limit where the client shows all output itself: more than a run has time to write."""
 
 
 class Admission:
@@ -116,7 +115,7 @@ class Admission:
         if self._settings.guard == "enforce" and not program.scan.allowed:
             return refused(run_id, program.scan, limits.timeout)
         if caller.is_shown:
-            # All of it goes past, and none of it is kept.
+            # All output goes to the client, and none is kept.
             limits = replace(limits, output_bytes=UNCUT_BYTES)
         run = PreparedRun(
             run_id=run_id,
@@ -231,7 +230,7 @@ class Admission:
                 raise InvalidRequestError(message, remedy=remedy)
             return tuple(named), False
         if request.servers is not None:
-            # What the code names beside the list would otherwise be a NameError half-way through.
+            # A server that the code names but the list lacks would be a NameError half-way through.
             return tuple({**named, **dict.fromkeys(references.servers)}), False
         if references.dynamic:
             # The program chooses at run time, so everything is offered; what fails is left out.

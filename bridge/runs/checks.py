@@ -1,8 +1,8 @@
-"""The preflight's part in a run: against which tools a program is checked, and what comes of it.
+"""The check of a program against its servers' tools, before it runs.
 
 Owns the order: a program is checked against the tools that are known before anything is started
 for it, and again only if its servers turn out to have others. What is certain stops the run; notes
-are kept for a run that fails, which is when somebody looks for reasons. A syntax error that the
+are kept for a run that fails, where they may explain it. A syntax error that the
 sandbox confirms is reported as one found here is.
 """
 
@@ -52,10 +52,10 @@ _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """What the preflight makes of a program at one moment.
+    """The verdict on a program.
 
     Attributes:
-        revision: Of what was known of the servers.
+        revision: Of the inventory of servers that it was checked against.
     """
 
     verdict: Verdict
@@ -63,12 +63,12 @@ class Check:
 
     @property
     def may_be_mended(self) -> bool:
-        """Whether all that is certain hangs on tools, of which newer ones may be found."""
+        """Whether every certain mistake depends on a tool's definition, which may be outdated."""
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
 class ProgramChecks:
-    """Checks programs against what is known of the servers at the moment."""
+    """Checks programs against the servers' tools as they are known now."""
 
     def __init__(self, servers: Servers, settings: Settings) -> None:
         self._servers = servers

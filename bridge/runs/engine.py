@@ -56,7 +56,7 @@ class Engine:
         self.sandboxes = Sandboxes(settings, choose_backend)
         self.packages = Packages(settings, self.sandboxes.facts)
         lasting = self.sandboxes.reserve_lasting
-        self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.outfit)
+        self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.resolve)
         runs = settings.runs or default_runs(
             usable_cpus(), usable_memory(), limits_for(settings).memory_bytes
         )
@@ -137,11 +137,11 @@ class Engine:
         return await self._runner.run(request, client)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
-        """Perform the held calls of a plan, after a person has approved of exactly those.
+        """Make the held calls of a plan, after a person has approved exactly those.
 
         Raises:
             UnknownPlanError: There is no such plan for this caller.
-            RefusedError: Nobody approved of it.
+            RefusedError: It was not approved.
         """
         await self._servers.refresh()
         caller = caller_of(request, client)

@@ -1,4 +1,4 @@
-"""A program at work in its sandbox: what answers its calls, and what becomes of it.
+"""A program in its sandbox: what answers its calls, and its result.
 
 Owns which parts serve one run: its gate, its guest's requests, what collects its output.
 """
@@ -127,7 +127,7 @@ class Execution:
             guest,
             caller.followed(requests.handle),
             run.limits,
-            intake=Collector(
+            collector=Collector(
                 run.limits,
                 run=caller,
                 artifacts=parts.artifacts.of_run(

@@ -1,4 +1,4 @@
-"""What a file may be called, on its way into a sandbox or out of it. Pure.
+"""Names of files on their way into a sandbox or out of it. Pure.
 
 Owns the rules for both ways: whoever makes a file of the host's by a name that came from elsewhere
 may rely on them. They are stricter than any file system, so that a name means the same to all of
@@ -47,7 +47,7 @@ def name_problem(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return a name as it can be shown whatever it holds."""
+    """Return a name that can be shown safely, whatever characters it has."""
     cut = name if len(name) <= MAX_SHOWN else f"{name[: MAX_SHOWN - 1]}…"
     shown = "".join(
         character.encode("unicode_escape").decode("ascii") if _is_refused(character) else character

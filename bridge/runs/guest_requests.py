@@ -51,20 +51,20 @@ LONGEST: Mapping[str, int] = {
 """How long what is called so may be, whichever method it is for."""
 
 MAX_SEARCH_RESULTS = 50
-"""More hits than this help nobody find anything."""
+"""Most hits of one search."""
 
 
 MAX_COMPLETIONS = 100
 """Proposals for an argument; the protocol has no more."""
 
 LONG_REMEDY = 120
-"""Characters of a remedy that is told once in a run: a rule to be written, say."""
+"""A remedy longer than this is sent once in a run."""
 
 SAID_BEFORE = "What can be done was said with the first such call of this run."
 
 
 class GuestRequests:
-    """Answers one run's calls.
+    """Answers one program's requests to the host.
 
     Args:
         more: Returns the methods beside those here, by name. Asked when the first of them is
@@ -106,7 +106,7 @@ class GuestRequests:
         Raises:
             CallFailedError: The answer is an error.
         """
-        self._insist_on_short(params)
+        self._reject_long_names(params)
         answer = self._methods.get(method)
         if answer is None:
             if self._made is None:
@@ -117,8 +117,8 @@ class GuestRequests:
             raise CallFailedError(f"The bridge has no method {method!r:.80}.", kind="usage")
         return await answer(params)
 
-    def _insist_on_short(self, params: Mapping[str, Json]) -> None:
-        """Refuse names that are too long to be any; such a call counts as one that was made."""
+    def _reject_long_names(self, params: Mapping[str, Json]) -> None:
+        """Reject names that are too long; such a call counts as made."""
         arguments = params.get("arguments")
         given = [(key, params.get(key), most) for key, most in LONGEST.items()]
         if isinstance(arguments, dict):
@@ -130,7 +130,7 @@ class GuestRequests:
                 raise CallFailedError(message, kind="usage")
 
     def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
-        """Return what the program is told of an error; a long remedy once."""
+        """Return the error that the program gets; a long remedy only the first time."""
         if error.remedy in self._told:
             error.remedy = SAID_BEFORE
         elif len(error.remedy) > LONG_REMEDY:

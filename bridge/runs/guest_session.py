@@ -76,7 +76,7 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
 
 
 async def wait_dead(session: GuestSession) -> None:
-    """Return when an idle guest has gone, or has said something nobody asked for."""
+    """Return when an idle guest has ended, or has sent a frame that was not asked for."""
     try:
         await session.channel.receive()
     except (WireError, ChannelClosedError):

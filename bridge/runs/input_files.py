@@ -82,7 +82,7 @@ def frame_files(files: Sequence[InputFile]) -> list[dict[str, str]]:
 
 
 def check_names(files: Sequence[InputFile]) -> None:
-    """See that files can be put beside each other.
+    """Check that no file's name collides with another's.
 
     Raises:
         InvalidRequestError: They cannot; the text names the file, and says why.

@@ -109,7 +109,7 @@ class KeptOutputs:
             listed = ()
         kept = [one for one in listed if one.kind in STREAMS]
         if not self._owner:
-            # Callers who cannot be told apart are not told each other's runs, which open outputs.
+            # A run's id opens its output: it is not shown to callers that cannot be told apart.
             kept = [one for one in kept if one.run_id == run_id]
         for one in kept:
             # That a run left an output, and how large it is, is data, too.
@@ -117,7 +117,7 @@ class KeptOutputs:
         return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
 
     def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:
-        """Say what there is instead."""
+        """Return a hint on the outputs that are kept."""
         of_run = [one for one in kept if one.run_id == run_id]
         message = (
             f"No {stream} of run {run_id!r:.80} is kept: that of other callers, what a result "
@@ -143,7 +143,7 @@ def part(data: bytes, first: int, last: int | None) -> bytes:
 def found_lines(
     data: bytes, text: str, first: int = 1, last: int | None = None, limit: int = 100
 ) -> list[Json]:
-    """Return the lines with a text in them: number, and the line or what of it is near. Pure.
+    """Return the lines that contain a text: number, and the line or an excerpt of it. Pure.
 
     Args:
         first, last: Where to look.

@@ -1,4 +1,4 @@
-"""An engine on the user's own servers, with everything that it keeps in the state directory.
+"""Opens an engine on the user's own servers.
 
 Owns which parts an engine is put together from, and to whom a login is offered, and how often.
 """
@@ -50,7 +50,7 @@ class LoginOffers:
         self._one_at_a_time = anyio.Lock()
 
     async def offer(self, spec: ServerSpec) -> bool:
-        """Have the user of the current run log in; return whether they did.
+        """Ask the user of the current run to log in; return whether they did.
 
         Each run offers a login to a server once.
         """

@@ -63,7 +63,7 @@ class Places:
         if run.request.session:
             return await self._in_session(run, work)
         async with self._queue.place(run.request.owner, run.caller.queued) as place:
-            packages = await self._packages.outfit(run.request, run.caller)
+            packages = await self._packages.resolve(run.request, run.caller)
             run = replace(run, packages=packages)
             try:
                 return await self._in_own_sandbox(run, work, place.keep)
@@ -93,7 +93,7 @@ class Places:
                 watch=run.watch.in_session(session.flow),
                 # What earlier programs defined may call any tool.
                 reach=None,
-                packages=session.outfit,
+                packages=session.packages,
             )
 
             async def ready() -> GuestSession:

@@ -66,8 +66,7 @@ def run_frame(
         state: What that begins with, as base64.
     """
     loaded, reach = tuple(tools), run.reach
-    # In the configuration's order, whatever order the servers answered in. One may have been
-    # taken out of the configuration while it was asked.
+    # In the configuration's order. A server may have been removed from it meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
         for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)

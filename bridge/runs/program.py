@@ -1,4 +1,4 @@
-"""A program under way in one sandbox.
+"""A running program in one sandbox.
 
 Owns the loop from the `Run` frame to the end: frames in, calls out, the host's own deadline, and
 the facts from which the verdict is reached.
@@ -57,8 +57,8 @@ WIND_UP_SECONDS = 5.0
 the next run; one that does not is given up."""
 
 START_SECONDS = 10.0
-"""For a sandbox to take in its program: milliseconds, unless nobody reads. Megabytes of a pipe's
-size at a time, on a machine that is busy, have been seen to take seconds."""
+"""For a sandbox to read its program: milliseconds, unless it does not read. Megabytes through a
+pipe on a busy machine have been seen to take seconds."""
 
 COLLECT_SECONDS = 30.0
 """For the files that a program left, from the first of them on, whatever its time limit was. The
@@ -73,7 +73,7 @@ REPORT_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """How a program ended, and what it left."""
+    """How a program ended, and what was collected of it."""
 
     ending: Ending
     left: Left
@@ -88,7 +88,7 @@ class Program:
         handler: Handler,
         limits: Limits,
         *,
-        intake: Collector | None = None,
+        collector: Collector | None = None,
         waited: bool = False,
         keeps: bool = False,
         clock: Clock | None = None,
@@ -97,7 +97,7 @@ class Program:
         """Make one.
 
         Args:
-            intake: What takes all that it sends besides calls.
+            collector: What takes all that it sends besides calls.
             waited: Whether the sandbox may have waited, and died, before it was taken.
             keeps: Whether the sandbox is a session's, for which there are further programs.
             clock: What its time is measured by.
@@ -113,7 +113,7 @@ class Program:
         self._handler = handler
         self._stopped = False
         self._limits = limits
-        self._intake = intake or Collector(limits)
+        self._collector = collector or Collector(limits)
         self._done: Done | None = None
         self._exited: Exited | None = None
         self._protocol_error = ""
@@ -139,7 +139,7 @@ class Program:
         raise NotStartedError(message, remedy=_STILL_REMEDY)
 
     async def finish(self) -> Facts:
-        """Serve the program to its end, be it that the engine broke the stream.
+        """Serve the program to its end, and return how it ended.
 
         Raises:
             NotStartedError: The sandbox was dead when it was taken.
@@ -147,8 +147,8 @@ class Program:
         try:
             return await self._finish()
         except BaseException:
-            # Half an output that is being kept is nobody's.
-            self._intake.discard()
+            # An output that is only half kept is removed.
+            self._collector.discard()
             raise
 
     async def _finish(self) -> Facts:
@@ -173,19 +173,19 @@ class Program:
                     # Half a reply would garble the channel for the programs that follow.
                     with anyio.move_on_after(WIND_UP_SECONDS):
                         await dispatcher.wind_up()
-                # Whatever the program left under way has nobody to answer to.
+                # Calls that the program left running have no receiver any more.
                 tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()
-        if deadline_passed and self._intake.collecting:
+        if deadline_passed and self._collector.collecting:
             # Of the program itself it is known how it ended, if it said so.
-            self._intake.give_up_files()
+            self._collector.give_up_files()
             deadline_passed = self._done is None
         if self._was_dead():
             raise NotStartedError("The sandbox was gone before its program began.")
         return await self._facts(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
-        """Have the guest interrupt a session's program, as it does at the deadline."""
+        """Interrupt a session's program, as its guest does at the deadline."""
         self._stopped = True
         try:
             await self._session.channel.send(Stop())
@@ -193,7 +193,7 @@ class Program:
             logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
 
     async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
-        """Do what a program asks for, as long as it has time.
+        """Answer a program's request, as long as it has time.
 
         One that is interrupted has a moment for coming to its end, and not for going on with this.
         """
@@ -203,7 +203,7 @@ class Program:
         return await self._handler(method, params)
 
     def _tell_guest(self, tasks: TaskGroup) -> None:
-        """Have the guest's own timer stopped, or started again; ours counts in any case."""
+        """Stop the guest's own timer, or start it again; the host's own decides in the end."""
         if not self._telling:
             self._telling = True
             tasks.start_soon(self._send_clock)
@@ -219,7 +219,7 @@ class Program:
             self._telling = False
 
     def _was_dead(self) -> bool:
-        """Tell whether the sandbox ended before or as it was taken, for all that can be seen.
+        """Return whether the sandbox seems to have ended before the program began.
 
         Should the program have begun in that moment, it has called nothing: it can begin again.
         """
@@ -228,10 +228,10 @@ class Program:
         return self._waited and silent and age < STALE_SECONDS
 
     def _ended_late(self) -> bool:
-        """Tell whether the sandbox ended at the deadline without a last word.
+        """Return whether the sandbox ended at the deadline without a final frame.
 
-        A guest stops its program then, and says so; but engines can lose what is said at an end
-        while there is input that nobody reads.
+        A guest stops its program then, and reports it; but engines can lose the last output of a
+        sandbox that has unread input.
         """
         silent = self._exited is None and not self._protocol_error and not self._lost
         return silent and self._clock.now() - self._started >= self._limits.timeout
@@ -261,16 +261,16 @@ class Program:
     async def _act(self, dispatcher: Dispatcher, frame: GuestFrame) -> None:
         match frame:
             case Call():
-                if self._intake.collecting:
+                if self._collector.collecting:
                     raise WireError("a call after the program's end")
                 await dispatcher.accept(frame, self._session.channel.last_cost)
             case Cancel():
                 dispatcher.cancel(frame.id)
             case Output() | Shown() | Progress() | State():
-                await self._intake.take(frame)
+                await self._collector.take(frame)
             case File():
                 self._begin_collecting()
-                await self._intake.take(frame)
+                await self._collector.take(frame)
             case Done():
                 if self._done is not None:
                     raise WireError("a second done frame")
@@ -281,8 +281,8 @@ class Program:
                 raise WireError("a second hello frame")
 
     def _begin_collecting(self) -> None:
-        """Give files a time of their own: the program's is over, be it used up or not."""
-        if not self._intake.collecting and self._limit is not None:
+        """Start the files' own time limit: the program's is over."""
+        if not self._collector.collecting and self._limit is not None:
             # No question that is still open makes it stand still.
             self._clock.let_go(self._limit, COLLECT_SECONDS)
 
@@ -308,4 +308,4 @@ class Program:
             lost=self._lost,
             diagnostics="" if clean else self._session.sandbox.diagnostics(),
         )
-        return Facts(ending=ending, left=await self._intake.finish())
+        return Facts(ending=ending, left=await self._collector.finish())

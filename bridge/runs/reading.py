@@ -1,4 +1,4 @@
-"""The static guard's part in a run: when a program is read, and what comes of it.
+"""Reading a program before it runs, and the modes of the static guard.
 
 Owns the modes. "off" reads nothing. "advise" lets every program run and puts what was found into
 its result. "enforce" refuses what is denied, and what cannot be read, before anything is started
@@ -31,7 +31,7 @@ MAX_TOLD = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What a program's text tells.
+    """What a program's text shows.
 
     Attributes:
         scan: What the guard makes of it; nothing if it is off.
@@ -116,7 +116,7 @@ def refused(run_id: str, scan: Scan, timeout: float) -> RunResult:
 def advised(result: RunResult, scan: Scan) -> RunResult:
     """Return a run's result with what the guard found beforehand."""
     told = {found.rule for found in result.findings}
-    # A syntax error is one, whoever found it.
+    # A syntax error is reported once.
     own = [found for found in scan.findings if found.rule != SYNTAX or SYNTAX not in told]
     found = sorted((*own, *result.findings), key=lambda finding: (finding.line, finding.column))
     return dataclasses.replace(

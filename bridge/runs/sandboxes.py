@@ -1,4 +1,4 @@
-"""Where runs get their sandbox from.
+"""Sandboxes for runs: which backend, the warm pool, and what a sandbox is started with.
 
 Owns the backend in use, the sandboxes waiting in it, and the recipe by which two count as alike.
 What is done with a sandbox is the engine's business; how one waits, `bridge.sandbox.pool`'s.
@@ -35,7 +35,7 @@ _DEFAULTS = Limits()
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything of the settings and of a run that is settled when a sandbox starts.
+    """What is fixed when a sandbox starts: two runs with equal recipes can share a pool.
 
     Attributes:
         packages: Where programs find packages of the host's, as text; empty for nowhere.
@@ -237,9 +237,9 @@ class Sandboxes:
             yield session
 
     async def _see_unmoved(self) -> None:
-        """See that directories are still where they were when the settings were read.
+        """Check that directories are still where they were when the settings were read.
 
-        Engines follow links; whoever put one there later would have it mounted.
+        Engines follow links: one that was put there later would be mounted.
         """
         for bind in self._directories:
             real = await anyio.to_thread.run_sync(os.path.realpath, bind.source)
@@ -247,7 +247,7 @@ class Sandboxes:
                 name = bind.inside.rpartition("/")[2]
                 message = f"The directory {name!r} has become a link to another place."
                 remedy = "Put it back, or name the other in config.toml and start the bridge again."
-                # Where it leads is for nobody who runs programs.
+                # Where it leads is not for programs to know.
                 raise LaunchError(message, remedy=remedy)
 
 

@@ -78,8 +78,8 @@ async def save_state(guest: GuestSession, number: int) -> StateParts | None:
     Args:
         number: Of the session's last run.
     """
-    intake = Collector(SAVE_LIMITS, saves=True)
-    program = Program(guest, _refuse, SAVE_LIMITS, intake=intake, keeps=True)
+    collector = Collector(SAVE_LIMITS, saves=True)
+    program = Program(guest, _refuse, SAVE_LIMITS, collector=collector, keeps=True)
     frame = Run(
         code="",
         session=number,
@@ -98,7 +98,7 @@ async def save_state(guest: GuestSession, number: int) -> StateParts | None:
         return None
     if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
         return None
-    state = intake.state
+    state = collector.state
     if ending.exited.timed_out:
         state.refuse(f"that took longer than {SAVE_SECONDS:g} s")
     elif ending.done is None or ending.done.outcome != "ok":

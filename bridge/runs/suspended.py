@@ -4,8 +4,8 @@ Owns the runs of clients that cannot be asked anything while a request of theirs
 client gets the questions as the answer to its request, and makes the request again with what it
 answers. The run goes on in between, in a task of the engine's, and is found again by a secret.
 
-What a client leaves behind is bounded: how many runs may wait so, and how long. A run that nobody
-comes back for is cancelled, as if its client had cancelled it.
+What a client leaves behind is bounded: how many runs may wait so, and how long. A run whose client
+does not come back is cancelled.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SuspendedRun:
     """One run. Made by `SuspendedRuns.start`.
 
     Attributes:
-        client: Whatever its starter wants to find again with it.
+        client: What its starter wants to find again with it.
         begun: When it began, by the clock on the wall.
         over: Set once nothing of it is left.
     """
@@ -93,11 +93,11 @@ class SuspendedRun:
 
     @property
     def kept_seconds(self) -> float:
-        """For how long it is kept as a task if nobody looks at it."""
+        """For how long it is kept as a task that its client does not look at."""
         return WAIT_SECONDS if self.questions else KEEP_SECONDS
 
     def note_change(self) -> None:
-        """Wake whoever follows it."""
+        """Wake the tasks that wait for a change."""
         self.changed.set()
 
     async def put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
@@ -113,11 +113,11 @@ class SuspendedRun:
         return question.answer
 
     def unseen(self) -> bool:
-        """Tell whether it has questions that its client does not know."""
+        """Return whether it has questions that its client has not got yet."""
         return any(not question.shown for question in self.questions.values())
 
     def take(self, answers: Mapping[str, Mapping[str, Json]], *, partly: bool = False) -> None:
-        """Take what the client says to the questions that it was shown.
+        """Take the client's answers to the questions that it got.
 
         Args:
             partly: Others than those that it answers may be answered later.
@@ -212,7 +212,7 @@ class SuspendedRuns:
                     return self._keep(run)
                 await self._wait(run)
         except BaseException:
-            # Whoever wanted it is gone: it leaves nothing.
+            # Its client is gone: it leaves nothing.
             run.scope.cancel()
             with anyio.CancelScope(shield=True):
                 await run.over.wait()
@@ -223,10 +223,10 @@ class SuspendedRuns:
         return self._suspend(run)
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
-        """Return the run that is a task of that id; whoever asks for it keeps it.
+        """Return the run that is a task of that id; asking keeps it.
 
         Raises:
-            InvalidRequestError: There is none, or it is somebody else's.
+            InvalidRequestError: There is none, or it belongs to another caller.
         """
         run = self._waiting.get(secret)
         if run is None or run.owner != owner:
@@ -236,10 +236,10 @@ class SuspendedRuns:
         return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
-        """Return the run that waits for whoever knows the secret, which is used up.
+        """Return the run that waits for the client with this secret, which is used up.
 
         Raises:
-            InvalidRequestError: There is none, or it is somebody else's.
+            InvalidRequestError: There is none, or it belongs to another caller.
         """
         run = self._waiting.get(secret)
         if run is None or run.owner != owner:
@@ -268,7 +268,7 @@ class SuspendedRuns:
             raise CannotAskError(message)
 
     def _make_room(self, waiting: int) -> bool:
-        """Tell whether one more may wait beside so many; of what is over the oldest give way."""
+        """Return whether one more may wait; the oldest finished ones are removed for it."""
         excess = max(0, waiting + 1 - MAX_WAITING)
         over = [secret for secret, run in self._waiting.items() if run.result is not None]
         if len(over) < excess:
@@ -281,7 +281,7 @@ class SuspendedRuns:
         """Return once there is a result, or something to ask."""
         while run.result is None:
             if run.over.is_set():
-                message = "The run was given up: the bridge is ending, or nobody came for it."
+                message = "The run was cancelled: the bridge ends, or its client did not come back."
                 raise InvalidRequestError(message)
             if run.unseen():
                 await anyio.sleep(GATHER_SECONDS)

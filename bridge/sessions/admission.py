@@ -21,7 +21,7 @@ MAX_WAITING = 32
 """Sessions that wait for a place at a time."""
 
 MAX_WAITING_OF_OWNER = 8
-"""Of one owner, so that nobody keeps others from waiting."""
+"""Of one owner, so that one owner cannot fill the queue."""
 
 _SETTING = "MCP_BRIDGE_SESSIONS sets how many there may be."
 
@@ -74,20 +74,20 @@ class Admission:
                     await changed.wait()
         finally:
             self._waiting.remove(session)
-            # Whoever was behind it may have its turn.
+            # The next in the queue may have its turn.
             self._wake()
         message = f"All {self._places} sessions that may be open at once are in use."
         remedy = f"Wait for their runs to end, or run this without `session`. {_SETTING}"
         raise SessionLimitError(message, remedy=remedy)
 
     def dismissed(self, session: Session) -> None:
-        """Note that it is open no longer."""
+        """Count a session as closed."""
         self._admitted.discard(session)
         self._yielding.discard(session)
         self._wake()
 
     def gives_way(self, session: Session) -> bool:
-        """Tell whether a session, whose run has ended, is to be put away for one that waits."""
+        """Return whether a session whose run has ended must give its place to one that waits."""
         if len(self._yielding) >= len(self._waiting):
             return False
         waiting = [each.owner for each in self._waiting]

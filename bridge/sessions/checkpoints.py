@@ -1,11 +1,11 @@
-"""What sessions held when they were last saved, in the store.
+"""Saved states of sessions, in the store.
 
 Owns a row for each session and the state as a content, replaced together, and refused if the state
 is not what was written. What a state consists of only a guest knows. A disk that fails costs the
 state that was to be saved or read, and no run.
 
 Several bridges may use one store: who saves last wins, and after a power cut it is the old or the
-new. A state is the program's data as it is: readable by this user alone, and not encrypted.
+new. A state is the program's own data: readable by this user alone, and not encrypted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_OF_OWNER = 500
 """Sessions of one owner."""
 
 MAX_FACTS_BYTES = 1024 * 1024
-"""Of what is to be known of a session beside its state."""
+"""Bytes of a session's record beside its state."""
 
 _DAY = 24 * 3600.0
 
@@ -62,7 +62,7 @@ class Saved:
         run: After which run.
         data: For a guest to read; empty where only the rest was asked for.
         lost: What is not in it.
-        facts: What the engine wants to know again; see `Record.facts`.
+        facts: The session's record; see `Record.facts`.
         moment: When it was saved, in seconds since the epoch.
     """
 
@@ -156,7 +156,7 @@ class Checkpoints:
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         facts = json.dumps(told)
         if len(facts) > MAX_FACTS_BYTES:
-            message = "what is to be known of the session is larger than what is kept"
+            message = "the session's record is larger than the limit"
             raise OSError(errno.EFBIG, message)
         moment = self._now()
         row = {

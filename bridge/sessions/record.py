@@ -1,4 +1,4 @@
-"""What is known of one session beside its state: how it got on, what it holds, what it has lost.
+"""The record of one session: its runs, the variables it holds, and what was lost.
 
 Owns what is remembered from run to run and through a sandbox's end, and what a run's result is told
 of it: the sentences, and the bounds on what a guest says of itself, which can only lie about its
@@ -29,7 +29,7 @@ MAX_SERVERS = 200
 """Kept loaded; a session that has used more keeps the first."""
 
 MAX_HELD = 40
-"""Names told of; the others are counted."""
+"""Names listed; the others are counted."""
 
 MAX_LOST = 40
 """Likewise of what a checkpoint lacks; the last says how many more there are."""
@@ -91,12 +91,12 @@ class Record:
     Attributes:
         owner: Whose it is.
         name: What it goes by.
-        session_id: Which nobody can guess.
+        session_id: Random, so that it cannot be guessed.
         runs: How many there were.
         saved: After which of them its state was saved last; 0 for never.
         holdings: What it held after its last run.
         flow: What its programs have read, for the policy.
-        named: Whether whoever asked for it last can have it by its name.
+        named: Whether its last caller may use its name.
         packages: What its first run asked for.
         begun: Whether there was a run in the sandbox that it has now.
         intact: Whether the state is still in that sandbox.
@@ -139,7 +139,7 @@ class Record:
             self.packages = tuple(text for text in packages if isinstance(text, str))
 
     def settle_packages(self, wanted: tuple[str, ...]) -> None:
-        """Note what packages the first run asks for; it is what all have.
+        """Set the packages that all of its runs have: those of the first.
 
         Raises:
             PackageRefusedError: A later one asks for others.
@@ -173,7 +173,7 @@ class Record:
         return self.saved == self.runs and not self._gone
 
     def to_save(self, data: bytes, lost: tuple[Loss, ...]) -> Saved:
-        """Return what is to be kept of it, with its state."""
+        """Return what is saved of it, with its state."""
         facts = {
             **self.holdings.document(),
             "flow": self.flow.document(),
@@ -190,7 +190,7 @@ class Record:
         )
 
     def opened(self) -> None:
-        """Note that it gets a fresh sandbox."""
+        """Record that it gets a fresh sandbox."""
         self.begun, self.intact = False, True
 
     def ended(
@@ -203,12 +203,12 @@ class Record:
         cancelled: bool,
         ends: bool,
     ) -> RunResult:
-        """Take note of how a run ended; return its result with what is to be said of that.
+        """Record how a run ended; return its result with the session's report.
 
         Args:
             saved: What the run's sandbox began with.
             sound: Whether another program could be sent there.
-            cancelled: Nobody wants the run any more.
+            cancelled: Its client has cancelled the run.
             ends: The session ends with it.
         """
         kept = ending.exited is not None and ending.exited.kept and sound
@@ -254,7 +254,7 @@ class Record:
         return "new" if saved is None else "restored", note, lost
 
     def _beginning(self, saved: int) -> str:
-        """Say what it begins with in a fresh sandbox, if that is not what its last run left.
+        """Return a note on what it begins with, if that is not what its last run left; else "".
 
         Args:
             saved: After which run the state was saved that is restored; 0 for none.
@@ -272,7 +272,7 @@ class Record:
         return f"{start}; what {which} lost{why}."
 
     def began_from(self, saved: Saved | None, why: str) -> None:
-        """Note what was found of it, or why that was of no use."""
+        """Record what it is restored from, or why it is not."""
         self.saved = 0 if saved is None else saved.run
         self._gone = why or self._gone
         if saved is not None and saved.facts.get("flow") != self.flow.document():
@@ -280,23 +280,23 @@ class Record:
             self.flow.absorb(FlowState.of(saved.facts.get("flow")))
 
     def given_up(self) -> None:
-        """Note that a run had to be killed, and nobody knows how far it got."""
+        """Record that a run was killed, so that it is unknown how far it got."""
         self.runs += 1
         self.lose("its last run was given up, and had to be killed")
 
     def lose(self, why: str) -> None:
-        """Note that the state is gone, but for what was saved."""
+        """Record that the state is gone, except for what was saved."""
         logger.info("session %s lost its state: %s", self.name, why)
         self.intact = False
         self._gone = why
 
     def unsaved(self, why: str) -> None:
-        """Note that the state is only in its sandbox."""
+        """Record that the state is only in its sandbox."""
         logger.info("session %s could not be saved: %s", self.name, why)
         self._gone = f"it could not be saved: {why}"
 
     def kept(self) -> None:
-        """Note that the state is saved as it is."""
+        """Record that the state is saved."""
         self.saved, self._gone = self.runs, ""
 
     def report(
@@ -317,7 +317,7 @@ class Record:
 
 
 def _lost_note(why: str, saved: int) -> str:
-    """Say that a run took the state with it, and what the next one will begin with."""
+    """Return a note: the run has lost the state, and what the next one will begin with."""
     start = f"what was saved after run {saved}" if saved else "nothing"
     return f"The session's state is lost: {why}. The next run begins with {start}."
 

@@ -40,7 +40,7 @@ MAX_WAITING = 32
 """Turns in one session's queue."""
 
 STOP_SECONDS = 5.0
-"""For a program to end that nobody wants any more, once it has been interrupted. Its state is kept
+"""For a cancelled program to end, once it has been interrupted. Its state is kept
 then; otherwise the session's sandbox goes, and with it what was not saved."""
 
 
@@ -93,7 +93,7 @@ class SessionRun:
         number: Of the run, from 1.
         state: What the session begins with, in a fresh sandbox; empty for nothing.
         servers: Those that earlier runs loaded; they stay.
-        outfit: What the sandbox has for the session's packages.
+        packages: Of the session, as the sandbox has them.
         waited: Whether the sandbox may have died since its last run.
         conclude: Called with the result and the ending; returns the result with the session's
             report.
@@ -105,7 +105,7 @@ class SessionRun:
     servers: tuple[str, ...] = ()
     flow: FlowState
     waited: bool = False
-    outfit: PackageSet = NOTHING
+    packages: PackageSet = NOTHING
     begun: Callable[[Stoppable], None]
     conclude: Callable[[RunResult, Ending], RunResult]
 
@@ -136,17 +136,17 @@ Work = Callable[[Any, SessionRun], Awaitable[RunResult]]
 
 @dataclass(eq=False, kw_only=True)
 class QueuedRun:
-    """One thing that is wanted of a session.
+    """A run that waits in a session's queue, or the session's end.
 
     Attributes:
-        request: None where only its end is wanted.
+        request: None if the session is only to end.
         limits: Of the run.
         caller: Who asked for it.
         ends: Whether the session ends with it.
-        outcome: None if nobody waits for it any more, or the session had ended before.
+        outcome: None if its client has gone, or the session had ended before.
         over: Set once there is nothing more to come.
         program: What is under way.
-        stopped: Whoever asked for it has gone.
+        stopped: Its client has gone.
         again: Its first sandbox was gone when it was to begin.
     """
 
@@ -171,12 +171,12 @@ class QueuedRun:
         return self._scope
 
     def cancel(self) -> None:
-        """End what is done for it at this moment, and whatever would follow."""
+        """Cancel it, in whichever part it is."""
         self._cancelled = True
         self._scope.cancel()
 
     def finish(self, outcome: RunResult | BridgeError | None) -> None:
-        """Hand over what came of it."""
+        """Set its outcome."""
         self.outcome = outcome
         self.over.set()
 
@@ -188,7 +188,7 @@ class Session:
         record: What is known of it.
         since: When it was last used, in seconds as `anyio.current_time` has them.
         memory_bytes: What its sandbox may use; 0 while it never had one.
-        over: Whether it has ended for good.
+        over: Whether it has ended.
     """
 
     def __init__(self, record: Record, table: Sessions) -> None:
@@ -202,7 +202,7 @@ class Session:
         self._busy: QueuedRun | None = None
         self._woken = anyio.Event()
         self._closed = anyio.Event()
-        self._outfit = NOTHING
+        self._packages = NOTHING
 
     @property
     def owner(self) -> str:
@@ -219,9 +219,9 @@ class Session:
         """Whether anybody waits for it."""
         return self._busy is not None or bool(self._queue)
 
-    # --- for those who want something of it -----------------------------------------------------
+    # --- for callers -----------------------------------------------------------------------------
 
-    def put(self, turn: QueuedRun) -> bool:
+    def put(self, queued: QueuedRun) -> bool:
         """Queue something; return whether its task has to be started.
 
         Raises:
@@ -231,37 +231,37 @@ class Session:
             message = f"{MAX_WAITING} runs wait for session {self.record.name!r} already."
             remedy = "Wait for their results, or use another session: they run side by side."
             raise SessionLimitError(message, remedy=remedy)
-        self._queue.append(turn)
+        self._queue.append(queued)
         self._woken.set()
         start, self._active = not self._active, True
         return start
 
-    async def give_up(self, turn: QueuedRun) -> None:
-        """See that nothing of a turn goes on that nobody waits for. Bounded."""
-        turn.stopped = True
-        if turn in self._queue:
-            self._queue.remove(turn)
-            turn.cancel()
+    async def give_up(self, queued: QueuedRun) -> None:
+        """End a run whose client has gone. Bounded."""
+        queued.stopped = True
+        if queued in self._queue:
+            self._queue.remove(queued)
+            queued.cancel()
             return
-        if turn.program is None:
-            turn.cancel()
+        if queued.program is None:
+            queued.cancel()
         with anyio.move_on_after(STOP_SECONDS):
-            if turn.program is not None:
-                await turn.program.stop()
-            await turn.over.wait()
-        turn.cancel()
+            if queued.program is not None:
+                await queued.program.stop()
+            await queued.over.wait()
+        queued.cancel()
         with anyio.move_on_after(STOP_SECONDS):
-            await turn.over.wait()
+            await queued.over.wait()
 
     async def put_away(self) -> None:
-        """Have its sandbox go once what is under way in it has ended, and wait for that."""
+        """Release its sandbox once its run has ended, and wait for that."""
         if self._open:
             self._leaving = True
             self._woken.set()
             await self._closed.wait()
 
     async def stop(self) -> None:
-        """Put it away soon, also if a run is under way: nobody waits for that any more."""
+        """Put it away now; a run in it is cancelled."""
         while self._queue:
             waiting = self._queue.popleft()
             waiting.cancel()
@@ -273,8 +273,8 @@ class Session:
     # --- its task -------------------------------------------------------------------------------
 
     async def serve(self) -> None:
-        """Do what waits, with one sandbox after another if need be."""
-        # Started by some run, it makes calls for many.
+        """Serve what waits, in one sandbox after another if need be."""
+        # This task was started by one run, and serves others.
         forget_caller()
         try:
             while self._queue:
@@ -295,7 +295,7 @@ class Session:
     async def _serve_queue(self) -> None:
         if self.over:
             while self._queue:
-                # Whoever asks for the name again gets a new one.
+                # The next request for the name gets a new session.
                 self._queue.popleft().finish(None)
             return
         first = self._queue[0]
@@ -312,7 +312,7 @@ class Session:
             self._queue.popleft().finish(error)
 
     async def _live(self, first: QueuedRun, limits: Limits) -> None:
-        """Have a sandbox for as long as it is wanted, or may be."""
+        """Hold a sandbox while runs wait for it, and until it has been idle for long."""
         self._closed, self._leaving = anyio.Event(), False
         self.record.opened()
         try:
@@ -322,8 +322,8 @@ class Session:
             if not self._open:
                 return
             with first.section():
-                self._outfit = await self._dressed(first)
-            async with self._table.reserve(limits, self._outfit) as reservation:
+                self._packages = await self._resolved_packages(first)
+            async with self._table.reserve(limits, self._packages) as reservation:
                 guest: Guest | None = None
                 with first.section():
                     guest = await reservation.get()
@@ -331,7 +331,7 @@ class Session:
                     self.memory_bytes = limits.memory_bytes
                     await self._use(guest)
         except BridgeError as error:
-            # There is no sandbox: for whoever waits for one, that is the answer.
+            # There is no sandbox: the run that waits for it gets the error.
             if first in self._queue:
                 self._queue.remove(first)
                 first.finish(error)
@@ -342,27 +342,27 @@ class Session:
             self._table.admission.dismissed(self)
             self._closed.set()
 
-    async def _dressed(self, first: QueuedRun) -> PackageSet:
+    async def _resolved_packages(self, first: QueuedRun) -> PackageSet:
         """Return what the sandbox needs for the packages that the session was begun with."""
         request, run = first.request, first.caller
-        assert request is not None  # else nobody would need one
+        assert request is not None  # a sandbox is opened for a run only
         assert run is not None
         self.record.settle_packages(packages_of(request))
         with on_behalf_of(run):
-            return await self._table.outfit(replace(request, packages=self.record.packages), run)
+            return await self._table.packages(replace(request, packages=self.record.packages), run)
 
     async def _use(self, guest: Guest) -> None:
-        """Serve turns until the sandbox is to go."""
+        """Serve runs until the sandbox must be released."""
         record = self.record
         saved = None
         if record.runs:
             saved, why = await self._table.checkpoints.load(record.owner, record.session_id)
             record.began_from(saved, why)
-        while (turn := await self._next(guest)) is not None:
-            if turn.request is None:
-                await self._end(turn)
+        while (queued := await self._next(guest)) is not None:
+            if queued.request is None:
+                await self._end(queued)
                 return
-            await self._run(turn, guest, saved)
+            await self._run(queued, guest, saved)
             if record.begun and record.intact and not self.over:
                 saved = None
                 await self._save(guest)
@@ -370,20 +370,20 @@ class Session:
                 return
 
     async def _next(self, guest: Guest) -> QueuedRun | None:
-        """Wait for something to do; None when the sandbox is to go."""
+        """Wait for the next run; None when the sandbox must be released."""
         if not self._queue and not self.record.begun:
-            # Whoever it was opened for has gone meanwhile.
+            # The client that it was opened for has gone.
             return None
         if self.record.begun and self._table.admission.gives_way(self):
             # What waits in the queue asks for a place again, when it is served.
             return None
         if not self._queue and not self._leaving and await self._rest(guest):
-            self.record.lose("its sandbox ended while nobody used it")
+            self.record.lose("its sandbox ended while it was idle")
             return None
         return self._queue.popleft() if self._queue and not self._leaving else None
 
     async def _rest(self, guest: Guest) -> bool:
-        """Wait until somebody wants something, or nobody did for long; tell whether it died."""
+        """Wait for a run, or until it has been idle for long; return whether the sandbox died."""
         died = False
         with anyio.move_on_after(self._table.idle_timeout):
             async with anyio.create_task_group() as tasks:
@@ -403,9 +403,9 @@ class Session:
 
     # --- one run --------------------------------------------------------------------------------
 
-    async def _run(self, turn: QueuedRun, guest: Guest, saved: Saved | None) -> None:
-        self._busy = turn
-        request, caller, work, record = turn.request, turn.caller, turn.work, self.record
+    async def _run(self, queued: QueuedRun, guest: Guest, saved: Saved | None) -> None:
+        self._busy = queued
+        request, caller, work, record = queued.request, queued.caller, queued.work, self.record
         assert request is not None
         assert caller is not None
         assert work is not None
@@ -414,11 +414,11 @@ class Session:
             record.settle_packages(packages_of(request))
         except BridgeError as error:
             self._busy = None
-            turn.finish(error)
+            queued.finish(error)
             return
 
         def begun(program: Stoppable) -> None:
-            turn.program = program
+            queued.program = program
 
         def conclude(result: RunResult, ending: Ending) -> RunResult:
             nonlocal heard
@@ -428,8 +428,8 @@ class Session:
                 ending,
                 saved=saved,
                 sound=guest.is_whole,
-                cancelled=turn.stopped,
-                ends=turn.ends,
+                cancelled=queued.stopped,
+                ends=queued.ends,
             )
 
         seat = SessionRun(
@@ -439,26 +439,26 @@ class Session:
             servers=record.servers,
             flow=record.flow,
             waited=record.begun,
-            outfit=self._outfit,
+            packages=self._packages,
             begun=begun,
             conclude=conclude,
         )
         outcome: RunResult | BridgeError | None = None
-        with turn.section(), on_behalf_of(caller):
+        with queued.section(), on_behalf_of(caller):
             outcome = await caught(work(guest, seat))
         self._busy = None
         self.since = anyio.current_time()
         if isinstance(outcome, NotStartedError):
             record.lose("its sandbox was gone when the next run was to begin")
-            if not turn.again and not turn.stopped:
-                turn.again = True
-                self._queue.appendleft(turn)
+            if not queued.again and not queued.stopped:
+                queued.again = True
+                self._queue.appendleft(queued)
                 return
-        elif not heard and (turn.program is not None or not guest.is_whole):
+        elif not heard and (queued.program is not None or not guest.is_whole):
             record.given_up()
-        if turn.ends:
+        if queued.ends:
             await self._forget()
-        turn.finish(outcome)
+        queued.finish(outcome)
 
     # --- what is kept, and the end --------------------------------------------------------------
 
@@ -477,12 +477,12 @@ class Session:
         else:
             record.kept()
 
-    async def _end(self, turn: QueuedRun) -> None:
+    async def _end(self, queued: QueuedRun) -> None:
         """End it without a run."""
         await self._forget()
         message = f"Session {self.record.name!r} has ended."
         result = RunResult(run_id=uuid.uuid4().hex, status="success", summary=message)
-        turn.finish(replace(result, session=self.record.report("ended")))
+        queued.finish(replace(result, session=self.record.report("ended")))
 
     async def _forget(self) -> None:
         self.over = True

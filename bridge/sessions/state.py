@@ -1,7 +1,7 @@
-"""What a session's process made of its state: bytes that only another guest reads.
+"""A session's state as its guest sends it: bytes that only another guest reads.
 
-Owns the bound on them. The host never looks inside. Whatever is not as it has to be makes the
-checkpoint no good, and nothing else: the session goes on, and its next checkpoint may be better.
+Owns the bound on them. The host never looks inside. A malformed part makes the checkpoint unusable,
+and nothing else: the session goes on, and its next checkpoint may be good.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_PARTS = 4096
 """Thirty times what our guest needs for the largest state."""
 
 MAX_LOST = 200
-"""Losses that are told of."""
+"""Losses that are reported."""
 
 MAX_NAME_CHARS = 80
 MAX_WHY_CHARS = 300
@@ -79,17 +79,17 @@ class StateParts:
             self._parts.append(part)
 
     def refuse(self, problem: str) -> None:
-        """Have there be no state, for a reason."""
+        """Drop the state, for a reason."""
         self.problem = problem
         self._parts.clear()
 
 
 def losses(*said: object, most: int = MAX_LOST) -> tuple[Loss, ...]:
-    """Return what is said to be lost, as far as it is said in pairs of texts, each name once.
+    """Return the losses that a guest reports as pairs of texts, each name once.
 
     Args:
-        said: Lists, of whatever somebody put into them.
-        most: Told of; the last says how many more there are.
+        said: Lists of anything: their sender is hostile.
+        most: Most of them; the last says how many more there are.
     """
     found: dict[str, Loss] = {}
     more = 0

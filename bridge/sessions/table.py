@@ -1,8 +1,7 @@
-"""All sessions of an engine: whose they are, how they are found, and how many are open.
+"""All sessions of a bridge: their owners, how they are found, and how many are open.
 
 Owns who may use which session; which of them are open is `admission`'s. A session belongs to its
-owner; there it goes by its name where the caller is known, and by its id, which nobody can guess,
-where not.
+owner. A caller that is known may use its name; any other needs its id, which cannot be guessed.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from bridge.store import Store
 logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 500
-"""Sessions without a sandbox of which more is known than the disk says: why their state is gone."""
+"""Sessions without a sandbox that are remembered, with why their state is gone."""
 
 CLOSE_SECONDS = 20.0
 """For all sessions together to be put away when the engine ends."""
 
 MARGIN_SECONDS = 10.0
-"""For a sandbox to go, beside what a run and saving its state may take."""
+"""For releasing a sandbox, in addition to a run and saving its state."""
 
 MAX_LISTED = 200
 """Of one owner's sessions, those used last."""
@@ -50,7 +49,7 @@ _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 Reserve = Callable[..., AbstractAsyncContextManager[Reserved]]
 """Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
 
-Dress = Callable[[RunRequest, RunCaller], Awaitable[PackageSet]]
+ResolvePackages = Callable[[RunRequest, RunCaller], Awaitable[PackageSet]]
 """Says what a sandbox needs for the packages that a request is for."""
 
 
@@ -78,18 +77,22 @@ class Sessions:
     """The sessions. Enter before use; leaving saves and ends every one of them."""
 
     def __init__(
-        self, settings: Settings, reserve: Reserve, store: Store, dress: Dress | None = None
+        self,
+        settings: Settings,
+        reserve: Reserve,
+        store: Store,
+        resolve_packages: ResolvePackages | None = None,
     ) -> None:
         """Make a table.
 
         Args:
             reserve: Where sandboxes come from.
             store: Where what is saved of sessions is.
-            dress: Settles packages; without it there are none.
+            resolve_packages: Resolves packages; without it there are none.
         """
         self._settings = settings
         self._reserve = reserve
-        self._dress = dress
+        self._resolve_packages = resolve_packages
         self.checkpoints = Checkpoints(store, days=settings.session_days)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
@@ -130,7 +133,7 @@ class Sessions:
     # --- for requests ---------------------------------------------------------------------------
 
     def check(self, request: RunRequest) -> None:
-        """See that a request can be one of a session.
+        """Check that a request can run in a session.
 
         Raises:
             InvalidRequestError: It cannot; the text says what to do instead.
@@ -161,10 +164,10 @@ class Sessions:
         Raises:
             UnknownSessionError: There is none of that id for this caller.
             SessionLimitError: No further session can be opened.
-            BridgeError: Whatever `work` raises.
+            BridgeError: What `work` raises.
         """
         while True:
-            turn = QueuedRun(
+            queued = QueuedRun(
                 request=request,
                 limits=limits,
                 caller=caller,
@@ -173,7 +176,7 @@ class Sessions:
             )
             session = await self._find(request, make=True)
             session.record.named = request.named_sessions
-            result = await self._take(session, turn)
+            result = await self._take(session, queued)
             if result is not None:
                 return result
 
@@ -184,8 +187,8 @@ class Sessions:
             UnknownSessionError: There is none.
         """
         while True:
-            turn = QueuedRun(ends=True)
-            result = await self._take(await self._find(request, make=False), turn)
+            queued = QueuedRun(ends=True)
+            result = await self._take(await self._find(request, make=False), queued)
             if result is not None:
                 return result
 
@@ -217,22 +220,22 @@ class Sessions:
         latest = sorted(found.values(), key=lambda each: each.idle_seconds)
         return tuple(latest[:MAX_LISTED])
 
-    async def _take(self, session: Session, turn: QueuedRun) -> RunResult | None:
-        """Have a turn served; None if the session had ended before."""
+    async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
+        """Wait until a run is served; None if the session had ended before."""
         if self._tasks is None:
             raise SessionLimitError("The bridge is ending.")
-        if session.put(turn):
+        if session.put(queued):
             self._tasks.start_soon(session.serve)
         try:
-            await turn.over.wait()
+            await queued.over.wait()
         except BaseException:
-            # Whoever wanted it is gone: it is interrupted, which leaves the state as it is then.
+            # Its client is gone: it is interrupted, which keeps the state as it is then.
             with anyio.CancelScope(shield=True):
-                await session.give_up(turn)
+                await session.give_up(queued)
             raise
-        if isinstance(turn.outcome, RunResult) or turn.outcome is None:
-            return turn.outcome
-        raise turn.outcome
+        if isinstance(queued.outcome, RunResult) or queued.outcome is None:
+            return queued.outcome
+        raise queued.outcome
 
     # --- which session it is --------------------------------------------------------------------
 
@@ -261,12 +264,12 @@ class Sessions:
                     found = self._add(Record(owner, key, None, damaged))
         if found is None:
             what = "id" if is_id else "name"
-            message = f"There is no session of the {what} {key!r}, or it is somebody else's."
+            message = f"There is no session of the {what} {key!r}, or it belongs to another caller."
             if damaged:
                 message = f"No session of the {what} {key!r} can be used: {damaged}."
             remedy = (
-                "It ended, or nobody used it for "
-                f"{self._settings.session_days} days. A run with a new name begins a new one."
+                f"It ended, or was not used for {self._settings.session_days} days. "
+                "A run with a new name begins a new one."
             )
             raise UnknownSessionError(message, remedy=remedy)
         return found
@@ -287,19 +290,27 @@ class Sessions:
 
     @property
     def idle_timeout(self) -> float:
-        """Seconds until a sandbox that nobody uses is put away."""
+        """Seconds until an idle sandbox is put away."""
         return self._settings.session_idle_timeout
 
-    def reserve(self, limits: Limits, outfit: PackageSet) -> AbstractAsyncContextManager[Reserved]:
-        """Set a sandbox aside."""
-        return self._reserve(limits, binds=outfit.binds) if outfit.binds else self._reserve(limits)
+    def reserve(
+        self, limits: Limits, packages: PackageSet
+    ) -> AbstractAsyncContextManager[Reserved]:
+        """Reserve a sandbox."""
+        return (
+            self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)
+        )
 
-    async def outfit(self, request: RunRequest, run: RunCaller) -> PackageSet:
+    async def packages(self, request: RunRequest, run: RunCaller) -> PackageSet:
         """Return what a sandbox needs for the packages that a request is for."""
-        return NOTHING if self._dress is None else await self._dress(request, run)
+        return (
+            NOTHING
+            if self._resolve_packages is None
+            else await self._resolve_packages(request, run)
+        )
 
     def settled(self, session: Session) -> None:
-        """Forget what the disk knows as well, and what has been gone for long."""
+        """Forget sessions that the store has, and those that ended long ago."""
         key = session.record.session_id
         if session.over or session.record.recoverable:
             self._sessions.pop(key, None)

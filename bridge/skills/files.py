@@ -42,7 +42,7 @@ MAX_SKILLS = 500
 """In one folder; more is no collection that anybody keeps in mind."""
 
 MAX_ENTRIES = 10_000
-"""Of the folder looked at: it is somebody's own and may hold other things."""
+"""Entries of the folder that are read: the user may keep other files there."""
 
 MAX_VERSIONS = 50
 """Of one skill that stay; the oldest go."""
@@ -143,7 +143,7 @@ class SkillFiles:
         *,
         only_if: str | None = None,
     ) -> Saved:
-        """Have a skill be a source from now on. A version stays of the text that there was.
+        """Save a source as a skill. The text before stays as a version.
 
         Args:
             provenance: What the run had read that saves it.
@@ -164,14 +164,14 @@ class SkillFiles:
         )
         with self._changing(name, "saved", provenance):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._insist(name, only_if)
+            self._check_unchanged(name, only_if)
             return self._saved(name, source, header)
 
     @contextmanager
     def _changing(
         self, name: str, doing: str, provenance: Provenance | None = None
     ) -> Iterator[Transaction]:
-        """Have no bridge change or approve of a skill meanwhile.
+        """Lock the skills against changes and approvals by other bridges.
 
         Args:
             doing: What is done to it.
@@ -187,7 +187,7 @@ class SkillFiles:
                     add_read(kept, SKILLS, name, provenance)
             with self._store.writing(durable=True) as kept:
                 yield kept
-                # Somebody may have approved of the text before in between, and so it was forgotten.
+                # The text before may have been approved meanwhile: forget that.
                 add_read(kept, SKILLS, name, provenance)
         except OSError as error:
             message = f"Skill {name!r} cannot be {doing}: {error.strerror or error}."
@@ -196,7 +196,7 @@ class SkillFiles:
     # --- approvals --------------------------------------------------------------------------------
 
     def approve(self, name: str, digest: str) -> bool:
-        """Have programs use a skill unasked, as somebody has seen it; return whether it is so yet.
+        """Approve a skill as it was shown; return whether it still is so.
 
         If it is not, nothing is approved of.
 
@@ -233,11 +233,11 @@ class SkillFiles:
 
     # --- files ------------------------------------------------------------------------------------
 
-    def _insist(self, name: str, digest: str | None) -> None:
+    def _check_unchanged(self, name: str, digest: str | None) -> None:
         """Raise unless a skill's text has a digest; empty for no text, None for any."""
         text = None if digest is None else self.text(name)
         if digest is not None and digest != ("" if text is None else text_digest(text)):
-            message = f"The skill {name!r} was changed by somebody else at the same moment."
+            message = f"The skill {name!r} was changed at the same moment by another writer."
             raise InvalidRequestError(message, remedy="Look at it, then try again.")
 
     def _saved(self, name: str, source: str, new: Header) -> Saved:
@@ -253,7 +253,7 @@ class SkillFiles:
                 if (header.description, header.tools) == (new.description, dict(new.tools)):
                     return Saved(text=old, version=number, changed=False)
                 if header.provenance is not None:
-                    # The source is still from there, whoever describes it otherwise.
+                    # The source is still from there, also if its description changed.
                     theirs = header.provenance
                     new = replace(new, provenance=(new.provenance or theirs).together(theirs))
             self._keep_text(name, old)
@@ -285,7 +285,7 @@ class SkillFiles:
         if not self.folder.is_dir():
             return False
         with self._changing(name, "removed", provenance) as kept:
-            self._insist(name, only_if)
+            self._check_unchanged(name, only_if)
             if versions:
                 forget_read(kept, SKILLS, name)
             return self._removed(name, versions=versions)
@@ -327,21 +327,21 @@ class SkillFiles:
             for number in self._versions(name):
                 self._version(name, number).unlink(missing_ok=True)
             with suppress(OSError):
-                # Refused where something else is in it, which is somebody's own.
+                # Fails if other files are in it, which are the user's.
                 (self.folder / name).rmdir()
 
     def _check_room(self, name: str) -> None:
         names = self.states()
         if name not in names and len(names) >= MAX_SKILLS:
             message = f"{MAX_SKILLS:,} skills are saved, which is all there is room for."
-            raise InvalidRequestError(message, remedy="Remove some that nobody uses.")
+            raise InvalidRequestError(message, remedy="Remove some that are not used.")
         for other in names:
             if other != name and other.lower() == name.lower():
                 message = f"There is a skill {other!r}, which some systems cannot tell from {name}."
                 raise InvalidRequestError(message, remedy="Give it another name.")
 
     def _keep_text(self, name: str, text: str) -> None:
-        """Have one of a skill's versions be this text."""
+        """Write a version of a skill."""
         number, _ = version_of(*decode_skill(text))
         with suppress(OSError, ValueError):
             if number in self._versions(name) and read_regular(

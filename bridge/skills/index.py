@@ -1,4 +1,4 @@
-"""The skills there are, read from their files when these change.
+"""The index of saved skills, read from their files when these change.
 
 Owns the reading, saving and removing, and whether the tools that a skill calls are still what they
 were. Which tools those are is read from its source here, and never taken from a program.
@@ -104,7 +104,7 @@ class SkillIndex:
         *,
         before: Skill | None,
     ) -> tuple[Skill, bool]:
-        """Have a skill be a source from now on; return it, and whether it is another than before.
+        """Save a source as a skill; return the skill, and whether it changed.
 
         Args:
             provenance: What the run had read that saves it.
@@ -129,7 +129,7 @@ class SkillIndex:
         return read_skill(code.name, saved.text), saved.changed
 
     async def approve(self, skill: Skill) -> bool:
-        """Have programs use a skill unasked, as somebody has seen it; return whether it is so yet.
+        """Approve a skill as it was shown; return whether it still is so.
 
         If it is not, nothing is approved of.
 
@@ -166,7 +166,7 @@ class SkillIndex:
         return await anyio.to_thread.run_sync(remove)
 
     async def learn(self, lasting: ProvenanceTracker) -> None:
-        """Have a run count as having read what those had that saved or removed skills.
+        """Add to a run's labels those of the runs that saved or removed skills.
 
         To be called before a program learns which skills there are, or what became of one.
 
@@ -193,9 +193,9 @@ class SkillIndex:
         return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
 
     def stale(self, skill: Skill) -> str:
-        """Say which tools of a skill are not what they were, as far as is known; empty if all are.
+        """Return which tools of a skill have changed, as far as is known; empty if none has.
 
-        Servers that nobody has asked say nothing.
+        Servers that were never asked are left out.
         """
         known = self._servers.known
         found: list[str] = []

@@ -31,7 +31,7 @@ MAX_KEYS = 1000
 """Of an owner."""
 
 MAX_OWNERS = 500
-"""Over HTTP anybody can show a credential that nobody has shown before, and be another."""
+"""Most owners: over HTTP anybody can use a new credential, and be a new owner."""
 
 VERSIONS = "memory-old"
 """Documents of what was replaced or deleted."""
@@ -123,7 +123,7 @@ class Memories:
         Args:
             metadata: None for what there was.
             unless_after: The revision that it has to be at; empty for one that is not there.
-            provenance: What was read by whoever saves it.
+            provenance: What the run that saves it had read.
 
         Raises:
             InvalidRequestError: It is too large, or there is no room.
@@ -168,7 +168,7 @@ class Memories:
         """Forget a key; return whether there was something to forget.
 
         Args:
-            provenance: What was read by whoever deletes it.
+            provenance: What the run that deletes it had read.
 
         Raises:
             LibraryError: It cannot be removed.
@@ -225,7 +225,7 @@ class Memories:
 
 @contextmanager
 def _told(key: str = "") -> Iterator[None]:
-    """Have what the store refuses come out as an error that names the memory."""
+    """Raise the store's errors as errors that name the memory."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a run may ask about memories: to save, load, list and delete them.
+"""A program's requests about memories: save, load, list and delete.
 
 Owns the parameters, which a program sends and which are checked before anything acts on them, and
 the answers. The rest of the helpers are made of these, in the sandbox.
@@ -41,7 +41,7 @@ class MemoryAnswers:
         self._lasting = lasting
         self._own = own
         owner = owner_of(request)
-        # The person who runs the bridge is not kept out by whoever comes over HTTP.
+        # Callers over HTTP cannot use up the room of the person who runs the bridge.
         most = None if owner == PERSON else MAX_OWNERS
         self._memories = Memories(store, owner, most_owners=most)
         # Bridges take turns at writing; of one run's calls none shall wait for another in a thread.
@@ -67,12 +67,12 @@ class MemoryAnswers:
 
     def _check(self) -> None:
         if not owner_of(self._request):
-            message = "Nobody knows whose run this is, so it has no memories."
+            message = "The caller of this run is not identified, so it has no memories."
             remedy = "Over HTTP a client that sends an Authorization header has them."
             raise CallDeniedError(message, remedy=remedy)
 
     async def _save(self, params: Mapping[str, Json]) -> Json:
-        insist_no_plan(self._request, "save_memory")
+        reject_plan(self._request, "save_memory")
         metadata, revision = params.get("metadata"), params.get("revision")
         if metadata is not None and not isinstance(metadata, dict):
             raise InvalidRequestError(f"metadata must be a dict, not {type(metadata).__name__}.")
@@ -104,7 +104,7 @@ class MemoryAnswers:
             raise
         if found is not None:
             await self._found(found)
-        # That it is there, and as it is, says that no other run removed or replaced it.
+        # A memory's presence shows that no other run removed or replaced it.
         await self._learn()
         if found is None:
             return None
@@ -113,7 +113,7 @@ class MemoryAnswers:
     async def _list(self, params: Mapping[str, Json]) -> Json:
         found = await anyio.to_thread.run_sync(self._memories.all)
         for one in found:
-            # Keys and metadata are texts of whoever saved it, too.
+            # Keys and metadata are texts of the run that saved it, too.
             if isinstance(one, Memory):
                 await self._found(one)
         await self._learn()
@@ -123,7 +123,7 @@ class MemoryAnswers:
         ]
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
-        insist_no_plan(self._request, "delete_memory")
+        reject_plan(self._request, "delete_memory")
         key, provenance = self._key(params), self._lasting.provenance()
         await self._learn()
         delete = partial(self._memories.delete, key, provenance=provenance)
@@ -131,7 +131,7 @@ class MemoryAnswers:
             return await anyio.to_thread.run_sync(delete)
 
     async def _learn(self) -> None:
-        """Have this run count as having read what those had that changed any memory."""
+        """Add to this run's labels those of the runs that changed any memory."""
         read = await anyio.to_thread.run_sync(self._memories.read_by_writers)
         await self._lasting.learn("the memories", read)
 
@@ -145,7 +145,7 @@ class MemoryAnswers:
         return self._redactor.text(key)
 
 
-def insist_no_plan(request: RunRequest, what: str) -> None:
+def reject_plan(request: RunRequest, what: str) -> None:
     """Refuse to change what is kept in a run that makes a plan.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the runs had read that changed memories or skills.
+"""What the runs that changed memories or skills had read.
 
 Owns one document for each of them. That a name is there, or is not, tells of every run that wrote
 or removed something, also of those whose entries are gone. So whoever asks for anything of it has
@@ -21,7 +21,7 @@ _KIND = "read"
 
 
 def read_by_writers(store: Store, of: str) -> Provenance | None:
-    """Return all of it in one; None if nothing was written. A damaged one says the worst."""
+    """Return all of it as one; None if there is none. A damaged record counts as the worst."""
     try:
         documents = _decoded(store.documents(_KIND, [""], of).get(""))
     except OSError:
@@ -34,7 +34,7 @@ def read_by_writers(store: Store, of: str) -> Provenance | None:
 
 
 def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
-    """Have what a run had read stand beside what it changes in the same transaction."""
+    """Record what a run had read, in the transaction of its change."""
     if provenance is None or not tells(provenance):
         return
     found = _read(kept, of)
@@ -54,7 +54,7 @@ def forget_read(kept: Transaction, of: str, name: str) -> None:
 
 
 def tells(provenance: Provenance | None) -> bool:
-    """Tell whether a run had read anything that is worth a note."""
+    """Return whether a run had read anything that flow rules know."""
     return provenance is not None and bool(
         provenance.labels or provenance.servers or provenance.anything
     )

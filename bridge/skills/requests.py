@@ -1,4 +1,4 @@
-"""What a run may ask about skills: `save_skill`, `list_skills`, `load_skill`, `delete_skill`.
+"""A program's requests about skills: `save_skill`, `list_skills`, `load_skill`, `delete_skill`.
 
 Owns the parameters, which a program sends and which are checked before anything acts on them, and
 the answers.
@@ -19,7 +19,7 @@ from bridge.model.identity import principal_of
 from bridge.rpc.dispatcher import Answer, answering
 from bridge.servers.servers import Servers
 from bridge.skills.index import SkillIndex
-from bridge.skills.memory_requests import insist_no_plan
+from bridge.skills.memory_requests import reject_plan
 from bridge.skills.review import MAX_FINDINGS, Review, Reviews
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, NAME, Skill, read_code
 
@@ -34,7 +34,7 @@ class SkillAnswers:
     """Answers one run's calls about skills.
 
     Args:
-        note: Takes what of it goes into the audit log.
+        note: Writes a record into the audit log.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class SkillAnswers:
         return answered
 
     async def _save(self, params: Mapping[str, Json]) -> Json:
-        insist_no_plan(self._request, "save_skill")
+        reject_plan(self._request, "save_skill")
         self._review.check("save")
         source, name = params.get("source", ""), params.get("name", "")
         description = params.get("description", "")
@@ -170,7 +170,7 @@ class SkillAnswers:
         return skill, named
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
-        insist_no_plan(self._request, "delete_skill")
+        reject_plan(self._request, "delete_skill")
         self._review.check("delete")
         name = _name(params)
         provenance = self._lasting.provenance()
@@ -188,7 +188,7 @@ class SkillAnswers:
         return there
 
     def _told(self, skill: Skill) -> dict[str, Json]:
-        """Return what a program is told of a skill."""
+        """Return a skill's description for a program."""
         answer: dict[str, Json] = {
             "name": skill.name,
             "version": skill.version,

@@ -57,13 +57,13 @@ class Reviews:
         self._own: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def saved(self, caller: str, skill: Skill) -> None:
-        """Note that a skill is its caller's own, as it is."""
+        """Record that a skill's present text is its caller's own."""
         self._own[caller, skill.name, skill.digest] = None
         while len(self._own) > MAX_OWN:
             self._own.popitem(last=False)
 
     def is_own(self, caller: str, skill: Skill, approved: Set[str]) -> bool:
-        """Tell whether the caller itself saved a skill, as it is, under a name of its own.
+        """Return whether the caller itself saved the skill's present text.
 
         Args:
             approved: The digests that a person approved of under that name.
@@ -84,7 +84,7 @@ class Review:
         self._seen: set[tuple[str, str]] = set()
 
     def check(self, doing: str) -> None:
-        """See that whoever asks may have to do with skills at all.
+        """Check that the caller may use skills at all.
 
         Raises:
             CallDeniedError: They may not.
@@ -94,12 +94,12 @@ class Review:
             remedy = 'The user can change it: [policy] skills = "ask" in config.toml.'
             raise CallDeniedError(message, remedy=remedy)
         if not self._caller and self._policy != "allow":
-            message = f"Nobody knows whose run this is, so it may not {doing} the user's skills."
+            message = f"The run's caller is not identified: it may not {doing} the user's skills."
             remedy = 'The user can allow it: [policy] skills = "allow" in config.toml.'
             raise CallDeniedError(message, remedy=remedy)
 
     async def admit(self, skill: Skill) -> None:
-        """See that a skill may be used in this run, asking a person if need be.
+        """Check that a skill may be used in this run; ask a person if the policy says so.
 
         Raises:
             RefusedError: It may not.
@@ -132,12 +132,12 @@ class Review:
         return {digest for name, digest in approved if name == skill.name}
 
     async def is_reviewed(self, skill: Skill) -> bool:
-        """Tell whether nobody is asked before this caller uses a skill as it is."""
+        """Return whether this caller may use a skill's present text without a question."""
         digests = await self._approved(skill)
         return skill.digest in digests or self._reviews.is_own(self._caller, skill, digests)
 
     async def found(self, skill: Skill, lasting: ProvenanceTracker) -> bool:
-        """Have what a skill's run had read count as read by a run that gets to see it.
+        """Add to a run's labels those of the run that saved a skill it gets to see.
 
         Not once a person has reviewed it, who was shown what it is and where it comes from: from
         then on it is theirs, as what they write themselves.
@@ -163,7 +163,7 @@ class Review:
         if self._reviews.is_own(self._caller, skill, digests):
             return None
         reason = f"it would {doing} {skill.name!r}, which a person approved of or may have written"
-        # Whoever answers has to be somebody.
+        # An answer counts only from an identified caller.
         action: Action = "ask" if self._caller else "deny"
         return Decision(action=action, rule="a skill that is there", reason=reason)
 
@@ -241,7 +241,7 @@ def question(skill: Skill, stale: str, findings: tuple[str, ...]) -> Mapping[str
 
 
 def offered(skill: Skill) -> Sequence[str]:
-    """Return what may be answered; for good only if the question has the whole source."""
+    """Return the possible answers; "always" only if the question shows the whole source."""
     _, rest = _source(skill)
     return ("once",) if rest else ("once", "always")
 

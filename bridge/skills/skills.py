@@ -1,6 +1,6 @@
 """Skills as runs use them.
 
-Owns what of a program's text decides which skills it gets, and the moment of their review: before a
+Owns which skills a program gets, by its text, and when they are reviewed: before a
 sandbox is taken, for those that it names.
 """
 
@@ -43,7 +43,7 @@ class SkillUse:
         skills: Those it names, and those that these name.
         servers: That they use.
         dynamic: Whether one of them picks servers in a way that does not show.
-        warnings: Name to what is to be said when it is imported.
+        warnings: Name to the warning that its import gives.
         review: What of them this run may use.
     """
 
@@ -111,7 +111,7 @@ class Skills:
         if not named and not _imports(tree):
             return NO_SKILLS
         if not self.may_list(request.principal):
-            # It is told that it may not use any, and not which of these there are.
+            # The error does not say which skills there are.
             return SkillUse(known=frozenset(named), review=self.review(request, run))
         there = await self.shelf.all()
         found: dict[str, Skill] = {}
@@ -137,7 +137,7 @@ class Skills:
         )
 
     def may_list(self, principal: str) -> bool:
-        """Tell whether a caller may know which skills there are; not one that nobody knows."""
+        """Return whether a caller may list the skills; an unidentified one may not."""
         policy = self._policy()
         return policy == "allow" or (policy != "deny" and bool(principal))
 
@@ -146,7 +146,7 @@ class Skills:
         return Review(self._reviews, policy=self._policy(), caller=principal_of(request), run=run)
 
     async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:
-        """Have a program's skills reviewed; return its result if one may not be used."""
+        """Review a program's skills; return its result if one may not be used."""
         if use.review is None:
             return None
         try:
@@ -174,7 +174,7 @@ class Skills:
         return None
 
     async def found(self, use: SkillUse, lasting: ProvenanceTracker) -> None:
-        """Have what came with a program's skills count as read by its run.
+        """Add to a run's labels those of its program's skills.
 
         Raises:
             AuditError: It cannot be recorded.
@@ -194,7 +194,7 @@ class Skills:
         lasting: ProvenanceTracker,
         names: Sequence[str],
     ) -> None:
-        """Have what came with skills count as read by a run that is told of them by a search.
+        """Add to a run's labels those of skills that a search shows it.
 
         Also by one that finds none: that there is none is an answer.
 

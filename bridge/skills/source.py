@@ -1,7 +1,7 @@
 """A skill as text: what may be one, and how its file says what is known of it. Pure.
 
 Owns the rules for a skill's source and the comment at the head of its file. A skill is checked for
-what it is, and never for what it does: that is for the sandbox, the gate and whoever reviews it.
+its form, and never for what it does: that is for the sandbox, the gate and its reviewer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_SOURCE_BYTES = 64 * 1024
 """Of one skill. Models write a tenth of it; to parse more takes the better part of a second."""
 
 MAX_NODES = 15_000
-"""Of its syntax tree, each of which is looked at in the event loop. Python's own modules of 64 KiB
+"""Nodes of its syntax tree, which is walked on the event loop. Python's own modules of 64 KiB
 have fewer than 10,000."""
 
 MAX_BRACES = 5_000
@@ -110,7 +110,7 @@ class Skill:
         text: The whole file, whose lines tracebacks show.
         version: Of the source as it is now; one more than the last that was saved if somebody
             edited it.
-        edited: Whether somebody has, since.
+        edited: Whether the file was edited since it was saved.
         problem: Why it cannot be used; empty if it can.
     """
 
@@ -156,7 +156,7 @@ def text_digest(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """See that a skill can go by a name.
+    """Check that a name can be a skill's.
 
     Raises:
         InvalidRequestError: It cannot; the text says why.
@@ -235,7 +235,7 @@ def _lines(source: str) -> str:
 def _parsed(source: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
-            # Doubtful escapes in somebody's strings are theirs.
+            # Warnings on escapes in a skill's strings are not the bridge's to show.
             warnings.simplefilter("ignore")
             return ast.parse(source)
     except SyntaxError as error:
@@ -248,7 +248,7 @@ def _parsed(source: str) -> ast.Module:
 
 
 def _check_top_level(tree: ast.Module) -> None:
-    """See that importing it does nothing but define.
+    """Check that importing it only defines things.
 
     Raises:
         InvalidRequestError: It would do more.
@@ -381,7 +381,7 @@ def _no_header(text: str) -> Header:
 
 
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:
-    """Return a file's version, and whether somebody edited it since it was saved."""
+    """Return a file's version, and whether it was edited since it was saved."""
     if header is None:
         return 1, True
     if header.digest == source_digest(source):

@@ -96,17 +96,17 @@ async def test_a_sandbox_that_is_not_what_its_packages_are_for_is_refused(
         # The fake backend has no mounts; what the program is told of them is the same.
         result = await engine.run(asked)
         assert result.result is True, result.error
-        outfit = await engine.packages.outfit(asked, _silent())
-        assert [bind.inside for bind in outfit.binds] == [INSIDE]
-        assert outfit.target is not None
-        real = {**asdict(outfit.target), "platform": "linux", "python": outfit.target.version}
-        engine.packages.check(outfit, real)
+        packages = await engine.packages.resolve(asked, _silent())
+        assert [bind.inside for bind in packages.binds] == [INSIDE]
+        assert packages.target is not None
+        real = {**asdict(packages.target), "platform": "linux", "python": packages.target.version}
+        engine.packages.check(packages, real)
         empty = {**real, "binds": {INSIDE: {"read_only": True, "empty": True}}}
         with pytest.raises(PackageUnavailableError, match="does not have the packages") as found:
-            engine.packages.check(outfit, empty)
+            engine.packages.check(packages, empty)
         assert "podman machine" in found.value.remedy
         with pytest.raises(PackageUnavailableError, match="another Python") as found:
-            engine.packages.check(outfit, {**real, "python": "3.9.1"})
+            engine.packages.check(packages, {**real, "python": "3.9.1"})
         assert "Run it again" in found.value.remedy
 
 

@@ -146,7 +146,7 @@ def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: Tim
     small = Checkpoints(Store(tmp_path), days=7, total_bytes=10_500, now=clock)
     assert small.tidy() == 2
     assert sorted(each.session_id for each in small.all("me")) == ["s-2", "s-3", "s-4"]
-    with pytest.raises(OSError, match="larger than what is kept"):
+    with pytest.raises(OSError, match="larger than the limit"):
         small.write("me", replace(ONE, data=bytes(10_501)))
 
 
@@ -193,7 +193,7 @@ def test_forgetting_leaves_nothing(kept: Checkpoints, tmp_path: Path) -> None:
 
 async def test_what_cannot_be_saved_leaves_what_was(kept: Checkpoints, tmp_path: Path) -> None:
     kept.write("me", ONE)
-    with pytest.raises(OSError, match="larger than what is kept"):
+    with pytest.raises(OSError, match="larger than the limit"):
         kept.write("me", replace(ONE, facts={"much": "y" * 2_000_000}))
     assert kept.loaded("me", "s-1")[0] is not None
     (tmp_path / "file").touch()

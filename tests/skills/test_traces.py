@@ -124,8 +124,8 @@ def test_nothing_is_replaced_or_removed_but_what_was_decided_on(tmp_path: Path) 
     changed = (files.text("f") or "").replace("by hand", "by another")
     (files.folder / "f.py").write_text(changed)
     for only_if in (digest, ""):
-        with pytest.raises(InvalidRequestError, match="changed by somebody else"):
+        with pytest.raises(InvalidRequestError, match="changed at the same moment"):
             files.save("f", "def f():\n    pass\n", "", {}, "now", only_if=only_if)
-        with pytest.raises(InvalidRequestError, match="changed by somebody else"):
+        with pytest.raises(InvalidRequestError, match="changed at the same moment"):
             files.remove("f", versions=False, only_if=only_if)
     assert files.text("f") == changed

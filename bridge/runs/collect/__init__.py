@@ -1,7 +1,7 @@
-"""What a program sends besides calls: its output, pictures, files, state, progress.
+"""Collects what a program sends besides calls: output, pictures, files, state, progress.
 
-Owns which part of the engine takes which frame, and what of it all becomes part of the result.
-Whatever comes was made by code that is hostile: each part bounds what it keeps, and none of them
+Owns which part takes which frame, and what becomes part of the result. The sender is hostile: each
+part bounds what it keeps, and none of them
 lets a frame fail the run that it is about.
 """
 
@@ -22,7 +22,7 @@ Taken = Output | Shown | Progress | State | File
 
 
 class Collector:
-    """Takes one run's frames. Used once.
+    """Collects one run's frames. Used once.
 
     Attributes:
         collecting: Whether files have begun to come, which is after the program's end.
@@ -83,7 +83,7 @@ class Collector:
                 await self._files.take(frame)
 
     async def finish(self) -> Left:
-        """Return what is left when no frame comes any more. Nothing is open afterwards."""
+        """Return what was collected, after the last frame. Nothing is open afterwards."""
         left = Left()
         for part in (self._streams, self._shown, self._files):
             if part is not None:
@@ -91,12 +91,12 @@ class Collector:
         return left
 
     def give_up_files(self) -> None:
-        """Wait for no more files: reading them took too long."""
+        """Stop waiting for files: reading them took too long."""
         if self._files is not None:
             self._files.give_up()
 
     def discard(self) -> None:
-        """Let go of what was begun, when nobody asks for what is left."""
+        """Remove what was begun, when no result will be built."""
         for part in (self._streams, self._shown, self._files):
             if part is not None:
                 part.discard()

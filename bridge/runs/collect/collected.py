@@ -1,4 +1,4 @@
-"""What of a run becomes part of its result."""
+"""What was collected of a run for its result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bridge.model import Artifact, Loss, Shown
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """What there is of it; each part of the intake has some.
+    """What was collected; each part of the collector has some.
 
     Attributes:
         stdout, stderr: What is shown of the streams.
@@ -26,7 +26,7 @@ class Left:
     missing: tuple[Loss, ...] = ()
 
     def together(self, other: Left) -> Left:
-        """Return this with what another part has."""
+        """Return this together with what another part has."""
         return Left(
             stdout=self.stdout + other.stdout,
             stderr=self.stderr + other.stderr,

@@ -1,8 +1,8 @@
 """The files that a program left, put together from their parts and kept.
 
 Owns what is believed of `File` frames, which is nothing: names, order, sizes and number are checked
-here, and what is kept of a file (size, type, digest) is told from the bytes that came. Whatever is
-wrong costs its file alone, and is told of.
+here, and a file's size, type and digest are computed from the bytes that came. An error costs its
+file alone, and is reported.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MAX_PROBLEM = 300
 """Characters of what a supervisor says of a file."""
 
 OUT = "out"
-"""What the directory is called where something is to be said of it."""
+"""The directory's name in messages."""
 
 
 @dataclass(kw_only=True)
 class _Open:
-    """A file of which not all parts have come.
+    """A file whose parts have not all come.
 
     Attributes:
         clear: What takes secrets out of a text; None for what is none.
@@ -80,7 +80,7 @@ class FilesOut:
     async def take(self, frame: File) -> None:
         """Take one frame."""
         if self._over:
-            # No more is kept, for a reason that was told.
+            # No more is kept, for a reason that was reported.
             return
         if frame.problem:
             if self._open is not None and self._open.name == frame.name:
@@ -210,7 +210,7 @@ def _decoded(frame: File) -> tuple[str, bytes]:
 
 
 def _is_text(beginning: bytes) -> bool:
-    """Tell whether a file is text, by its first part, whose last character may be cut."""
+    """Return whether a file is text, by its first part, whose last character may be cut."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(beginning)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Which bytes are a picture that may be handed on as one. Pure.
+"""Picture formats: which bytes are a picture that may be passed on. Pure.
 
 Owns the four kinds, how each is known and measured, and the bounds on its size in pixels. What is
 handed on goes from a client to a service, which refuses a broken picture, and with it all that is
@@ -148,7 +148,7 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palette: bool) -> bool:
-    """Tell whether what follows a PNG's head unpacks to exactly what that says."""
+    """Return whether a PNG's data unpacks to exactly the size that its header says."""
     unpacking, size, kind, has_palette = zlib.decompressobj(), 0, b"", False
     try:
         for kind, content in chunks:

@@ -35,7 +35,7 @@ MAX_STEPS = 50_000
 """Tags and texts of one page that are looked at: a tenth of a second. Others follow no text."""
 
 MAX_SVG = 4_000
-"""Characters of an SVG that is handed on as it is: an icon or a diagram, not a plot."""
+"""Characters of an SVG that is passed on unchanged: an icon or a diagram, not a plot."""
 
 # Possessive: a name of a million letters that no ">" follows would be tried in a million ways, by a
 # machine that lets no other thread run meanwhile.
@@ -45,7 +45,7 @@ _PLAIN = re.compile(r"[^<]+")
 _UNREAD = frozenset(
     "script style head template iframe object noscript svg math select canvas".split()  # noqa: SIM905 - as above
 )
-"""Elements of which nothing is for reading."""
+"""Elements without text for a reader."""
 
 _LINES = frozenset(
     """
@@ -66,7 +66,7 @@ _DECLARATION = re.compile(r"\A\s*<\?xml[^<>]*\?>\s*")
 
 
 def html_text(page: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
-    """Return what is to be read of a page, and whether that is all of it.
+    """Return a page's text, and whether that is all of it.
 
     A row of a table becomes a line with its cells between bars.
     """
@@ -312,7 +312,7 @@ class ShownItems:
 
     def _text(self, frame: Shown) -> _Taken:
         if not frame.text:
-            return _Taken(problem="nothing came of it")
+            return _Taken(problem="it could not be shown")
         whole = valid_text(self._cleared(frame.text[:MAX_SOURCE]))
         text, note = whole, ""
         mime_type = frame.mime if frame.mime in ("text/plain", "text/markdown") else "text/plain"

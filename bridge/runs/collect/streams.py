@@ -1,4 +1,4 @@
-"""A program's output: what is shown of it, and the whole of it where that is more.
+"""A program's output: the part that is shown, and the whole if that is more.
 
 Owns the way of what a program writes: secrets are taken out first, also those that two pieces
 share; whoever follows the run sees the rest at once; what is more than can be shown goes on to be
@@ -131,7 +131,7 @@ class _Stream:
         self._clear = None if clear is None else clear.stream()
 
     async def take(self, data: bytes, skipped: int) -> bytes:
-        """Add what was written; return what of it is certain to hold no secret."""
+        """Add what was written; return the part that certainly holds no secret."""
         told = b""
         if skipped > 0:
             # What was held back came before the gap.
@@ -188,7 +188,7 @@ class Streams:
         self._run = run
         self._most = limits.output_tokens
         if run is not None and run.is_shown:
-            # Whoever asked has all of it, and asked for nothing to be kept.
+            # The client has shown all of it, and nothing is to be kept.
             artifacts = None
         self._stdout = _Stream("stdout", limits, artifacts, clear)
         self._stderr = _Stream("stderr", limits, artifacts, clear)

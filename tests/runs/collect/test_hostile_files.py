@@ -44,10 +44,10 @@ async def taken(
     kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = None
 ) -> tuple[Left, Mapping[str, bytes], Mapping[str, str]]:
     """Take frames; return what is left, each file's content, and why others are missing."""
-    intake = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
+    collector = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
     for frame in frames:
-        await intake.take(frame)
-    left = await intake.finish()
+        await collector.take(frame)
+    left = await collector.finish()
     files = {one.name: kept.read("me", one.uri) for one in left.artifacts}
     listed = {one.uri for one in kept.listed("me")}
     assert listed == {one.uri for one in left.artifacts}
@@ -176,9 +176,9 @@ async def test_problems_are_told_in_few_short_clean_lines(tmp_path: Path) -> Non
 async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path: Path) -> None:
     """Each says why."""
     (tmp_path / "kept").write_text("in the way")
-    intake = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
-    await intake.take(part("a"))
-    left = await intake.finish()
+    collector = Collector(LIMITS, artifacts=store(tmp_path).of_run("me", RUN))
+    await collector.take(part("a"))
+    left = await collector.finish()
     assert left.artifacts == ()
     assert [loss.name for loss in left.missing] == ["a"]
 
@@ -186,9 +186,9 @@ async def test_a_store_that_cannot_be_written_to_loses_files_and_no_run(tmp_path
 async def test_what_was_begun_is_gone_when_nobody_asks_for_it(tmp_path: Path) -> None:
     """As when its run was cancelled."""
     kept = store(tmp_path)
-    intake = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
-    await intake.take(part("a", more=True))
-    intake.discard()
+    collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+    await collector.take(part("a", more=True))
+    collector.discard()
     assert [path for path in kept.root.rglob("*") if path.stat().st_size == 1] == []
     assert kept.listed("me") == ()
 
@@ -248,9 +248,9 @@ def carried_out(
         session = cast(
             "GuestSession", SimpleSession(sandbox=cast("Any", said), channel=cast("Any", said))
         )
-        intake = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
+        collector = Collector(LIMITS, artifacts=kept.of_run("me", RUN))
         clock = Clock()
-        program = Program(session, handle, LIMITS, intake=intake, clock=clock)
+        program = Program(session, handle, LIMITS, collector=collector, clock=clock)
         start = anyio.current_time()
         await program.start(Run(code=""))
         with clock.stop() if asked else nullcontext(), anyio.fail_after(1000):
