@@ -40,7 +40,7 @@ PURE := \
     bridge/runs/file_names.py \
     bridge/runs/collect/picture_formats.py \
     bridge/sessions/record.py \
-    bridge/guest/wire.py \
+    bridge/guest/protocol/wire.py \
     bridge/skills/references.py \
     bridge/skills/source.py \
     bridge/rpc/* \

@@ -4,7 +4,7 @@
 #   build-rootfs.sh [--base BASE.tar] [--guest-bundle DIR] slim|data OUTPUT.tar
 #
 # DIR is copied to /usr/local/lib/mcp-code-bridge/guest as it is and compiled; its layout is
-# <digest>/bridge/guest/*.py. BASE.tar, an earlier output without a guest, saves the slow part.
+# <digest>/bridge/guest/**/*.py. BASE.tar, an earlier output without a guest, saves the slow part.
 #
 # Writes a tarball for `podman import` or `docker import`; the settings that go with it (environment,
 # labels, user) are printed by `build-rootfs.sh --changes FLAVOUR`, one Dockerfile instruction a line.

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from bridge.catalog.prose import one_line
-from bridge.guest.parameters import Parameter as GuestParameter
-from bridge.guest.parameters import read_parameters
-from bridge.guest.schemas import as_list, as_mapping, leaves, pointed_at
-from bridge.guest.typetext import BLOB
+from bridge.guest.schema.parameters import Parameter as GuestParameter
+from bridge.guest.schema.parameters import read_parameters
+from bridge.guest.schema.schemas import as_list, as_mapping, leaves, pointed_at
+from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
 MAX_TYPE_CHARS = 160

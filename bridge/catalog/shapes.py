@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from bridge.guest.typetext import BLOB
+from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
 MAX_DEPTH = 6

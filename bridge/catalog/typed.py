@@ -1,8 +1,7 @@
 """What a program sees, as Python that type checkers accept.
 
-Owns the texts of stubs for reading: exact types, a `TypedDict` for each object, docstrings. How
-schemas become types is `bridge.guest.typetext`, which the guest has too, so that `help()` in a run
-says the same.
+Owns the texts of stubs for reading: exact types, a `TypedDict` for each object, docstrings. The
+types of schemas are `bridge.guest.schema.typetext`'s, which the guest uses for `help()` too.
 
 Everything a server wrote ends up in a comment, a docstring or a literal, cleaned and quoted; names
 are aliases. The texts are bounded however large a schema is.
@@ -15,8 +14,8 @@ from collections.abc import Iterable
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import one_line
 from bridge.catalog.stubs import tool_data
-from bridge.guest.signatures import Argument, Head, docstring, typed_dicts
-from bridge.guest.typetext import Names, class_base
+from bridge.guest.schema.signatures import Argument, Head, docstring, typed_dicts
+from bridge.guest.schema.typetext import Names, class_base
 from bridge.text import valid_text
 
 MAX_STUB_CHARS = 400_000

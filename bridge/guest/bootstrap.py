@@ -102,6 +102,6 @@ def main(bundle: Dict[str, Any], compiled: Dict[str, bytes]) -> NoReturn:
         directory = tree if os.path.isdir(tree) else None
     sys.dont_write_bytecode = True
     sys.meta_path.insert(0, SourceFinder(bundle["sources"], directory, compiled))
-    from bridge.guest import supervisor
+    from bridge.guest.supervisor import supervisor
 
     supervisor.main(bundle["digest"], bool(compiled or directory))

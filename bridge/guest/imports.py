@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, Sequence, Tuple
 
 OWN = (
-    "bridge.guest.program",
-    "bridge.guest.mcp_api",
-    "bridge.guest.values",
-    "bridge.guest.surroundings",
-    "bridge.guest.client",
+    "bridge.guest.worker.program",
+    "bridge.guest.api.runtime",
+    "bridge.guest.api.values",
+    "bridge.guest.worker.surroundings",
+    "bridge.guest.api.client",
 )
 """What every program needs of the guest."""
 

@@ -24,6 +24,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes in the unit in which the system tells how much memory a process has had."""
 
+EXIT_NOTICE = b'{"type":"leaving",'
+"""How a worker's last line to the supervisor begins: it is about to exit, with this code and after
+this much use. To believe it spares the host the milliseconds that a kernel takes to dismantle a
+process; a program that forges it ends its run with what `done` would have said."""
+
 KILL_SECONDS = 2.0
 """How long killed processes may take to go; one stuck in the kernel ends with the sandbox."""
 

@@ -36,7 +36,7 @@ from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import tool_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.plans import Covered, HeldRequest, KeptPlan, Known, resolve
-from bridge.guest.validation import problem
+from bridge.guest.schema.validation import problem
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.render.plan import plan_asked
 from bridge.rpc.values import tool_error, wire_value

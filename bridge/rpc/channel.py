@@ -17,7 +17,7 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from bridge.guest.wire import (
+from bridge.guest.protocol.wire import (
     MAX_VALUES,
     FrameTooLargeError,
     GuestFrame,
@@ -274,7 +274,7 @@ def _large(frame: HostFrame) -> list[LargeBase64]:
 # --- replies, with large texts beside the JSON instead of inside it -------------------------------
 #
 # To write a text as JSON and to read it again costs several times what it costs to move it, and
-# copies of it. What the program gets is the same. The other end is `bridge.guest.client`.
+# copies of it. What the program gets is the same. The other end is `bridge.guest.api.client`.
 
 LARGE_CHARACTERS = 64 * 1024
 """From here on a text is worth it."""

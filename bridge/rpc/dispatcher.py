@@ -29,7 +29,7 @@ from bridge.errors import (
     ToolCallError,
     UpstreamError,
 )
-from bridge.guest.wire import Call, Reply, WireError, encode
+from bridge.guest.protocol.wire import Call, Reply, WireError, encode
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.channel import Clear, encode_reply

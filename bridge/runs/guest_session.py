@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from bridge.errors import ChannelClosedError, LaunchError
-from bridge.guest.wire import PROTOCOL, Hello, WireError
+from bridge.guest.protocol.wire import PROTOCOL, Hello, WireError
 from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.servers import Reach
-from bridge.guest.wire import Run
+from bridge.guest.protocol.wire import Run
 from bridge.model import Limits, RunRequest, Tool
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES

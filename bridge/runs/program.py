@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from bridge.clock import Clock
 from bridge.errors import ChannelClosedError, NotStartedError, SandboxError
-from bridge.guest.wire import (
+from bridge.guest.protocol.wire import (
     Call,
     Cancel,
     Done,
@@ -32,7 +32,7 @@ from bridge.guest.wire import (
     Stop,
     WireError,
 )
-from bridge.guest.wire import Clock as ClockFrame
+from bridge.guest.protocol.wire import Clock as ClockFrame
 from bridge.model import Json, Limits
 from bridge.rpc.channel import Clear
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler

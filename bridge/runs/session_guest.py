@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bridge.errors import BridgeError
-from bridge.guest.wire import Run
+from bridge.guest.protocol.wire import Run
 from bridge.model import Json, Limits
 from bridge.rpc.channel import MAX_GUEST_FRAME_BYTES, Channel
 from bridge.rpc.dispatcher import CallFailedError

@@ -23,7 +23,10 @@ from types import CodeType
 
 _PACKAGE = "bridge.guest"
 
-BORROWED = {f"{_PACKAGE}.cloudpickle": "cloudpickle"}
+SUBPACKAGES = ("api", "protocol", "schema", "state", "supervisor", "worker")
+"""Of the guest; each goes into the bundle whole."""
+
+BORROWED = {f"{_PACKAGE}.state.cloudpickle": "cloudpickle"}
 """Guest modules that are an installed package's module of its own name, which imports nothing but
 the standard library. Under a name of the guest's it hides no package from programs."""
 
@@ -59,14 +62,15 @@ While modules are loaded nothing becomes garbage; to look for it takes a third o
 def guest_modules() -> dict[str, str]:
     """Return every guest module's name and source, in the order of their names."""
     found: dict[str, str] = {}
-    for entry in resources.files(_PACKAGE).iterdir():
-        if not entry.name.endswith(".py"):
-            continue
-        stem = entry.name[: -len(".py")]
-        name = _PACKAGE if stem == "__init__" else f"{_PACKAGE}.{stem}"
-        # read_text would translate newlines; the digest is over what is there.
-        data = _borrowed(name) if name in BORROWED else entry.read_bytes()
-        found[name] = data.decode("utf-8")
+    for package in (_PACKAGE, *(f"{_PACKAGE}.{name}" for name in SUBPACKAGES)):
+        for entry in resources.files(package).iterdir():
+            if not entry.name.endswith(".py"):
+                continue
+            stem = entry.name[: -len(".py")]
+            name = package if stem == "__init__" else f"{package}.{stem}"
+            # read_text would translate newlines; the digest is over what is there.
+            data = _borrowed(name) if name in BORROWED else entry.read_bytes()
+            found[name] = data.decode("utf-8")
     return dict(sorted(found.items()))
 
 
@@ -157,9 +161,9 @@ def write_guest_tree(directory: Path) -> Path:
         The directory named after the digest; its `bridge/guest` holds the modules.
     """
     root = directory / guest_digest()
-    package = root / "bridge" / "guest"
-    package.mkdir(parents=True, exist_ok=True)
+    packages = {_PACKAGE, *(f"{_PACKAGE}.{name}" for name in SUBPACKAGES)}
     for name, source in guest_modules().items():
-        stem = "__init__" if name == _PACKAGE else name.rpartition(".")[2]
-        (package / f"{stem}.py").write_bytes(source.encode("utf-8"))
+        path = root.joinpath(*(f"{name}.__init__" if name in packages else name).split("."))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.with_name(f"{path.name}.py").write_bytes(source.encode("utf-8"))
     return root

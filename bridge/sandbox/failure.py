@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal as signals
 from dataclasses import dataclass
 
-from bridge.guest.wire import Done, Exited
+from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits, Reason, Status
 from bridge.sandbox.backend import ExitReport
 

@@ -59,7 +59,10 @@ def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
         untried: Layers for which it makes no attempt.
     """
     modules = guest_modules()
-    facts, denials = modules["bridge.guest.facts"], modules["bridge.guest.denials"]
+    facts, denials = (
+        modules["bridge.guest.supervisor.isolation_facts"],
+        modules["bridge.guest.supervisor.denial_probes"],
+    )
     given = f"FACTS = {facts!r}\nDENIALS = {denials!r}\nUNTRIED = {untried!r}\n"
     return (*INTERPRETER, given + _ANSWER)
 

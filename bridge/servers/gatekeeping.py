@@ -32,7 +32,7 @@ from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.result_redaction import NOT_SHOWN, clear_value
 from bridge.gate.server_questions import ServerQuestions
 from bridge.gate.server_starts import Asker, Starts
-from bridge.guest.wire import Done
+from bridge.guest.protocol.wire import Done
 from bridge.model import ApplyRequest, Json, Receipt, RunRequest, RunResult, Tool
 from bridge.offload import offload
 from bridge.render.plan import plan_summary

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 
-from bridge.guest.wire import State
+from bridge.guest.protocol.wire import State
 from bridge.model import Loss
 from bridge.text import valid_text, visible
 

@@ -15,7 +15,7 @@ from typing import Any
 from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
 from mcp_types.jsonrpc import PARSE_ERROR
 
-from bridge.guest.wire import count_values
+from bridge.guest.protocol.wire import count_values
 
 SALVAGE_BYTES = 512
 """How much of either end of a message is searched for its id. The id is the first or the last

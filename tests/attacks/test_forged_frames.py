@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.guest.wire import Done, FrameTooLargeError, encode
+from bridge.guest.protocol.wire import Done, FrameTooLargeError, encode
 from bridge.rpc.channel import MAX_DONE_BYTES, Channel
 from bridge.rpc.output import OutputBuffer
 

@@ -15,9 +15,9 @@ from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.catalog.program.tables import SERVER_METHODS
 from bridge.catalog.schema import parameters, schema_order
 from bridge.catalog.typed import tool_stub
-from bridge.guest.arguments import Parameters
-from bridge.guest.mcp_api import OF_SERVERS, PUBLIC
-from bridge.guest.proxies import Server, ServerModule, usable
+from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.proxies import Server, ServerModule, usable
+from bridge.guest.api.runtime import OF_SERVERS, PUBLIC
 from bridge.model import Tool
 
 STRING = {"type": "string"}

@@ -7,7 +7,17 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from bridge.guest.wire import MAX_ID, Call, Cancel, Done, Exited, GuestFrame, Hello, Output, encode
+from bridge.guest.protocol.wire import (
+    MAX_ID,
+    Call,
+    Cancel,
+    Done,
+    Exited,
+    GuestFrame,
+    Hello,
+    Output,
+    encode,
+)
 
 texts = st.text(max_size=20) | st.sampled_from(("\ud800", '",[{\\', "\\\\", "\n", "\x00", "é😀"))
 whole = st.integers(-MAX_ID + 1, MAX_ID - 1)

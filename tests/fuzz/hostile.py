@@ -17,7 +17,7 @@ import anyio
 from bridge.discovery.find import Discovery
 from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
 from bridge.gate.pipeline import Gate, Grant
-from bridge.guest.wire import Reply, decode_host_frame
+from bridge.guest.protocol.wire import Reply, decode_host_frame
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
 from bridge.model.outcome import caught
 from bridge.rpc.channel import Channel

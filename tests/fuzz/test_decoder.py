@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridge.guest.wire import (
+from bridge.guest.protocol.wire import (
     MAX_VALUES,
     FrameTooLargeError,
     GuestFrame,

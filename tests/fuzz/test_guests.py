@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.errors import BridgeError
-from bridge.guest.wire import (
+from bridge.guest.protocol.wire import (
     Call,
     Cancel,
     Done,

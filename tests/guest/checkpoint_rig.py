@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridge.guest.checkpoint import restore
-from bridge.guest.checkpoint_saving import save
+from bridge.guest.state.checkpoint import restore
+from bridge.guest.state.checkpoint_saving import save
 from bridge.sandbox.bundle import write_guest_tree
 
 CHILD = r"""
@@ -25,8 +25,8 @@ names["__builtins__"] = sys.modules["builtins"]
 workspace = told["workspace"]
 os.chdir(workspace)
 sys.path.append(workspace)
-from bridge.guest.checkpoint import restore
-from bridge.guest.checkpoint_saving import save
+from bridge.guest.state.checkpoint import restore
+from bridge.guest.state.checkpoint_saving import save
 answer = {"restored": [], "parts": [], "lost": []}
 if told["state"]:
     answer["restored"] = restore(names, workspace, base64.b64decode(told["state"]))

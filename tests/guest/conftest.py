@@ -21,7 +21,7 @@ from typing import Any
 import anyio
 import pytest
 
-from bridge.guest.wire import (
+from bridge.guest.protocol.wire import (
     Call,
     Cancel,
     Done,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.guest.wire import Call, Cancel, Done, Exited, GuestFrame
+from bridge.guest.protocol.wire import Call, Cancel, Done, Exited, GuestFrame
 
 
 @dataclass

@@ -8,10 +8,11 @@ import pytest
 
 from bridge.errors import HeldResultError
 from bridge.gate.plans.arguments import mentions, referred
-from bridge.guest import held, placeholders
-from bridge.guest.client import HELD_RESULT
-from bridge.guest.held import Placeholder, placeholder
-from bridge.guest.wire import Call
+from bridge.guest.api import held_results as held
+from bridge.guest.api.client import HELD_RESULT
+from bridge.guest.api.held_results import Placeholder, placeholder
+from bridge.guest.protocol import placeholders
+from bridge.guest.protocol.wire import Call
 from tests.guest.held_operations import SETUP
 
 PLAN = "0123456789abcdef"

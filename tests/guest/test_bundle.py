@@ -26,7 +26,11 @@ def test_the_bundle_is_its_length_and_every_module() -> None:
     assert document["digest"] == bundle.guest_digest()
     modules = marshal.loads(zlib.decompress(document["sources"]))
     assert set(modules) == set(bundle.guest_modules())
-    assert {"bridge.guest", "bridge.guest.wire", "bridge.guest.supervisor"} <= set(modules)
+    assert {
+        "bridge.guest",
+        "bridge.guest.protocol.wire",
+        "bridge.guest.supervisor.supervisor",
+    } <= set(modules)
 
 
 def test_a_guest_that_runs_compiled_code_has_its_sources_all_the_same() -> None:
@@ -34,7 +38,7 @@ def test_a_guest_that_runs_compiled_code_has_its_sources_all_the_same() -> None:
     document = marshal.loads(bundle.bundle_bytes()[8:])
     (code,) = document["code"].values()
     finder = bootstrap.SourceFinder(document["sources"], None, code)
-    name = "bridge.guest.wire"
+    name = "bridge.guest.protocol.wire"
     assert finder.find_spec(name) is not None
     assert finder.get_source(name) == bundle.guest_modules()[name]
     assert len(document["sources"]) * 3 < sum(map(len, bundle.guest_modules().values()))
@@ -75,7 +79,7 @@ def test_what_is_borrowed_is_what_is_installed_and_not_imported_for_that() -> No
         "import pathlib, sys; from bridge.sandbox import bundle; bundle.bundle_bytes();"
         "assert 'cloudpickle' not in sys.modules; import cloudpickle.cloudpickle as installed;"
         "text = pathlib.Path(installed.__file__).read_bytes().decode();"
-        "assert bundle.guest_modules()['bridge.guest.cloudpickle'] == text"
+        "assert bundle.guest_modules()['bridge.guest.state.cloudpickle'] == text"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(bundle.__file__).parents[2])
 

@@ -64,7 +64,7 @@ LEDGER = (
         tests=(
             f"{RESULTS}::test_a_line_of_any_length_is_printed_whole",
             f"{RESULTS}::test_tool_results_of_any_size_arrive_and_calls_go_on",
-            "tests/guest/test_supervisor_channel.py::test_a_large_reply_and_a_large_argument_arrive_whole",
+            "tests/guest/supervisor/test_supervisor_channel.py::test_a_large_reply_and_a_large_argument_arrive_whole",
             f"{CALLS}::test_fifty_megabytes_arrive_in_one_line",
         ),
     ),
@@ -89,7 +89,7 @@ LEDGER = (
         promise="What a server writes is data and never becomes part of a program.",
         tests=(
             f"{NAMES}::test_what_a_server_writes_is_never_taken_for_code_or_a_template",
-            "tests/guest/test_proxies.py::test_hostile_names_become_data_and_never_code",
+            "tests/guest/api/test_proxies.py::test_hostile_names_become_data_and_never_code",
         ),
     ),
     Entry(
@@ -120,7 +120,7 @@ LEDGER = (
         tests=(
             f"{NAMES}::test_a_positional_argument_is_an_argument",
             f"{NAMES}::test_a_tool_that_does_not_exist_is_no_attribute",
-            "tests/guest/test_proxies.py::test_names_that_libraries_probe_for_are_never_answered",
+            "tests/guest/api/test_proxies.py::test_names_that_libraries_probe_for_are_never_answered",
         ),
     ),
     Entry(

@@ -21,7 +21,7 @@ from bridge.callers.client import RunCaller
 from bridge.clock import Clock
 from bridge.gate.audit import AuditLog
 from bridge.gate.pipeline import Gate, Grant
-from bridge.guest.placeholders import WHOLE, write
+from bridge.guest.protocol.placeholders import WHOLE, write
 from bridge.model import ApplyRequest, Json, RunRequest
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load

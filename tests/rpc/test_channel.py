@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from bridge.guest.wire import (
+from bridge.guest.protocol.wire import (
     Call,
     Done,
     FrameTooLargeError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from bridge.guest.wire import Run, encode
+from bridge.guest.protocol.wire import Run, encode
 from bridge.rpc.channel import LARGE_BYTES, PIECE_BYTES, as_base64, in_pieces
 
 LARGE = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"

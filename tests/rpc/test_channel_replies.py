@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.client import Replies, read_reply
-from bridge.guest.wire import Reply, encode
+from bridge.guest.api.client import Replies, read_reply
+from bridge.guest.protocol.wire import Reply, encode
 from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
 LARGE = "x" * LARGE_CHARACTERS

@@ -16,7 +16,7 @@ from bridge.errors import (
     ToolCallError,
     UnknownServerError,
 )
-from bridge.guest.wire import Call, Reply, WireError, decode_host_frame
+from bridge.guest.protocol.wire import Call, Reply, WireError, decode_host_frame
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits
 from tests.waiting import PATIENCE_SECONDS
 

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.artifacts import ArtifactStore
 from bridge.errors import InvalidRequestError
-from bridge.guest.wire import MAX_FRAME_BYTES
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES
 from bridge.model import MEBIBYTE, InputFile, Limits, RunRequest
 from bridge.runs.file_names import name_problem, quoted
 from bridge.runs.input_files import (

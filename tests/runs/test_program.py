@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from bridge.errors import NotStartedError
-from bridge.guest.wire import Call, Exited, Output, Run
+from bridge.guest.protocol.wire import Call, Exited, Output, Run
 from bridge.model import Limits
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.guest.wire import Done, Exited
+from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import Ending, classify

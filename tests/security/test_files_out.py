@@ -1,7 +1,7 @@
 """What comes out of a sandbox in files, when the program does not want it to be what it wrote.
 
 In bubblewrap; the contract suite has a few of the same on every engine. What is read, and how, is
-the supervisor's affair and does not differ: `tests/guest/test_collecting.py` has every trick, and
+the same everywhere: `tests/guest/supervisor/test_output_files.py` has every trick, and
 `tests/runs/collect/test_hostile_files.py` a supervisor that is hostile itself.
 """
 

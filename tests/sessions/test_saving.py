@@ -9,7 +9,16 @@ import anyio
 import pytest
 
 from bridge.errors import ChannelClosedError
-from bridge.guest.wire import Call, Done, Exited, Reply, Run, State, decode_host_frame, encode
+from bridge.guest.protocol.wire import (
+    Call,
+    Done,
+    Exited,
+    Reply,
+    Run,
+    State,
+    decode_host_frame,
+    encode,
+)
 from bridge.model import Isolation, Limits
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import GRACE_SECONDS, Program

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.guest.wire import State
+from bridge.guest.protocol.wire import State
 from bridge.model import Loss
 from bridge.sessions import state
 from bridge.sessions.state import MAX_LOST, StateParts, losses

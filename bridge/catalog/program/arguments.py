@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from bridge.catalog.program.survey import Place, Survey
 from bridge.catalog.program.tables import Helper
-from bridge.guest.parameters import read_parameters
-from bridge.guest.validation import argument_problem, convert, problem
+from bridge.guest.schema.parameters import read_parameters
+from bridge.guest.schema.validation import argument_problem, convert, problem
 from bridge.model import Json
 from bridge.text import valid_text
 

@@ -2,7 +2,7 @@
 
 Owns where one may stand, the check that it is one of the plan's own and as it was made, the way
 from a result to a part of it, and how arguments are shown to people. How a mark is written is
-`bridge.guest.placeholders`'.
+`bridge.guest.protocol.placeholders`'.
 
 In a text a value stands as Python's `str` writes it, which is what the program would have made of
 it; what stands alone keeps its type. Nothing is quoted: a text whose marks were quoted is refused.
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bridge.errors import HeldResultError, InvalidRequestError
 from bridge.gate.decision import CallFacts, Mask
-from bridge.guest.placeholders import (
+from bridge.guest.protocol.placeholders import (
     EDGE,
     LABEL,
     MAX_PATH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bridge.artifacts import RunArtifacts
 from bridge.callers.client import RunCaller
-from bridge.guest.wire import File, Output, Progress, Shown, State
+from bridge.guest.protocol.wire import File, Output, Progress, Shown, State
 from bridge.model import Limits
 from bridge.rpc.channel import Clear
 from bridge.runs.collect.collected import Left

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.errors import ArtifactStoreError
-from bridge.guest.wire import File
+from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Clear, ClearStream
 from bridge.runs.collect.collected import Left

@@ -20,7 +20,7 @@ import anyio.to_thread
 
 from bridge.artifacts import RunArtifacts
 from bridge.errors import ArtifactStoreError
-from bridge.guest.wire import Shown
+from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import Shown as ShownItem
 from bridge.rpc.channel import Clear

@@ -17,7 +17,7 @@ import anyio.to_thread
 from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.callers.client import RunCaller
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError
-from bridge.guest.wire import Output
+from bridge.guest.protocol.wire import Output
 from bridge.model import Artifact, Limits, Loss
 from bridge.model.kept import ArtifactKind
 from bridge.rpc.channel import Clear

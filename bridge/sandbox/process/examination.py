@@ -41,7 +41,10 @@ def compiled(executable: str) -> str:
         LaunchError: It cannot.
     """
     modules = guest_modules()
-    texts = [modules["bridge.guest.facts"], modules["bridge.guest.denials"]]
+    texts = [
+        modules["bridge.guest.supervisor.isolation_facts"],
+        modules["bridge.guest.supervisor.denial_probes"],
+    ]
     codes = compiled_by(executable, texts, name="<examination>")
     return base64.b64encode(marshal.dumps(codes, LIST_VERSION)).decode("ascii")
 

@@ -27,10 +27,10 @@ from bridge.catalog.program.tables import (
     SPARED,
     Helper,
 )
-from bridge.guest.arguments import Parameters
-from bridge.guest.library import MEMORIES, SKILLS
-from bridge.guest.mcp_api import OF_SERVERS, PUBLIC, Runtime
-from bridge.guest.proxies import Server, ServerModule
+from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.awaits import MEMORIES, SKILLS
+from bridge.guest.api.proxies import Server, ServerModule
+from bridge.guest.api.runtime import OF_SERVERS, PUBLIC, Runtime
 from bridge.model import Tool
 
 KINDS = inspect.Parameter

@@ -32,7 +32,7 @@ from bridge.gate.plans.arguments import (
     resolve,
     shown,
 )
-from bridge.guest.placeholders import LABEL, PREFIX, SEAL, WHOLE, checksum, write
+from bridge.guest.protocol.placeholders import LABEL, PREFIX, SEAL, WHOLE, checksum, write
 
 PLAN = "0123456789abcdef"
 OTHER = "fedcba9876543210"

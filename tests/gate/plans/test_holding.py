@@ -17,7 +17,7 @@ from bridge.gate.approval import Approval
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import FlowState
 from bridge.gate.plans import Covered, Holding, Plans, holding
-from bridge.guest.placeholders import WHOLE, write
+from bridge.guest.protocol.placeholders import WHOLE, write
 from bridge.model import Plan, Tool
 
 ALLOW = Decision(action="allow", rule="no policy")

@@ -15,7 +15,7 @@ import pytest
 from bridge.artifacts import ArtifactStore
 from bridge.clock import Clock
 from bridge.gate.redaction import Redactor
-from bridge.guest.wire import Call, Done, Exited, File, Run
+from bridge.guest.protocol.wire import Call, Done, Exited, File, Run
 from bridge.model import Limits
 from bridge.runs.collect import Collector, Left
 from bridge.runs.collect.files import MAX_MISSING, MAX_PART_BYTES

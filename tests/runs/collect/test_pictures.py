@@ -12,7 +12,7 @@ import pytest
 from bridge.artifacts import ArtifactStore
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_result
-from bridge.guest.wire import Shown
+from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits, RunResult
 from bridge.model import Shown as Item
 from bridge.rpc.channel import ClearStream

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bridge.artifacts import ArtifactStore
 from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
-from bridge.guest.wire import Output
+from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
 from bridge.runs.collect import Left
 from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams

@@ -1,0 +1,1 @@
+"""What a program uses: tools, results, `runtime`, skills and memories, pictures, tracebacks."""

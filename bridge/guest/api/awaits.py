@@ -1,0 +1,53 @@
+"""`await` before the helpers of `runtime` that need none, and which these are."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ast
+
+MEMORIES = (
+    "delete_memory",
+    "get_memory_info",
+    "list_memories",
+    "load_memory",
+    "memory_exists",
+    "save_memory",
+    "update_memory",
+)
+"""Also names of every program."""
+
+SKILLS = ("delete_skill", "list_skills", "load_skill", "save_skill", "save_tool")
+
+
+def strip_await(tree: ast.Module) -> None:
+    """Take out each `await` before a call of a plain helper, unless the program has its own."""
+    import ast  # a program that mentions no such helper does without
+
+    plain = {*MEMORIES, *SKILLS}
+    own = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            own.add(node.id)
+        elif isinstance(node, ast.arg):
+            own.add(node.arg)
+
+    def is_plain(function: ast.expr) -> bool:
+        if isinstance(function, ast.Name):
+            return function.id in plain - own
+        if not isinstance(function, ast.Attribute) or function.attr not in plain:
+            return False
+        owner = function.value
+        if isinstance(owner, ast.Attribute):
+            return owner.attr == "runtime"
+        return isinstance(owner, ast.Name) and owner.id == "runtime" and "runtime" not in own
+
+    class Stripper(ast.NodeTransformer):
+        def visit_Await(self, node: ast.Await) -> ast.AST:
+            self.generic_visit(node)
+            value = node.value
+            return value if isinstance(value, ast.Call) and is_plain(value.func) else node
+
+    Stripper().visit(tree)

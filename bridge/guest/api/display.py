@@ -1,0 +1,573 @@
+"""What a program shows: pictures and tables, for a reader who is no terminal.
+
+Owns which form of a value is shown, and how much of a run is. Imported with the first thing that is
+to be shown. It imports neither matplotlib nor PIL: whoever shows something of theirs has it. That
+all of it is only a wish, and what becomes of it, is the host's.
+
+A value may offer several forms. Taken is the first of these, which is what a model gets most of:
+a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
+the host keeps the text; SVG, which is seldom looked at as a picture. Of data frames and arrays it
+is the text that their library prints. What has none of them is printed, in its place among the
+other output.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import re
+import sys
+
+from bridge.guest.api.values import Blob
+from bridge.guest.protocol.placeholders import Unknown
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from bridge.guest.api.client import Client
+
+
+MAX_ITEMS = 20
+"""Of a run. The host has the same bound; what is beyond it is counted, and not made at all."""
+
+MAX_PICTURES = 10
+"""Of a run that are handed on as such; clients and models take few. Others are kept aside."""
+
+DEFAULT_SHOWN_BYTES = 1024 * 1024
+
+MAX_SOURCE_CHARS = 512 * 1024
+"""Of HTML, SVG or Markdown, or a table's text. Larger ones are pages of their own, with libraries
+in them."""
+
+MIN_PICTURE_BYTES = 4096
+"""With less room than this a picture is not made small any more, but only kept."""
+
+MAX_LABEL_CHARS = 100
+"""Of a dict's key, said of what stands under it."""
+
+FRAME_ROOM = 64 * 1024
+"""Of a frame, for what stands in it beside the picture."""
+
+_METHODS = (
+    ("image/png", "_repr_png_"),
+    ("image/jpeg", "_repr_jpeg_"),
+    ("text/markdown", "_repr_markdown_"),
+    ("text/html", "_repr_html_"),
+    ("image/svg+xml", "_repr_svg_"),
+)
+
+_TABLES = {
+    "numpy": ("ndarray",),
+    "pandas": ("DataFrame", "Series"),
+    "polars": ("DataFrame", "Series"),
+    "pyarrow": ("RecordBatch", "Table"),
+}
+"""Classes of libraries whose own text says what their HTML says, and costs a model less."""
+
+
+class Display:
+    """What one run shows.
+
+    Args:
+        shown_bytes: Of all pictures together, as base64.
+        frame_bytes: Of what may be sent at once.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        shown_bytes: int = DEFAULT_SHOWN_BYTES,
+        frame_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
+        self._client = client
+        self._frame_bytes = frame_bytes
+        self._left = shown_bytes
+        self._items = 0
+        self._pictures = 0
+        # The figures themselves: their ids would be used again.
+        self._figures: List[Any] = []
+
+    def show(self, *values: Any) -> None:
+        """Show values, or print those that have no form but their text."""
+        for value in values:
+            if issubclass(type(value), Unknown):
+                from bridge.guest.api.held_results import stop
+
+                stop(value, "shows")
+            if not (self._show(value) or self._show_each(value)):
+                print(value if isinstance(value, str) else _text(value))
+
+    def show_last(self, value: Any) -> bool:
+        """Show the value of a program's last expression, if it is for showing."""
+        if issubclass(type(value), Unknown):
+            return False
+        try:
+            return self._drawn(value) or self._show(value) or self._show_each(value)
+        except Exception as error:
+            print("display: %s" % _problem(value, error), file=sys.stderr)
+            return False
+
+    def show_figures(self) -> None:
+        """Show what is open of matplotlib's and was not shown, and close it.
+
+        Whatever one of them cannot be drawn for is raised when the others are shown.
+        """
+        pyplot: Any = sys.modules["matplotlib.pyplot"]
+        problem = None
+        for number in pyplot.get_fignums():
+            figure = pyplot.figure(number)
+            # One with nothing on it is left over, and nobody's picture.
+            if not self._seen(figure) and len(figure.get_children()) > 1:
+                try:
+                    self._show(figure)
+                except Exception as error:
+                    problem = problem or error
+        pyplot.close("all")
+        if problem is not None:
+            raise problem
+
+    def show_left(self) -> None:
+        """Show what is open at a program's end, when there is no line that could fail for it."""
+        try:
+            self.show_figures()
+        except Exception as error:
+            # A formula in a title that cannot be set, for one: the program's author has to know.
+            print("display: a figure cannot be drawn: %s" % _told(error), file=sys.stderr)
+
+    def _show_each(self, value: Any) -> bool:
+        """Show what a short list, tuple or dict holds, if a picture or a table is among it."""
+        kind = type(value)
+        if kind not in (list, tuple, dict) or not 0 < len(value) <= MAX_ITEMS:
+            return False
+        items = list(value.items()) if kind is dict else [("", item) for item in value]
+        if not any(_is_seen(item) for _, item in items):
+            return False
+        for key, item in items:
+            label = str(key)[:MAX_LABEL_CHARS]
+            if not self._show(item, label):
+                print("%s: %s" % (label, _text(item)) if label else _text(item))
+        return True
+
+    def _show(self, value: Any, label: str = "") -> bool:
+        """Show a value in its best form; return False if that is its text."""
+        kind = type(value)
+        if is_figure(kind):
+            self._figures.append(value)
+            self._send_picture(lambda: figure_png(value), label)
+            return True
+        if is_pil(kind):
+            self._send_picture(lambda: (pil_png(value), ""), label)
+            return True
+        if isinstance(value, (Blob, bytes)):
+            data = bytes(value)
+            if not mime_of(data):
+                return False
+            self._send_picture(lambda: (data, ""), label)
+            return True
+        if _is_table(kind):
+            text = str(value)
+            self._send_text("text/plain", "%s:\n%s" % (label, text) if label else text)
+            return True
+        return self._show_form(value)
+
+    def _show_form(self, value: Any) -> bool:
+        """Show a value in a form that it makes itself, if it does."""
+        for mime, form in _forms(value):
+            if mime in ("image/png", "image/jpeg"):
+                data = _bytes(form)
+                if data is not None and mime_of(data):
+                    self._send_picture(lambda data=data: (data, ""))
+                    return True
+            elif issubclass(type(form), str):
+                # A plain one: of a text with what nobody knows in it, not even the length is known.
+                text = str.__str__(form)
+                if 0 < len(text) <= MAX_SOURCE_CHARS:
+                    self._send_text(mime, text)
+                    return True
+        return False
+
+    def _drawn(self, value: Any) -> bool:
+        """Show the figure of what drawing functions return; return False for anything else."""
+        figures = figures_of(value)
+        for figure in figures:
+            if not self._seen(figure) and not is_open(figure):
+                self._show(figure)
+        return bool(figures)
+
+    def _seen(self, figure: Any) -> bool:
+        return any(figure is seen for seen in self._figures)
+
+    def _send_text(self, mime: str, text: str) -> None:
+        self._items += 1
+        if self._items > MAX_ITEMS:
+            self._client.tell(Shown(mime))
+            return
+        self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
+
+    def _send_picture(self, make: Any, label: str = "") -> None:
+        """Send a picture as it is if it fits, or smaller, for the reader, and as it is aside.
+
+        Args:
+            label: What it stands under in a dict.
+        """
+        self._items += 1
+        self._pictures += 1
+        if self._items > MAX_ITEMS:
+            self._client.tell(Shown("image/png"))
+            return
+        data, remark = make()
+        mime, size = mime_of(data), base64_size(data)
+        small, note = b"", ""
+        # No picture leaves nothing to those that follow.
+        room = self._left if size <= self._left else self._left // 2
+        if self._pictures > MAX_PICTURES:
+            note = "not shown: a result has %d pictures at most" % MAX_PICTURES
+        elif size > self._left or is_wide(data):
+            if room >= MIN_PICTURE_BYTES:
+                small, note = shrink(data, room // 4 * 3)
+            if not small:
+                note = note or "not shown: there is no room for it in this result"
+        if not note:
+            self._left -= size
+        self._left -= base64_size(small)
+        if size + base64_size(small) > self._frame_bytes - FRAME_ROOM:
+            whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
+            note, data = "%s; %s" % (note, whole) if note else whole, b""
+        note = "; ".join(part for part in (note, remark, label) if part)
+        self._client.tell(Shown(mime, data=_encoded(data), small=_encoded(small), note=note))
+
+
+def _is_seen(value: Any) -> bool:
+    """Tell whether a value is a picture or a table."""
+    kind = type(value)
+    if is_figure(kind) or is_pil(kind):
+        return True
+    if isinstance(value, (Blob, bytes)):
+        return bool(mime_of(bytes(value)))
+    return _is_table(kind)
+
+
+def _is_table(kind: type) -> bool:
+    for base in type.mro(kind):
+        # Not by way of a class of the class, which may be anything.
+        package = str(type.__getattribute__(base, "__module__")).partition(".")[0]
+        if base.__name__ in _TABLES.get(package, ()):
+            return True
+    return False
+
+
+def base64_size(data: bytes) -> int:
+    """Return how long data is as base64."""
+    return (len(data) + 2) // 3 * 4
+
+
+def _encoded(data: bytes) -> str:
+    import binascii  # what `base64` is made of
+
+    return binascii.b2a_base64(data, newline=False).decode() if data else ""
+
+
+def _forms(value: Any) -> Any:
+    """Yield the forms that a value makes of itself: type and content, the best first."""
+    kind = type(value)
+    for mime, name in _METHODS:
+        # Of the class: there are objects that have an answer to every name.
+        method = getattr(kind, name, None)
+        if callable(method):
+            form = _asked(value, method, name)
+            if form is not None:
+                yield mime, form
+    method = getattr(kind, "_repr_mimebundle_", None)
+    if callable(method):
+        bundle = _asked(value, method, "_repr_mimebundle_")
+        if isinstance(bundle, dict):
+            for mime in (*(mime for mime, _ in _METHODS), "text/plain"):
+                if bundle.get(mime) is not None:
+                    yield mime, bundle[mime]
+
+
+def _asked(value: Any, method: Any, name: str) -> Any:
+    try:
+        form = method(value)
+    except Exception as error:
+        print("display: %s raised %s" % (name, _told(error)), file=sys.stderr)
+        return None
+    # Some give what they know about it along with it.
+    return form[0] if isinstance(form, tuple) and form else form
+
+
+def _bytes(form: Any) -> Optional[bytes]:
+    if isinstance(form, (bytes, bytearray, memoryview)):
+        return bytes(form)
+    if not isinstance(form, str):
+        return None
+    import binascii
+
+    try:
+        return binascii.a2b_base64(form)
+    except ValueError:
+        return None
+
+
+def _text(value: Any) -> str:
+    import pprint  # few values come here, and few programs
+
+    return pprint.pformat(value, width=100, sort_dicts=False)
+
+
+def _told(error: BaseException) -> str:
+    try:
+        text = " ".join(str(error).split())[:500]
+    except Exception:
+        text = ""
+    return "%s: %s" % (type(error).__name__, text) if text else type(error).__name__
+
+
+def _problem(value: Any, error: BaseException) -> str:
+    return "a %s cannot be shown: %s" % (type(value).__name__, _told(error))
+
+
+# --- pictures, from what draws them, and smaller ones of the same --------------------------------
+
+MAX_SIDE = 2000
+"""Pixels. Services that run models refuse larger pictures where there are several, and scale what
+is over about 1600 down themselves."""
+
+MIN_SIDE = 64
+"""Of the longer side: nobody sees anything in smaller ones."""
+
+STEPS = 8
+"""Sizes that are tried until one fits."""
+
+MAX_PARTS = 20
+"""Of a list that are looked at, whether all of them are parts of figures."""
+
+MAX_DEPTH = 3
+"""Of lists in such lists."""
+
+MAX_OVERHANG = 2.0
+"""How many times its own size a figure's picture may get for what hangs over its edge."""
+
+MAX_LETTERS = 40
+"""That a font does not have, told of."""
+
+FONT_LISTS = "/usr/local/share/mcp-code-bridge/matplotlib"
+"""Where the image keeps the list of its fonts, as matplotlib made it."""
+
+_JPEG_QUALITY = 85
+
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
+"""What PIL can write as PNG."""
+
+
+def is_figure(kind: type) -> bool:
+    """Tell whether values of a type are matplotlib's figures."""
+    return _is_a(kind, "matplotlib.figure", "Figure")
+
+
+def figures_of(value: Any) -> List[Any]:
+    """Return the figures in what drawing functions return, with whatever is part of one.
+
+    Such are axes and lines, lists, arrays and dicts of them, and the numbers beside them, as those
+    of a histogram. Of anything else there are none.
+    """
+    figures: List[Any] = []
+    if "matplotlib" not in sys.modules or is_figure(type(value)):
+        return figures
+    return figures if _collect(value, figures, 0) else []
+
+
+def _collect(value: Any, figures: List[Any], depth: int) -> bool:
+    """Collect the figures; return whether there is nothing that has none."""
+    kind = type(value)
+    figure = value if is_figure(kind) else None
+    if _is_a(kind, "matplotlib.artist", "Artist") or _is_grid(kind):
+        figure = figure or getattr(value, "figure", None)
+        if figure is None:
+            return False
+    if figure is not None:
+        if not any(figure is other for other in figures):
+            figures.append(figure)
+        return True
+    if _is_a(kind, "numpy", "ndarray"):
+        return value.dtype != object or _collect(value.ravel()[:MAX_PARTS].tolist(), figures, depth)
+    # Bars, for one, come as a tuple of a class of their own.
+    if depth >= MAX_DEPTH or not isinstance(value, (list, tuple, dict)):
+        return False
+    parts = list(value.values()) if isinstance(value, dict) else value
+    return all(_collect(part, figures, depth + 1) for part in parts[:MAX_PARTS])
+
+
+def _is_grid(kind: type) -> bool:
+    """Tell whether values of a type are seaborn's grids of axes."""
+    return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
+
+
+def is_open(figure: Any) -> bool:
+    """Tell whether a figure is among those that are shown at the program's end."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
+
+
+def is_pil(kind: type) -> bool:
+    """Tell whether values of a type are PIL's images."""
+    return _is_a(kind, "PIL.Image", "Image")
+
+
+def _is_a(kind: type, module: str, name: str) -> bool:
+    return any(
+        base.__name__ == name and type.__getattribute__(base, "__module__") == module
+        for base in type.mro(kind)
+    )
+
+
+def mime_of(data: bytes) -> str:
+    """Return the type of a picture by its first bytes; empty for anything else."""
+    if data[:8] == b"\x89PNG\r\n\x1a\n":
+        return "image/png"
+    if data[:3] == b"\xff\xd8\xff":
+        return "image/jpeg"
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return "image/gif"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return ""
+
+
+def is_wide(data: bytes) -> bool:
+    """Tell whether a PNG has more pixels to a side than readers take. Of others it is not known."""
+    if mime_of(data) != "image/png":
+        return False
+    return max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
+
+
+def figure_png(figure: Any) -> Tuple[bytes, str]:
+    """Draw a figure, as large as it was asked for; larger where labels would be cut off.
+
+    Returns:
+        It, and what is to be said of it.
+    """
+    import warnings
+
+    with warnings.catch_warnings(record=True) as caught:
+        data = _saved(figure)
+        # Only now: where things are is known then, which makes it quick.
+        extent = _extent(figure)
+        if extent is not None:
+            data = _saved(figure, bbox_inches=extent)
+    missing: Dict[str, None] = {}
+    for warning in caught:
+        glyph = re.match(r"Glyph (\d+) ", str(warning.message))
+        if glyph:
+            # Once for each letter, and from a line that is none of the program's.
+            missing[chr(int(glyph.group(1)))] = None
+        else:
+            warnings.showwarning(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    letters = "".join(missing)[:MAX_LETTERS]
+    return data, "the font has nothing for %s" % letters if letters else ""
+
+
+def _saved(figure: Any, **how: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", **how)
+    return buffer.getvalue()
+
+
+def _extent(figure: Any) -> Any:
+    """Return what is to be drawn, in inches; None for the figure as it is."""
+    try:
+        box = figure.get_tightbbox()
+        width, height = (float(size) for size in figure.get_size_inches())
+    except Exception:
+        # Of an older make, which cannot tell.
+        return None
+    pad = 0.08
+    left, bottom = min(0.0, box.x0 - pad), min(0.0, box.y0 - pad)
+    right, top = max(width, box.x1 + pad), max(height, box.y1 + pad)
+    over = max(-box.x0, -box.y0, box.x1 - width, box.y1 - height)
+    # `not <` also for what is no number.
+    if over < 0.02 or not ((right - left) < MAX_OVERHANG * width):
+        return None
+    if not ((top - bottom) < MAX_OVERHANG * height):
+        return None
+    return type(figure.bbox_inches.frozen()).from_extents(left, bottom, right, top)
+
+
+def pil_png(image: Any) -> bytes:
+    """Return an image of PIL's as PNG."""
+    if image.mode not in _PNG_MODES:
+        image = image.convert("RGB")
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def shrink(data: bytes, limit: int) -> Tuple[bytes, str]:
+    """Return a picture of the same that takes no more than `limit` bytes, and what was done to it.
+
+    Empty and why, if it cannot be done.
+    """
+    try:
+        # By name: nothing but the image's own packages says where it would come from.
+        pil = importlib.import_module("PIL.Image")
+    except ImportError:
+        return b"", "not shown: it is too large, and there is no PIL here to make it smaller"
+    try:
+        return _shrunk(pil, data, limit)
+    except Exception as error:
+        problem = type(error).__name__
+        return b"", "not shown: it is too large, and cannot be made smaller (%s)" % problem
+
+
+def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
+    with pil.open(io.BytesIO(data)) as opened:
+        opened.load()
+        known_as, whole = opened.format, opened.size
+        if opened.mode not in ("L", "RGB", "RGBA"):
+            transparent = "transparency" in opened.info or opened.mode in ("LA", "PA")
+            image = opened.convert("RGBA" if transparent else "RGB")
+        else:
+            image = opened.copy()
+    side = min(max(whole), MAX_SIDE)
+    for _ in range(STEPS):
+        if max(image.size) > side:
+            image.thumbnail((side, side))
+        for form in ("PNG",) if image.mode == "RGBA" else ("PNG", "JPEG"):
+            buffer = io.BytesIO()
+            # What is about JPEG only is passed over for PNG.
+            image.save(buffer, format=form, quality=_JPEG_QUALITY)
+            small = buffer.getvalue()
+            if len(small) <= limit:
+                return small, _shown_as(whole, image.size, known_as, form)
+        side = max(image.size) * 7 // 10
+        if side < MIN_SIDE:
+            break
+    return b"", "not shown: it is too large, and small enough nothing is left of it"
+
+
+def _shown_as(
+    whole: Tuple[int, int], size: Tuple[int, int], known_as: Optional[str], form: str
+) -> str:
+    if whole == size:
+        return "%dx%d shown as %s" % (*whole, form)
+    told = "%dx%d shown as %dx%d" % (*whole, *size)
+    return told if known_as == form else "%s %s" % (told, form)
+
+
+def prepare_matplotlib() -> None:
+    """Give matplotlib, which is being imported, the list of fonts that it would have to make."""
+    directory = os.environ.get("MPLCONFIGDIR", "")
+    if not directory:
+        return
+    try:
+        os.makedirs(directory, exist_ok=True)
+        for name in os.listdir(FONT_LISTS):
+            os.symlink(os.path.join(FONT_LISTS, name), os.path.join(directory, name))
+    except OSError:
+        # Not our image, or it is there: without, it takes a while longer.
+        return

@@ -1,0 +1,295 @@
+"""What programs keep for later ones, and ask about outputs: skills, memories, runs, progress.
+
+Owns the helpers' names and argument checks; what is kept is the host's business. Those of skills
+and memories are plain functions, which keep the thread waiting; programs may await them all the
+same, out of habit.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from bridge.guest.api.values import MCPError, to_argument
+from bridge.guest.protocol.placeholders import Unknown
+from bridge.guest.protocol.wire import Progress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    from bridge.guest.api.client import Client
+
+
+MAX_TRIES = 20
+"""Of one update: each time somebody else was quicker."""
+
+REPORT_SECONDS = 0.1
+"""Between reports that are sent. A loop may report each of a million turns."""
+
+MAX_MESSAGE = 200
+"""Characters of a report's message; what is longer is cut."""
+
+_MOST = 1e300
+"""Of a number in a report, so that none is infinite and none too large for the channel."""
+
+_RUNS = "bridge://runs/"
+
+
+class _Pace:
+    """When the next report is due, and the last one that was not sent."""
+
+    due = 0.0
+    unsent: Optional[Tuple[float, float, Any]] = None
+
+
+class Library:
+    """The helpers of `runtime` for that."""
+
+    _client: Client
+
+    # --- memories -------------------------------------------------------------------------------
+
+    def save_memory(self, key: str, value: Any, metadata: Any = None) -> str:
+        """Remember a value for later runs: anything that JSON can hold.
+
+        Raises:
+            MCPError: It is too large, or may not be kept.
+            TypeError: JSON cannot hold it.
+        """
+        self._save(key, value, metadata)
+        return "Memory %r saved." % key
+
+    def load_memory(self, key: str, default: Any = None) -> Any:
+        """Return what is remembered under a key, or `default`."""
+        found = self._load(key)
+        return default if found is None else found["value"]
+
+    def delete_memory(self, key: str) -> str:
+        """Forget what is remembered under a key."""
+        there = self._ask("delete_memory", {"key": text("key", key)})
+        return "Memory %r %s." % (key, "deleted" if there else "not found")
+
+    def list_memories(self) -> List[Dict[str, Any]]:
+        """Return every key, with metadata, created_at and updated_at."""
+        found: List[Dict[str, Any]] = self._ask("list_memories", {})
+        return found
+
+    def update_memory(self, key: str, update_fn: Any) -> Any:
+        """Remember what `update_fn` makes of what is remembered, None at first; return that.
+
+        Should somebody else change it meanwhile, `update_fn` is called again with that.
+        """
+        if not callable(update_fn):
+            message = "update_fn must be a function of the old value, not %s"
+            raise TypeError(message % type(update_fn).__name__)
+        for _ in range(MAX_TRIES):
+            found = self._load(key)
+            value = update_fn(None if found is None else found["value"])
+            if hasattr(value, "__await__"):
+                close = getattr(value, "close", None)
+                if close is not None:
+                    close()
+                raise TypeError("update_fn must be a plain function, and not an async one")
+            if self._save(key, value, None, "" if found is None else found["revision"]):
+                return value
+        raise MCPError("memory %r was changed by others %d times" % (key, MAX_TRIES), kind="limit")
+
+    def memory_exists(self, key: str) -> bool:
+        """Return whether anything is remembered under a key."""
+        return self._load(key) is not None
+
+    def get_memory_info(self, key: str) -> Optional[Dict[str, Any]]:
+        """Return key, value, metadata, created_at and updated_at; None if there is nothing."""
+        found: Optional[Dict[str, Any]] = self._load(key)
+        if found is not None:
+            found.pop("revision", None)
+        return found
+
+    def _load(self, key: str) -> Any:
+        return self._ask("load_memory", {"key": text("key", key)})
+
+    def _save(self, key: str, value: Any, metadata: Any, revision: Optional[str] = None) -> bool:
+        params: Dict[str, Any] = {
+            "key": text("key", key),
+            "value": to_argument(value, "the value of memory %r" % key),
+        }
+        if metadata is not None:
+            params["metadata"] = to_argument(metadata, "the metadata of memory %r" % key)
+        if revision is not None:
+            params["revision"] = revision
+        return bool(self._ask("save_memory", params))
+
+    # --- skills ---------------------------------------------------------------------------------
+
+    def save_skill(
+        self, function: Any, description: Optional[str] = None, name: Optional[str] = None
+    ) -> Any:
+        """Keep a function for later runs, which get it by `from skills import name`.
+
+        Args:
+            function: It, or its source as text.
+            description: What it is for; its docstring if left out.
+            name: Its own if left out.
+
+        Raises:
+            MCPError: It may not be kept.
+            TypeError: It uses what cannot be kept with it; the text says what.
+        """
+        from bridge.guest.api.skill_source import collect
+
+        if name is not None:
+            text("name", name)
+        params: Dict[str, Any] = collect(function, name)
+        if description is not None:
+            params["description"] = text("description", description)
+        return self._ask("save_skill", params)
+
+    def save_tool(
+        self, function: Any, description: Optional[str] = None, name: Optional[str] = None
+    ) -> Any:
+        """Do what `save_skill` does."""
+        return self.save_skill(function, description, name)
+
+    def list_skills(self) -> List[Dict[str, Any]]:
+        """Return the skills there are: name, description, signature, tools, stale and so on."""
+        found: List[Dict[str, Any]] = self._ask("list_skills", {})
+        return found
+
+    def load_skill(self, name: str) -> Any:
+        """Return a skill's function, as `from skills import name` does."""
+        from bridge.guest.api.skill_modules import load
+
+        return load(text("name", name))
+
+    def delete_skill(self, name: str) -> str:
+        """Have no program find a skill any more; its saved versions stay as files."""
+        there = self._ask("delete_skill", {"name": text("name", name)})
+        return "Skill %r %s." % (name, "deleted" if there else "not found")
+
+    def _ask(self, method: str, params: Dict[str, Any]) -> Any:
+        return self._client.call_and_wait(method, params, method)
+
+    # --- outputs --------------------------------------------------------------------------------
+
+    async def read_output(
+        self,
+        run_id: str,
+        stream: str = "stdout",
+        *,
+        offset: int = 0,
+        length: Optional[int] = None,
+        lines: Any = None,
+        find: Any = None,
+        limit: int = 100,
+    ) -> Any:
+        """Return what an earlier run wrote, as text: what its result said is kept as a whole.
+
+        Args:
+            run_id: The run's id, or the `bridge://runs/...` address of its output.
+            stream: "stdout" or "stderr".
+            offset, length: A part, in bytes; a negative offset counts from the end.
+            lines: First and last line, from 1: `lines=(100, 200)`.
+            find: Return the lines with this text instead, each as (number, line), first ones first.
+            limit: The most lines that `find` returns.
+
+        Raises:
+            MCPError: Nothing is kept of that run.
+        """
+        run_id = text("run_id", run_id)
+        if run_id.startswith(_RUNS):
+            run_id, _, named = run_id[len(_RUNS) :].partition("?")[0].partition("/")
+            stream = named or stream
+        params: Dict[str, Any] = {"run_id": run_id, "stream": text("stream", stream)}
+        if find is not None:
+            # A space is a text, too.
+            if not (isinstance(find, str) and find):
+                raise TypeError("find must be a text that is not empty, not %r" % (find,))
+            params["find"] = find
+            params["limit"] = _whole("limit", limit, 1)
+        if lines is not None:
+            if not isinstance(lines, (list, tuple)) or len(lines) != 2:
+                message = "lines must be the first and the last line, such as (100, 200), not %r"
+                raise TypeError(message % (lines,))
+            first, last = (_whole("lines", line, None) for line in lines)
+            if first < 1 or last < 1:
+                message = "lines are counted from 1, not %r; offset=-1000 is the end, in bytes"
+                raise ValueError(message % (tuple(lines),))
+            if last < first:
+                message = "lines %r: the first line comes first: (%d, %d)"
+                raise ValueError(message % (tuple(lines), last, first))
+            params["lines"] = [first, last]
+        params["offset"] = _whole("offset", offset, None)
+        if length is not None:
+            params["length"] = _whole("length", length, 0)
+        found = await self._client.call("read_output", params, "read_output")
+        return [(number, line) for number, line in found] if find is not None else found
+
+    def progress(self, done: float, total: float = 0, message: str = "") -> None:
+        """Tell whoever waits how far the program is: `progress(3, 10, "loading")`.
+
+        It may be called as often as one likes: some ten a second are passed on, and the last.
+
+        Args:
+            total: What `done` will be at the end; 0 if that is not known.
+        """
+        if not (_is_number(done) and _is_number(total)):
+            message = (
+                "done and total must be finite numbers, not %.40s and %.40s; write "
+                'runtime.progress(3, 10, "loading")'
+            )
+            raise TypeError(message % (repr(done), repr(total)))
+        now = monotonic()
+        if now < _Pace.due:
+            _Pace.unsent = (done, total, message)
+            return
+        _Pace.due = now + REPORT_SECONDS
+        _Pace.unsent = None
+        _send(self._client, done, total, message)
+
+
+def conclude(client: Client) -> None:
+    """Send the last report, if it has not been sent."""
+    unsent, _Pace.unsent = _Pace.unsent, None
+    if unsent is not None:
+        _send(client, *unsent)
+
+
+def _send(client: Client, done: float, total: float, message: Any) -> None:
+    try:
+        client.tell(Progress(float(done), float(total), str(message)[:MAX_MESSAGE]))
+    except MCPError:
+        # Nobody waits any more, which the next call will say.
+        return
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        # By far most are; other kinds, such as numpy's, are asked for a number.
+        number = value if type(value) is int or type(value) is float else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return not isinstance(value, str) and -_MOST < number < _MOST
+
+
+def _whole(name: str, value: Any, least: Optional[int]) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError("%s must be a whole number, not %s" % (name, type(value).__name__))
+    number = int(value.__index__())
+    if least is not None and number < least:
+        raise ValueError("%s must be at least %d, not %d" % (name, least, number))
+    if abs(number) >= 2**53:
+        raise ValueError("%s is too large: %d" % (name, number))
+    return number
+
+
+def text(name: str, value: Any) -> str:
+    """Return a text that is not empty, or raise."""
+    if isinstance(value, Unknown):
+        from bridge.guest.api.held_results import stop
+
+        stop(value, "names what it asks for (%s) by" % name)
+    if not isinstance(value, str):
+        raise TypeError("%s must be a string, not %s" % (name, type(value).__name__))
+    if not value.strip():
+        raise ValueError("%s is empty" % name)
+    return value

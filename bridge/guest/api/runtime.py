@@ -1,0 +1,455 @@
+"""`mcp.runtime`: what a program can ask besides calling a loaded tool.
+
+Owns the helpers' names, their argument checks and the answers that need only the run's own data.
+What needs all discovered servers is asked of the host.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections import abc
+
+from bridge.guest.api.awaits import MEMORIES, SKILLS
+from bridge.guest.api.library import Library
+from bridge.guest.api.library import text as _text
+from bridge.guest.api.proxies import Server, Servers, Tools, install_modules, summary, usable
+from bridge.guest.api.values import (
+    ArgumentsError,
+    Blob,
+    MCPError,
+    MissingKeyError,
+    NotJsonError,
+    Result,
+    from_wire,
+    listed,
+    nearest,
+    to_argument,
+    to_text,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
+
+    from bridge.guest.api.client import Client
+    from bridge.guest.protocol.wire import Run
+else:
+    # What `importlib.machinery` calls so, without importing that.
+    ModuleSpec = type(sys.__spec__)
+
+PUBLIC = (
+    "MCPError",
+    "call_tool",
+    "call_tool_raw",
+    "capability_summary",
+    "complete",
+    "describe_server",
+    "discovered_servers",
+    "get_prompt",
+    "list_loaded_server_metadata",
+    "list_prompts",
+    "list_resource_templates",
+    "list_resources",
+    "list_servers",
+    "list_servers_sync",
+    "list_tools",
+    "list_tools_sync",
+    "progress",
+    "query_tool_docs",
+    "query_tool_docs_sync",
+    "read_output",
+    "read_resource",
+    "search_tool_docs",
+    "search_tool_docs_sync",
+    "watch_resource",
+    *MEMORIES,
+    *SKILLS,
+)
+"""The names of `mcp.runtime`."""
+
+OF_SERVERS = (
+    "get_prompt",
+    "list_prompts",
+    "list_resource_templates",
+    "list_resources",
+    "read_resource",
+)
+"""Those that server objects have too, unless a tool is called so. The host's own list is
+`bridge.catalog.program.tables.SERVER_METHODS`."""
+
+MAX_SEARCH_LIMIT = 50
+"""Most tools that one search returns; more would cost the reader what searching saves."""
+
+DETAILS = ("summary", "full")
+
+
+class Runtime(Library):
+    """The helpers, bound to one run's data and channel."""
+
+    MCPError = MCPError
+
+    def __init__(self, run: Run, client: Client) -> None:
+        self._client = client
+        self._loaded: Dict[str, Mapping[str, Any]] = {s["name"]: s for s in run.servers}
+        self._discovered: Dict[str, Mapping[str, Any]] = {s["name"]: s for s in run.discovered}
+        for name, server in self._loaded.items():
+            self._discovered.setdefault(name, server)
+        self._capabilities = run.capabilities
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    async def call_tool(
+        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Call any tool of any discovered server and return its value.
+
+        Raises:
+            MCPError: The tool, its server or the bridge refused.
+            ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
+        """
+        return from_wire(await self._call(server, tool, arguments, raw=False))
+
+    async def call_tool_raw(
+        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Call a tool and return the whole CallToolResult as a dict, tool errors included.
+
+        The arguments go as they are, and the server judges them.
+        """
+        return from_wire(await self._call(server, tool, arguments, raw=True), raw=True)
+
+    async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
+        """Send a call whose arguments are bound and checked already."""
+        params = {"server": server, "tool": tool, "arguments": arguments, "raw": False}
+        value = await self._client.call("call_tool", params, "%s.%s" % (server, tool))
+        return from_wire(value)
+
+    async def _call(self, server: Any, tool: Any, arguments: Any, *, raw: bool) -> Any:
+        name = self._own_name(_text("server", server))
+        tool = self._tool_name(name, _text("tool", tool))
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, abc.Mapping):
+            message = "arguments must be a dict of the tool's arguments, not a %s"
+            raise TypeError(message % type(arguments).__name__)
+        subject = "%s.%s" % (name, tool)
+        entry = None if raw else self._entry(name, tool)
+        if entry is None or not all(isinstance(key, str) for key in arguments):
+            plain = to_argument(dict(arguments), "arguments of %s" % subject)
+        else:
+            from bridge.guest.api.arguments import Parameters
+
+            plain = Parameters(subject, entry.get("inputSchema"), name, tool).bind((), arguments)
+        params = {"server": name, "tool": tool, "arguments": plain, "raw": raw}
+        return await self._client.call("call_tool", params, subject)
+
+    # --- resources and prompts --------------------------------------------------------------------
+
+    async def list_resources(self, server: Optional[str] = None) -> Any:
+        """Return the resources of a server, or of all loaded ones: dicts with server, uri, name."""
+        return await self._list("resources", server)
+
+    async def list_resource_templates(self, server: Optional[str] = None) -> Any:
+        """Return templates of resources: dicts with server, uriTemplate, name."""
+        return await self._list("templates", server)
+
+    async def list_prompts(self, server: Optional[str] = None) -> Any:
+        """Return the prompts of a server, or of all loaded ones: server, name, arguments."""
+        return await self._list("prompts", server)
+
+    async def read_resource(self, server: str, uri: Optional[str] = None, /, **values: Any) -> Any:
+        """Return what a resource holds: text, parsed if its type is JSON; binary as a `Blob`.
+
+        Several contents are a list. The server may be left out when one is loaded. `values` fill
+        in a template: `read_resource("db", "db://{table}/rows{?limit}", table="users", limit=5)`.
+
+        Raises:
+            MCPError: There is no such resource, or it cannot be read.
+            TypeError: A value is missing, or is none of the template's.
+        """
+        if uri is None:
+            server, uri = self._only_loaded(_text("uri", server)), server
+        name, uri = self._own_name(_text("server", server)), _text("uri", uri)
+        if values or "{" in uri:
+            from bridge.guest.api.uri_templates import expand
+
+            uri = expand(uri, values)
+        params = {"server": name, "uri": uri}
+        return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
+
+    async def watch_resource(self, server: str, uri: str, timeout: Optional[float] = None) -> Any:
+        """Wait until a server says that a resource changed; return what it holds then.
+
+        Raises:
+            MCPError: The server does not tell, or it did not change within `timeout` seconds.
+        """
+        name, uri = self._own_name(_text("server", server)), _text("uri", uri)
+        params = {"server": name, "uri": uri, "watch": True, "timeout": timeout}
+        return from_wire(await self._client.call("read_resource", params, "resource %s" % uri))
+
+    async def complete(
+        self, server: str, ref: str, argument: str, value: str = "", **known: Any
+    ) -> List[str]:
+        """Return what a server proposes for an argument of a prompt or of a resource template.
+
+        `ref` is the prompt's name or the template's URI, `value` what the argument begins with;
+        `known` are arguments that are set already.
+
+        Raises:
+            MCPError: The server proposes nothing.
+        """
+        name, ref = self._own_name(_text("server", server)), _text("ref", ref)
+        params = {
+            "server": name,
+            "uri" if ":" in ref or "{" in ref else "name": ref,
+            "argument": _text("argument", argument),
+            "value": to_text(value, "value"),
+            "known": {key: to_text(item, "argument %r" % key) for key, item in known.items()},
+        }
+        found: List[str] = await self._client.call("complete", params, "completion of %s" % ref)
+        return found
+
+    async def get_prompt(
+        self, server: str, name: str, arguments: Optional[Mapping[str, Any]] = None
+    ) -> Any:
+        """Return a prompt: `description` and `messages`, each with `role` and `content`.
+
+        Raises:
+            MCPError: There is no such prompt, or its arguments are wrong.
+        """
+        own, name = self._own_name(_text("server", server)), _text("name", name)
+        given: Any = {} if arguments is None else arguments
+        if not isinstance(given, abc.Mapping):
+            message = "arguments must be a dict of the prompt's arguments, not a %s"
+            raise TypeError(message % type(given).__name__)
+        texts = {key: to_text(item, "argument %r" % key) for key, item in given.items()}
+        params = {"server": own, "name": name, "arguments": texts}
+        prompt = await self._client.call("get_prompt", params, "prompt %s.%s" % (own, name))
+        for message in prompt["messages"]:
+            message["content"] = from_wire(message["content"])
+        return prompt
+
+    async def _list(self, kind: str, server: Any) -> Any:
+        params: Dict[str, Any] = {"kind": kind, "servers": list(self._loaded)}
+        if server is not None:
+            params["server"] = self._own_name(_text("server", server))
+        return await self._client.call("list_offers", params, "list of %s" % kind)
+
+    def _only_loaded(self, uri: str) -> str:
+        if uri.startswith("bridge:"):
+            message = 'what the bridge keeps comes in as a file: files=[{"name": ..., "uri": %r}]'
+            raise TypeError(message % uri)
+        if len(self._loaded) != 1 or ":" not in uri:
+            message = "read_resource() needs the server too: read_resource(server, uri). Loaded: %s"
+            raise TypeError(message % listed(self._loaded))
+        return next(iter(self._loaded))
+
+    def of_server(self, server: str, name: str) -> Any:
+        """Return a helper for one server; None if there is no such."""
+        if name not in OF_SERVERS:
+            return None
+        helper = getattr(self, name)
+
+        async def bound(*args: Any, **kwargs: Any) -> Any:
+            return await helper(server, *args, **kwargs)
+
+        bound.__name__ = bound.__qualname__ = name
+        bound.__doc__ = helper.__doc__
+        return bound
+
+    # --- asked of the host ----------------------------------------------------------------------
+
+    async def list_servers(self) -> Any:
+        """Return every discovered server."""
+        return await self._client.call("list_servers", {}, "list_servers")
+
+    async def list_tools(self, server: str) -> Any:
+        """Return the tools of any discovered server."""
+        params = {"server": self._own_name(_text("server", server))}
+        return await self._client.call("list_tools", params, "list_tools")
+
+    async def query_tool_docs(
+        self, server: str, tool: Optional[str] = None, detail: str = "summary"
+    ) -> Any:
+        """Return the signatures of a server's tools, or one's documentation; or "full" detail."""
+        name = self._own_name(_text("server", server))
+        params = {
+            "server": name,
+            "tool": None if tool is None else self._tool_name(name, _text("tool", tool)),
+            "detail": _detail(detail),
+        }
+        return await self._client.call("query_tool_docs", params, "query_tool_docs")
+
+    async def search_tool_docs(self, query: str, *, limit: int = 5, detail: str = "summary") -> Any:
+        """Search the tools of every discovered server."""
+        params = {"query": _text("query", query), "limit": _limit(limit), "detail": _detail(detail)}
+        return await self._client.call("search_tool_docs", params, "search_tool_docs")
+
+    # --- from the run's own data ----------------------------------------------------------------
+
+    def list_servers_sync(self) -> Tuple[str, ...]:
+        """Return the names of the loaded servers."""
+        return tuple(self._loaded)
+
+    def list_tools_sync(self, server: Optional[str] = None) -> List[Dict[str, Any]]:
+        """Return the tools of a loaded server."""
+        if server is None:
+            raise TypeError("list_tools_sync() needs a server: %s" % listed(self._loaded))
+        return [dict(tool) for tool in self._tools(server)]
+
+    def query_tool_docs_sync(
+        self, server: str, tool: Optional[str] = None, detail: str = "summary"
+    ) -> List[Dict[str, Any]]:
+        """Return what `query_tool_docs` does of a loaded server, as a list."""
+        _detail(detail)
+        tools = self._tools(server)
+        owner = self._loaded[self._own_name(server)]
+        if tool is not None:
+            wanted = self._tool_name(owner["name"], _text("tool", tool))
+            found = [entry for entry in tools if entry["name"] == wanted]
+            if not found:
+                names = [entry["alias"] for entry in tools]
+                message = "server %r has no tool %r.%s Tools: %s."
+                _missing(message % (owner["name"], tool, nearest(tool, names), listed(names)))
+            tools = found
+        from bridge.guest.api.tool_search import docs, line
+
+        if tool is None and detail == "summary":
+            return [line(owner, entry) for entry in tools]
+        return [docs(owner, entry, detail) for entry in tools]
+
+    def search_tool_docs_sync(
+        self, query: str, *, limit: int = 5, detail: str = "summary"
+    ) -> List[Dict[str, Any]]:
+        """Search the loaded servers' tools, best match first."""
+        from bridge.guest.api.tool_search import docs, search
+
+        found = search(self._loaded.values(), _text("query", query))
+        limit, detail = _limit(limit), _detail(detail)
+        return [docs(server, tool, detail) for server, tool in found[:limit]]
+
+    def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
+        """Return the names of all discovered servers, or with `detailed` what they are for."""
+        if not detailed:
+            return tuple(self._discovered)
+        return tuple(
+            Result(
+                name=name,
+                alias=server.get("alias", ""),
+                description=server.get("description") or "",
+                loaded=name in self._loaded,
+            )
+            for name, server in self._discovered.items()
+        )
+
+    def describe_server(self, name: str) -> Dict[str, Any]:
+        """Return what is known of a discovered server; the tools only of a loaded one."""
+        own = self._own_name(_text("name", name))
+        server = self._loaded.get(own) or self._discovered.get(own)
+        if server is None:
+            known = [*self._discovered]
+            message = "no server %r.%s Servers: %s."
+            _missing(message % (name, nearest(name, known), listed(known)))
+        return Result(
+            name=server["name"],
+            alias=server.get("alias", ""),
+            description=server.get("description") or "",
+            loaded=own in self._loaded,
+            tools=[Result(summary(tool)) for tool in server.get("tools") or ()],
+        )
+
+    def list_loaded_server_metadata(self) -> Tuple[Dict[str, Any], ...]:
+        """Return `describe_server` of every loaded server."""
+        return tuple(self.describe_server(name) for name in self._loaded)
+
+    def capability_summary(self) -> str:
+        """Return the guide to what a run can do."""
+        return self._capabilities
+
+    # --- names ----------------------------------------------------------------------------------
+
+    def _own_name(self, name: str) -> str:
+        """Return a server's own name for its name or alias; the host judges unknown ones."""
+        if name in self._discovered:
+            return name
+        for own, server in self._discovered.items():
+            if name in (server.get("alias"), "mcp_%s" % server.get("alias")):
+                return own
+        return name
+
+    def _tool_name(self, server: str, tool: str) -> str:
+        tools = self._loaded.get(server, {}).get("tools") or ()
+        if self._entry(server, tool) is not None:
+            return tool
+        return next((entry["name"] for entry in tools if entry["alias"] == tool), tool)
+
+    def _entry(self, server: str, tool: str) -> Optional[Mapping[str, Any]]:
+        tools = self._loaded.get(server, {}).get("tools") or ()
+        return next((entry for entry in tools if entry["name"] == tool), None)
+
+    def _tools(self, server: Any) -> Sequence[Mapping[str, Any]]:
+        own = self._own_name(_text("server", server))
+        found = self._loaded.get(own)
+        if found is None:
+            known = list(self._loaded)
+            message = "no server %r is loaded in this run.%s Loaded: %s. For others: await %s."
+            other = "the function without `_sync`"
+            _missing(message % (server, nearest(server, known), listed(known), other))
+        return found.get("tools") or ()
+
+
+def build(run: Run, client: Client) -> Dict[str, Any]:
+    """Install `mcp` for a run; return the globals that its program starts with."""
+    runtime = Runtime(run, client)
+    module = types.ModuleType("mcp.runtime", __doc__)
+    module.__spec__ = ModuleSpec("mcp.runtime", None)
+    helpers = {name: getattr(runtime, name) for name in PUBLIC}
+    module.__dict__.update(helpers)
+    for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, NotJsonError, Result):
+        # What tracebacks and `type()` show is where programs can import it from.
+        setattr(module, kind.__name__, kind)
+        kind.__module__ = "mcp.runtime"
+    module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
+    all_tools = [Tools(runtime.send, server, runtime.of_server) for server in run.servers]
+    package = install_modules(all_tools, module)
+    package.MCPError = MCPError  # type: ignore[attr-defined]
+    servers = {tools.server["name"]: Server(tools) for tools in all_tools}
+    aliases = {server["alias"]: server["name"] for server in run.servers}
+    found: Dict[str, Any] = {
+        "mcp": package,
+        "runtime": module,
+        "mcp_servers": Servers(servers, aliases),
+        "LOADED_MCP_SERVERS": tuple(servers),
+        "MCPError": MCPError,
+        "Blob": Blob,
+    }
+    for name in (*MEMORIES, "save_tool"):
+        found[name] = helpers[name]
+    for alias, name in aliases.items():
+        if usable("mcp_%s" % alias):
+            found["mcp_%s" % alias] = servers[name]
+    return found
+
+
+def _missing(message: str) -> NoReturn:
+    raise MissingKeyError(message)
+
+
+def _detail(value: Any) -> str:
+    """Return a level of detail, or raise."""
+    if value not in DETAILS:
+        raise ValueError(
+            "detail must be one of %s, not %r" % (", ".join(map(repr, DETAILS)), value)
+        )
+    return str(value)
+
+
+def _limit(value: Any) -> int:
+    """Return how many tools a search may return, or raise."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("limit must be an integer, not %s" % type(value).__name__)
+    if value < 1:
+        raise ValueError("limit must be at least 1, not %d" % value)
+    return min(value, MAX_SEARCH_LIMIT)

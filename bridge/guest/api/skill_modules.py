@@ -1,0 +1,185 @@
+"""`from skills import name`: saved skills as modules of a package that has no files.
+
+Owns the finder, and what a skill finds around it: what every program does. Sources come with the
+run, or from the host when a program asks for one that its text did not name. Imported by programs
+that mention skills.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+
+from bridge.guest.api.tracebacks import register_source
+from bridge.guest.api.values import MCPError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from typing import Any, Dict, List, Mapping, Optional
+
+    from bridge.guest.api.client import Client
+    from bridge.guest.protocol.wire import Run
+else:
+    # What `importlib.machinery` calls so, without importing that.
+    ModuleSpec = type(sys.__spec__)
+
+PACKAGE = "skills"
+UNKNOWN = "unknown_skill"
+"""The code with which the host says that there is none of a name."""
+
+
+class Finder:
+    """Finds the package and its modules, and loads them."""
+
+    def __init__(self) -> None:
+        self._client: Optional[Client] = None
+        self._namespace: Dict[str, Any] = {}
+        self._given: Dict[str, Mapping[str, Any]] = {}
+        self._loaded: Dict[str, str] = {}
+        self._missing: Dict[str, str] = {}
+
+    def take(self, run: Run, client: Client, namespace: Mapping[str, Any]) -> None:
+        """Have what a run brings be found."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        self._client, self._namespace = client, dict(namespace)
+        self._missing.clear()
+        self._given.update((skill["name"], skill) for skill in run.skills)
+        package = sys.modules.get(PACKAGE)
+        for name, source in list(self._loaded.items()):
+            module = sys.modules.get("%s.%s" % (PACKAGE, name))
+            if module is None or self._given.get(name, {}).get("source", source) != source:
+                # In a session it may be another one by now.
+                sys.modules.pop("%s.%s" % (PACKAGE, name), None)
+                del self._loaded[name]
+                if package is not None:
+                    package.__dict__.pop(name, None)
+            else:
+                module.__dict__.update(self._namespace)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        """Find the package, or a skill in it."""
+        package, _, name = fullname.partition(".")
+        if package != PACKAGE:
+            return None
+        if not name:
+            spec = ModuleSpec(PACKAGE, self, origin="<skills>")  # type: ignore[arg-type]
+            spec.submodule_search_locations = []
+            return spec
+        if "." in name or self._find(name) is None:
+            return None
+        return ModuleSpec(fullname, self, origin=file_of(name))  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        """Make the package a module that looks for what it lacks."""
+        return _Package(PACKAGE, "The user's saved skills.") if spec.name == PACKAGE else None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Define what a skill defines."""
+        name = module.__name__.partition(".")[2]
+        if not name:
+            return
+        skill = self._given[name]
+        if skill.get("warning"):
+            print("warning: skill %s: %s" % (name, skill["warning"]), file=sys.stderr)
+        source = skill["source"]
+        own = module.__dict__
+        own.update(self._namespace)
+        self._add_servers(own, skill.get("servers") or ())
+        register_source(source, file_of(name))
+        tree = compile(source, file_of(name), "exec", _ONLY_AST, dont_inherit=True)
+        from bridge.guest.api.awaits import strip_await
+
+        strip_await(tree)
+        exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
+        self._loaded[name] = source
+
+    def missing(self, name: str) -> str:
+        """Return what the host said of a skill that there is not."""
+        return self._missing.get(name, "there is no skill %r" % name)
+
+    def names(self) -> List[str]:
+        """Return the names of all skills."""
+        assert self._client is not None
+        found = self._client.call_and_wait("list_skills", {}, "list_skills")
+        return [skill["name"] for skill in found]
+
+    def _find(self, name: str) -> Optional[Mapping[str, Any]]:
+        """Return a skill, asking the host for one that did not come with the run."""
+        skill = self._given.get(name)
+        if skill is None and name.isidentifier() and not name.startswith("_"):
+            assert self._client is not None
+            try:
+                skill = self._client.call_and_wait("load_skill", {"name": name}, "skills." + name)
+            except MCPError as error:
+                if error.code == UNKNOWN:
+                    self._missing[name] = str(error)
+                    return None
+                raise ImportError(str(error), name="%s.%s" % (PACKAGE, name)) from None
+            self._given[name] = skill
+        return skill
+
+    def _add_servers(self, own: Dict[str, Any], servers: Any) -> None:
+        """Give a skill that the program did not name the servers that the run did not load."""
+        from bridge.guest.api.proxies import Server, Tools
+
+        # What the helpers of `runtime` are methods of.
+        runtime = self._namespace["runtime"].call_tool.__self__
+        for server in servers:
+            alias = "mcp_%s" % server["alias"]
+            if alias not in own:
+                own[alias] = Server(Tools(runtime.send, server, runtime.of_server))
+
+
+_ONLY_AST = 0x0400
+"""`ast.PyCF_ONLY_AST`, without importing that."""
+
+
+class _Package(types.ModuleType):
+    """`skills`: its attributes are the skills' functions, imported when they are asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            if name == "__all__":
+                return finder.names()
+            raise AttributeError("module 'skills' has no attribute %r" % name)
+        fullname = "%s.%s" % (PACKAGE, name)
+        try:
+            __import__(fullname)
+        except ModuleNotFoundError as error:
+            if error.name != fullname:
+                raise
+            raise AttributeError(finder.missing(name)) from None
+        found = sys.modules[fullname].__dict__[name]
+        self.__dict__[name] = found
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Importing a module sets it here, where the function of the same name belongs.
+        if not isinstance(value, types.ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> List[str]:
+        return sorted(finder.names())
+
+
+finder = Finder()
+
+
+def file_of(name: str) -> str:
+    """Return what a skill's code goes by in tracebacks."""
+    return "<skill %s>" % name
+
+
+def load(name: str) -> Any:
+    """Return a skill's function.
+
+    Raises:
+        ImportError: There is none, or it may not be used.
+    """
+    package: Any = __import__(PACKAGE)
+    try:
+        return getattr(package, name)
+    except AttributeError as error:
+        raise ImportError(str(error), name="%s.%s" % (PACKAGE, name)) from None

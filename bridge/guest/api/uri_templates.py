@@ -1,0 +1,134 @@
+"""URI templates: from the address that a server describes to one that can be read.
+
+Owns the expansion of RFC 6570 with one difference: a variable that is left out is a mistake, except
+in a query (`{?a,b}`, `{&a}`), where it means that the server decides.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bridge.guest.api.values import listed, nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+MAX_EXPRESSIONS = 100
+"""In one template; those of real servers have one to four."""
+
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+
+_VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0,3})?")
+
+_RESERVED = ":/?#[]@!$&'()*+,;="
+
+# Operator: what comes first, what between, and what an empty value leaves after its name, if names
+# are written.
+_OPERATORS: Dict[str, Tuple[str, str, Any]] = {
+    "": ("", ",", None),
+    "+": ("", ",", None),
+    "#": ("#", ",", None),
+    ".": (".", ".", None),
+    "/": ("/", "/", None),
+    ";": (";", ";", ""),
+    "?": ("?", "&", "="),
+    "&": ("&", "&", "="),
+}
+
+
+def expand(template: str, values: Mapping[str, Any]) -> str:
+    """Return the URI for these values: texts, numbers, truth values, lists or dicts of such.
+
+    Raises:
+        TypeError: A value is missing, has no place in the template, or is of another type.
+        ValueError: It is no template.
+    """
+    parts = _EXPRESSION.split(template)
+    texts, expressions = parts[::2], [_parsed(part) for part in parts[1::2]]
+    if any("{" in text or "}" in text for text in texts) or len(expressions) > MAX_EXPRESSIONS:
+        raise ValueError("%.200r is no URI template" % template)
+    names = [name for _, variables in expressions for name, _ in variables]
+    for given in values:
+        if given not in names:
+            message = "%.200r has no variable %r.%s Variables: %s."
+            raise TypeError(message % (template, given, nearest(given, names), listed(names)))
+    missing = [
+        name
+        for operator, variables in expressions
+        for name, _ in variables
+        if operator not in ("?", "&") and values.get(name) is None
+    ]
+    if missing:
+        message = "%.200r is a template; give %s as keyword arguments"
+        raise TypeError(message % (template, listed(dict.fromkeys(missing))))
+    for index, (operator, variables) in enumerate(expressions):
+        first, between, _ = _OPERATORS[operator]
+        filled = list(_filled(operator, variables, values))
+        parts[2 * index + 1] = first + between.join(filled) if filled else ""
+    return "".join(parts)
+
+
+def _parsed(expression: str) -> Tuple[str, List[Tuple[str, str]]]:
+    operator = expression[:1] if expression[:1] in _OPERATORS else ""
+    variables = []
+    for part in expression[len(operator) :].split(","):
+        found = _VARIABLE.fullmatch(part)
+        if found is None:
+            raise ValueError("{%.100s} in a URI template cannot be understood" % expression)
+        variables.append((found.group(1), found.group(2) or ""))
+    return operator, variables
+
+
+def _filled(
+    operator: str, variables: List[Tuple[str, str]], values: Mapping[str, Any]
+) -> Iterator[str]:
+    """Yield the parts of an expression, between which its operator's sign stands."""
+    empty = _OPERATORS[operator][2]
+    for name, modifier in variables:
+        value = values.get(name)
+        is_many = isinstance(value, (list, tuple, dict))
+        if value is None or (is_many and not value):
+            continue
+        pairs = value.items() if isinstance(value, dict) else [(name, value)]
+        if isinstance(value, (list, tuple)):
+            pairs = [(name, item) for item in value]
+        given = [
+            (_escaped(name, key, operator), _escaped(name, item, operator)) for key, item in pairs
+        ]
+        if is_many and modifier == "*":
+            for key, text in given:
+                if empty is None and not isinstance(value, dict):
+                    yield text
+                else:
+                    yield "%s%s" % (key, "=" + text if text or empty is None else empty)
+            continue
+        if is_many:
+            parts = [part for pair in given for part in pair[not isinstance(value, dict) :]]
+            text = ",".join(parts)
+        else:
+            cut = int(modifier[1:]) if modifier[:1] == ":" else None
+            text = _escaped(name, _text(name, value)[:cut], operator)
+        yield text if empty is None else "%s%s" % (name, "=" + text if text else empty)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    message = "the variable %r of a URI template must be a text or a number, not a %s"
+    raise TypeError(message % (name, type(value).__name__))
+
+
+def _escaped(name: str, value: Any, operator: str) -> str:
+    # Not above: most programs expand nothing.
+    from urllib.parse import quote
+
+    text = _text(name, value)
+    if operator not in ("+", "#"):
+        return quote(text, safe="")
+    # What is escaped already stays so where reserved characters may stand.
+    parts = re.split(r"(%[0-9A-Fa-f]{2})", text)
+    parts[::2] = [quote(part, safe=_RESERVED) for part in parts[::2]]
+    return "".join(parts)

@@ -1,0 +1,388 @@
+"""The values that cross the channel, as programs see them.
+
+Owns both directions: what a tool's result becomes (`Result`, `Blob`, `MCPError`) and which Python
+values may be sent (`to_json`, which converts only what loses nothing).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import os
+
+from bridge.guest.protocol.placeholders import Unknown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Mapping, NoReturn, Optional, Type
+
+    _Object = Dict[str, Any]
+else:
+    _Object = dict
+
+MAX_DEPTH = 256
+"""Deepest nesting sent: well below what either side's JSON reader takes."""
+
+MAX_PATH = 200
+"""Characters of where it is, in a refusal of one nested deeper."""
+
+MAX_INT_BITS = 14_000
+"""Readers refuse longer integers (4,300 digits); so do we, with a better message."""
+
+MAX_NAMES_SHOWN = 40
+"""Names listed in one error message."""
+
+
+class MCPError(RuntimeError):
+    """A tool, its server or the bridge refused a call.
+
+    Attributes:
+        server, tool: What was called; empty when it was the bridge itself.
+        kind: "tool" when the tool itself failed, else who refused.
+        data: What came with the error, if anything.
+        code: A stable identifier, when the error is the bridge's own.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        server: str = "",
+        tool: str = "",
+        kind: str = "tool",
+        data: Any = None,
+        code: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.server = server
+        self.tool = tool
+        self.kind = kind
+        self.data = data
+        self.code = code
+
+    def __str__(self) -> str:
+        where = ".".join(part for part in (self.server, self.tool) if part)
+        if not where or self.message.startswith(where):
+            return self.message
+        return "%s: %s" % (where, self.message)
+
+    def __reduce__(self) -> Any:
+        # Exceptions with keyword-only arguments do not pickle by themselves.
+        return _rebuild_error, (self.message, dict(self.__dict__), type(self))
+
+
+class ArgumentsError(MCPError, TypeError):
+    """Arguments that a tool does not take, or that JSON cannot hold: nothing was sent."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _rebuild_error(
+    message: str, state: Dict[str, Any], kind: Type[MCPError] = MCPError
+) -> MCPError:
+    error = kind(message)
+    error.__dict__.update(state)
+    return error
+
+
+class MissingKeyError(KeyError):
+    """A name that is not there; the message says which are."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which spoils a sentence.
+        return str(self.args[0]) if self.args else ""
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Return names for an error message, cut to a bound."""
+    shown = [str(name) for name in names]
+    if not shown:
+        return "none"
+    more = len(shown) - MAX_NAMES_SHOWN
+    text = ", ".join(shown[:MAX_NAMES_SHOWN])
+    return "%s and %d more" % (text, more) if more > 0 else text
+
+
+def nearest(name: str, names: Iterable[Any]) -> str:
+    """Return " Did you mean ...?" for the name that is nearest, or nothing."""
+    by_lower = {str(other).lower(): str(other) for other in names}
+    # Imported by those who make mistakes; it takes milliseconds.
+    import difflib
+
+    found = difflib.get_close_matches(name.lower()[:200], by_lower, n=1, cutoff=0.6)
+    return " Did you mean %r?" % by_lower[found[0]] if found else ""
+
+
+class Result(_Object):
+    """A dict from a tool's result; its keys can be read as attributes too."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Any) -> NoReturn:
+        raise MissingKeyError(self._no_such(key))
+
+    def __getattr__(self, name: str) -> Any:
+        # Only names that dict itself does not have come here.
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        try:
+            return dict.__getitem__(self, name)
+        except KeyError:
+            pass
+        raise AttributeError(self._no_such(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        if name not in self:
+            raise AttributeError(self._no_such(name))
+        del self[name]
+
+    def __dir__(self) -> List[str]:
+        return [*dir(dict), *(key for key in self if key.isidentifier())]
+
+    def _no_such(self, key: Any) -> str:
+        hint = nearest(key, self) if isinstance(key, str) else ""
+        return "no key %r in this result.%s Keys: %s." % (key, hint, listed(self))
+
+
+class Blob:
+    """Binary content of a tool's result.
+
+    Attributes:
+        mime_type: Its type, such as "image/png".
+        data: The bytes.
+        uri, name: Where it came from, when the server said so.
+    """
+
+    def __init__(self, mime_type: str, data: bytes, uri: str = "", name: str = "") -> None:
+        self.mime_type = mime_type
+        self.data = data
+        self.uri = uri
+        self.name = name
+
+    def save(self, path: Any) -> str:
+        """Write the bytes to a file and return its path."""
+        with open(path, "wb") as file:
+            file.write(self.data)
+        return os.fspath(path) if not isinstance(path, int) else str(path)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __bytes__(self) -> bytes:
+        return self.data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Blob):
+            return NotImplemented
+        return (self.mime_type, self.data) == (other.mime_type, other.data)
+
+    def __hash__(self) -> int:
+        return hash((self.mime_type, self.data))
+
+    def __repr__(self) -> str:
+        origin = self.uri or self.name
+        return "<Blob %s, %d bytes%s>" % (
+            self.mime_type,
+            len(self.data),
+            ", " + origin if origin else "",
+        )
+
+
+def from_wire(shape: Any, raw: bool = False) -> Any:
+    """Return the value that a call's reply stands for; objects in it are `Result` already.
+
+    Args:
+        raw: Whether the whole CallToolResult was asked for.
+    """
+    if not isinstance(shape, dict) or len(shape) != 1:
+        return shape
+    if "json" in shape:
+        return shape["json"]
+    if "blob" in shape:
+        import base64
+
+        blob = shape["blob"]
+        return Blob(
+            blob.get("mimeType") or "application/octet-stream",
+            base64.b64decode(blob.get("data") or ""),
+            uri=blob.get("uri") or "",
+            name=blob.get("name") or "",
+        )
+    if "blocks" in shape:
+        return [from_wire(block) for block in shape["blocks"]]
+    if "held" in shape:
+        from bridge.guest.api.held_results import placeholder
+
+        return placeholder(shape["held"], raw)
+    return shape
+
+
+def error_from_wire(error: Mapping[str, Any]) -> MCPError:
+    """Return the exception that an error reply stands for."""
+    return MCPError(
+        str(error.get("message") or "the call failed"),
+        server=str(error.get("server") or ""),
+        tool=str(error.get("tool") or ""),
+        kind=str(error.get("kind") or "tool"),
+        data=error.get("data"),
+        code=error.get("code"),
+    )
+
+
+class NotJsonError(TypeError):
+    """A value that JSON cannot hold without loss; the message says where and what to do."""
+
+
+def to_json(value: Any, path: str = "value") -> Any:
+    """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
+
+    Raises:
+        NotJsonError: It holds something else; `path` says where.
+    """
+    return _plain(value, path, 0)
+
+
+def to_argument(value: Any, path: str) -> Any:
+    """Return `value` as JSON data to send.
+
+    Raises:
+        ArgumentsError: It holds what JSON cannot.
+    """
+    try:
+        return to_json(value, path)
+    except NotJsonError as error:
+        message = str(error)
+    raise ArgumentsError(message, kind="arguments")
+
+
+def to_text(value: Any, path: str) -> str:
+    """Return `value` as a prompt's argument, all of which are texts: others as JSON.
+
+    Raises:
+        TypeError: It holds what JSON cannot.
+    """
+    if isinstance(value, str):
+        return str.__str__(value)
+    import json  # few programs have one of these
+
+    return json.dumps(to_argument(value, path), ensure_ascii=False)
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    if value is None or value is True or value is False:
+        return value
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is int:
+        return _integer(value, path)
+    if kind is float:
+        return _real(value, path)
+    if depth >= MAX_DEPTH:
+        where = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
+        message = "%s is nested more than %d deep, or contains itself"
+        raise NotJsonError(message % (where, MAX_DEPTH))
+    if isinstance(value, dict):
+        return _plain_dict(value, path, depth)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, "%s[%d]" % (path, i), depth + 1) for i, item in enumerate(value)]
+    if hasattr(kind, "__dataclass_fields__"):
+        import dataclasses  # not here twice: whoever made the value has it
+
+        return {
+            field.name: _plain(getattr(value, field.name), path + "." + field.name, depth + 1)
+            for field in dataclasses.fields(value)
+        }
+    if isinstance(value, enum.Enum):
+        return _plain(value.value, path, depth + 1)
+    # Subclasses of the plain types are sent as what they are made of.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return _integer(int(value), path)
+    if isinstance(value, float):
+        return _real(float(value), path)
+    if isinstance(value, Unknown):
+        from bridge.guest.api.held_results import written
+
+        return written(value)
+    raise NotJsonError(
+        "%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value))
+    )
+
+
+def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
+    plain: Dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
+            raise NotJsonError(message % (path, key, _type_name(key)))
+        plain[str.__str__(key)] = _plain(item, "%s[%.80r]" % (path, key), depth + 1)
+    return plain
+
+
+def _integer(value: int, path: str) -> int:
+    if value.bit_length() > MAX_INT_BITS:
+        raise NotJsonError("%s is an integer too long for JSON; pass it as text" % path)
+    return value
+
+
+def _real(value: float, path: str) -> float:
+    if not math.isfinite(value):
+        raise NotJsonError("%s is %r, which is not JSON; use None or leave it out" % (path, value))
+    return value
+
+
+_ADVICE = {
+    "bytes": "base64.b64encode(x).decode() or x.decode()",
+    "bytearray": "base64.b64encode(x).decode() or x.decode()",
+    "memoryview": "base64.b64encode(x).decode()",
+    "Blob": "base64.b64encode(x.data).decode()",
+    "datetime": "x.isoformat()",
+    "date": "x.isoformat()",
+    "time": "x.isoformat()",
+    "timedelta": "x.total_seconds()",
+    "set": "sorted(x) or list(x)",
+    "frozenset": "sorted(x) or list(x)",
+    "Decimal": "str(x) or float(x)",
+    "Fraction": "str(x) or float(x)",
+    "complex": "[x.real, x.imag]",
+    "UUID": "str(x)",
+    "DataFrame": 'x.to_dict("records")',
+    "Series": "x.tolist() or x.to_dict()",
+    "ndarray": "x.tolist()",
+    "generator": "list(x)",
+    "map": "list(x)",
+    "filter": "list(x)",
+    "zip": "list(x)",
+    "range": "list(x)",
+    "dict_keys": "list(x)",
+    "dict_values": "list(x)",
+    "dict_items": "dict(x)",
+    "coroutine": "await x",
+    "Task": "await x",
+    "Future": "await x",
+}
+
+
+def _advice(value: Any) -> str:
+    name = type(value).__name__
+    advice: Optional[str] = _ADVICE.get(name)
+    if advice is None and isinstance(value, os.PathLike):
+        advice = "str(x)"
+    if advice is None and callable(getattr(type(value), "tolist", None)):
+        # numpy's scalars have many names and this in common.
+        advice = "x.item()"
+    return "; pass " + advice if advice else ""
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return "%s.%s" % (kind.__module__, kind.__qualname__)

@@ -1,0 +1,1 @@
+"""JSON Schemas as Python: parameters, signatures, types, and whether a value fits."""

@@ -1,0 +1,260 @@
+"""What can be wrong with one value by itself: its type, its size, which one it is.
+
+Owns `Found`, which says what is wrong and where, and the checks that look at no other schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from bridge.guest.schema.schemas import same
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterable, List, Optional, Sequence, TypeGuard, Union
+
+
+# What a failure tells of how near a branch was meant, by rank.
+TYPE, CHOICE, KEYS, OTHER = range(4)
+
+
+class Found:
+    """What is wrong, and where: path segments from the inside out."""
+
+    __slots__ = ("path", "rank", "text", "types")
+
+    def __init__(self, text: str, rank: int, types: Sequence[str] = ()) -> None:
+        self.text = text
+        self.rank = rank
+        self.types = types
+        self.path: List[Union[str, int]] = []
+
+    def under(self, segment: Union[str, int]) -> Found:
+        """Say that the place is within a key or an index; return itself."""
+        self.path.append(segment)
+        return self
+
+    def sentence(self, where: str) -> str:
+        """Return the whole, about a value that is called `where`."""
+        place = where
+        for segment in reversed(self.path):
+            if isinstance(segment, int):
+                place += "[%d]" % segment
+            elif segment.isidentifier() and len(segment) <= MAX_SHOWN:
+                place += "." + segment if place else segment
+            else:
+                place += "[%s]" % shown(segment)
+        if place:
+            return "%s %s" % (place, self.text)
+        for verb in ("is ", "has "):
+            if self.text.startswith(verb):
+                return self.text[len(verb) :]
+        return self.text
+
+
+def number_problem(value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
+    """Return that a number is out of its limits; None if it is within."""
+    least, most = schema.get("minimum"), schema.get("maximum")
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    # Draft 4 has a boolean there, about the other limit.
+    if above is True:
+        above, least = least, None
+    if below is True:
+        below, most = most, None
+    for limit, wrong, text in (
+        (least, is_number(least) and value < least, "at least"),
+        (most, is_number(most) and value > most, "at most"),
+        (above, is_number(above) and value <= above, "more than"),
+        (below, is_number(below) and value >= below, "less than"),
+    ):
+        if wrong:
+            return Found("must be %s %s, not %s" % (text, shown(limit), shown(value)), OTHER)
+    return None
+
+
+def fits_type(value: Any, kind: str) -> bool:
+    """Whether a value is of one of JSON Schema's types."""
+    if kind == "string":
+        return isinstance(value, str)
+    if kind == "integer":
+        if isinstance(value, float):
+            return value.is_integer()
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == "number":
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == "boolean":
+        return isinstance(value, bool)
+    if kind == "array":
+        return isinstance(value, (list, tuple))
+    if kind == "object":
+        return isinstance(value, Mapping)
+    return kind == "null" and value is None
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value is a number in JSON, where True is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def type_problem(value: Any, kinds: Sequence[str]) -> Found:
+    """Return that a value is of none of the types."""
+    wanted = " or ".join(NAMES[kind] for kind in kinds)
+    text = "must be %s, not %s%s" % (wanted, told(value), cure(value, kinds))
+    return Found(text, TYPE, kinds)
+
+
+def choice_problem(value: Any, choices: Sequence[Any]) -> Optional[Found]:
+    """Return that a value is none of the choices; None if it is one."""
+    for choice in choices:
+        if same(value, choice):
+            return None
+    listed = ", ".join(map(shown, choices[:MAX_CHOICES]))
+    if len(choices) > MAX_CHOICES:
+        listed += ", ... (%d values)" % len(choices)
+    only = "one of " if len(choices) > 1 else ""
+    text = "must be %s%s, not %s%s" % (only, listed, told(value), near(value, choices))
+    return Found(text, CHOICE)
+
+
+def choices_of(branches: Sequence[Any]) -> Optional[List[Any]]:
+    """Return the values of a union whose members are all written out; None for other unions."""
+    choices: List[Any] = []
+    for branch in branches:
+        if not isinstance(branch, Mapping):
+            return None
+        own = branch.get("enum", [branch["const"]] if "const" in branch else None)
+        if branch.get("type") == "null":
+            own = [None]
+        if not isinstance(own, list):
+            return None
+        choices += own
+    return choices
+
+
+def size_problem(
+    size: int, schema: Mapping[str, Any], kind: str, noun: str, rank: int = OTHER
+) -> Optional[Found]:
+    """Return that something is too small or too large.
+
+    Args:
+        kind: How the keywords end: "Length", "Items", "Properties".
+    """
+    least, most = schema.get("min" + kind), schema.get("max" + kind)
+    if is_number(least) and size < least:
+        if not size:
+            return Found("must not be empty", rank)
+        return Found("must have at least %s %s, not %d" % (shown(least), noun, size), rank)
+    if is_number(most) and size > most:
+        return Found("must have at most %s %s, not %d" % (shown(most), noun, size), rank)
+    return None
+
+
+# --- how values, types and near misses stand in messages ------------------------------------------
+
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
+
+MAX_CHOICES = 12
+"""Values of an enum in a message."""
+
+_MAX_COMPARED = 1_000
+"""Names among which the nearest is sought."""
+
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+NAMES = {
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "True or False",
+    "array": "a list",
+    "object": "a dict",
+    "null": "None",
+}
+
+
+def cure(value: Any, kinds: Sequence[str]) -> str:
+    """Return what to write instead, where that is plain."""
+    if isinstance(value, (str, int, float, Mapping)) and tuple(kinds) == ("array",):
+        return "; write [%s]" % (shown(value) if not isinstance(value, Mapping) else "{...}")
+    if isinstance(value, str):
+        text = value.strip()
+        if "boolean" in kinds and text.lower() in ("true", "false"):
+            return "; write %s" % text.capitalize()
+        if "null" in kinds and text.lower() in ("null", "none"):
+            return "; write None"
+        digits = text[1:] if text[:1] == "-" else text
+        whole = digits.isascii() and digits.isdigit()
+        fraction = "number" in kinds and re.match(r"\d+\.\d+\Z", digits) is not None
+        if (whole and ("integer" in kinds or "number" in kinds)) or fraction:
+            return "; write %s without quotes" % text[:MAX_SHOWN]
+    elif "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return "; write %s in quotes, or str(x)" % shown(value)
+    elif "string" in kinds and isinstance(value, (Mapping, list, tuple)):
+        return "; json.dumps(x) if its JSON text is meant"
+    return ""
+
+
+def told(value: Any) -> str:
+    """Return a value as it stands in a message: its type, and itself if that is short."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        return "%s %s" % (kind, "{...}" if value else "{}")
+    if isinstance(value, (list, tuple)):
+        return "%s of %d" % (kind, len(value))
+    if isinstance(value, (str, int, float)):
+        text = shown(value)
+        return text if isinstance(value, str) else "%s %s" % (kind, text)
+    return kind
+
+
+def flat(text: Any, limit: int) -> str:
+    """Return the beginning of a foreign text as one line that can stand in a comment."""
+    if not isinstance(text, str):
+        return ""
+    line = " ".join(_UNPRINTABLE.sub(" ", text[: limit * 4]).split())
+    return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."
+
+
+def block(text: Any, limit: int) -> str:
+    """Return the beginning of a foreign text, lines kept, as it can stand in a docstring."""
+    if not isinstance(text, str):
+        return ""
+    lines = text[:limit].replace("\r\n", "\n").replace("\t", "    ").split("\n")
+    clean = [_UNPRINTABLE.sub(" ", line).rstrip() for line in lines]
+    found = "\n".join(clean).strip()
+    return found + " ..." if len(text) > limit else found
+
+
+def shown(value: Any, limit: int = MAX_SHOWN) -> str:
+    """Return the repr of a value, in bounded length."""
+    if isinstance(value, str):
+        text = repr(str.__str__(value[:limit]))
+        return text if len(value) <= limit else text[:-1] + "..." + text[-1]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**limit:
+        return "a number of more than %d digits" % limit
+    if isinstance(value, Mapping):
+        return "{...}" if value else "{}"
+    if isinstance(value, (list, tuple)) and value:
+        return "[...]"
+    return repr(value)[:limit]
+
+
+def near(name: Any, names: Iterable[Any], form: str = "; did you mean %s?") -> str:
+    """Return a hint at the one of `names` that is nearest, or nothing."""
+    if not isinstance(name, str):
+        return ""
+    by_lower: Dict[str, str] = {}
+    for other in names:
+        if isinstance(other, str) and len(by_lower) < _MAX_COMPARED:
+            by_lower.setdefault(other[:MAX_SHOWN].lower(), other)
+    # Imported by those who make mistakes; it takes milliseconds.
+    import difflib
+
+    found = difflib.get_close_matches(name.lower()[:MAX_SHOWN], by_lower, n=1, cutoff=0.6)
+    return form % shown(by_lower[found[0]]) if found else ""

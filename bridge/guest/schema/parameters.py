@@ -1,0 +1,159 @@
+"""A tool's input schema read as the parameters of a Python function.
+
+Owns which arguments a tool has, in which order, under which Python names and with which defaults.
+The host writes stubs from the same reading, so that what is shown and what is accepted agree.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from itertools import islice
+
+from bridge.guest.schema.faults import fits_type
+from bridge.guest.schema.schemas import ANYTHING, as_list, convert, leaves, pointed_at, wanted_types
+from bridge.guest.schema.validation import problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, List, Mapping, Tuple
+
+MAX_SCHEMA_DEPTH = 8
+"""How far references and combinations are followed for the sake of parameter names."""
+
+MAX_SCHEMAS = 1_000
+"""Visited for one tool's parameters; what lies beyond leaves the tool open for any argument."""
+
+MAX_PARAMETERS = 10_000
+"""Read of one tool; with more, what is not read counts among the other arguments it takes."""
+
+MAX_UNDERSCORES = 8
+"""Behind a name that is taken, before it gets a number."""
+
+MAX_DEFAULT_CHARS = 40
+"""Of a default that is shown; a longer one is the server's affair."""
+
+_LARGEST_INTEGER = 2**63
+
+
+class Parameter:
+    """One argument of a tool: its own name, and the Python name it goes by."""
+
+    __slots__ = ("alias", "name", "required", "schema")
+
+    def __init__(self, name: str, alias: str, schema: Any, required: bool) -> None:
+        self.name = name
+        self.alias = alias
+        self.schema: Mapping[str, Any] = schema if isinstance(schema, dict) else {}
+        self.required = required
+
+
+def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
+    """Return a tool's arguments in the schema's order, and whether it takes others too."""
+    properties: Dict[str, Any] = {}
+    required: Dict[str, None] = {}
+    reader = _Reader(schema if isinstance(schema, dict) else {})
+    open_ended = reader.gather(reader.root, properties, required, 0) or reader.left < 0
+    for name in required:
+        properties.setdefault(name, {})
+    if len(properties) >= MAX_PARAMETERS:
+        open_ended = True
+        properties = dict(islice(properties.items(), MAX_PARAMETERS))
+    found: List[Parameter] = []
+    taken = set(properties)
+    for name, detail in properties.items():
+        alias = python_name(name, taken)
+        taken.add(alias)
+        found.append(Parameter(name, alias, detail, name in required))
+    return found, open_ended
+
+
+def default_of(parameter: Parameter, root: Any) -> Tuple[bool, Any]:
+    """Return whether an optional argument has a default worth showing, and which.
+
+    Only a scalar that fits the argument's own schema, or None: what else a server writes there may
+    be no value of the type that stands beside it.
+    """
+    found = leaves(parameter.schema, root)
+    for schema in found:
+        if "default" in schema:
+            own = {key: part for key, part in schema.items() if key != "default"}
+            value = convert(schema["default"], own, root)
+            if value is None:
+                return True, None
+            shown = _is_short(value) and problem(value, own, root) is None
+            # What only looks like an object, having properties, may be given anything.
+            wanted = wanted_types(found) - {ANYTHING}
+            shown = shown and (not wanted or any(fits_type(value, one) for one in wanted))
+            return shown, value if shown else None
+    return False, None
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_DEFAULT_CHARS and len(repr(value)) <= MAX_DEFAULT_CHARS + 2
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and abs(value) < _LARGEST_INTEGER
+
+
+def python_name(name: str, taken: Collection[str]) -> str:
+    """Return `name` if Python can write it as a keyword argument, else the nearest that it can."""
+    if name.isidentifier() and not keyword.iskeyword(name):
+        return name
+    alias = re.sub(r"\W", "_", name) or "_"
+    if alias[0].isdigit() or not alias.isidentifier():
+        alias = "_" + re.sub(r"[^0-9A-Za-z_]", "_", alias)
+    if keyword.iskeyword(alias):
+        alias += "_"
+    for _ in range(MAX_UNDERSCORES):
+        if alias not in taken:
+            return alias
+        alias += "_"
+    # Thousands of names can come to the same one. Doubling leaves nobody a way to choose others
+    # so that each of these takes as many steps.
+    number = len(taken) + 1
+    while "%s%d" % (alias, number) in taken:
+        number *= 2
+    return "%s%d" % (alias, number)
+
+
+class _Reader:
+    """Collects the arguments that a schema names, counting the schemas."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self.left = MAX_SCHEMAS
+
+    def gather(
+        self, schema: Any, properties: Dict[str, Any], required: Dict[str, None], depth: int
+    ) -> bool:
+        """Collect what a schema names; return whether it admits other arguments."""
+        self.left -= 1
+        if not isinstance(schema, dict) or depth > MAX_SCHEMA_DEPTH or self.left < 0:
+            return True
+        own = schema.get("properties")
+        names = schema.get("required")
+        if isinstance(own, dict):
+            for name, detail in islice(own.items(), MAX_PARAMETERS):
+                properties.setdefault(name, detail)
+        if isinstance(names, list):
+            some = names[:MAX_PARAMETERS]
+            required.update((name, None) for name in some if isinstance(name, str))
+        more = schema.get("additionalProperties")
+        open_ended = bool(schema.get("patternProperties")) or (
+            more is not None and more is not False
+        )
+        parts = [(part, required) for part in as_list(schema.get("allOf"))]
+        # What one branch requires, another may not know.
+        parts += [(part, {}) for key in ("anyOf", "oneOf") for part in as_list(schema.get(key))]
+        if "$ref" in schema:
+            known, target = pointed_at(schema["$ref"], self.root)
+            parts += [(target, required)] if known else []
+        for part, mandatory in parts:
+            open_ended = self.gather(part, properties, mandatory, depth + 1) or open_ended
+        if not (isinstance(own, dict) or names or parts or more is False):
+            # A schema that names nothing says nothing about what is wrong.
+            return True
+        return open_ended

@@ -1,0 +1,276 @@
+"""How any JSON value is read as a JSON Schema: local references and what types are meant.
+
+Owns what validation and conversion both need of a schema. Nothing here raises, and every walk has
+a bound: schemas come from servers.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import KeysView, Mapping, ValuesView
+
+from bridge.guest.protocol.placeholders import Unknown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, FrozenSet, List, Set, Tuple
+
+
+MAX_POINTER_CHARS = 512
+"""Of a `$ref`; what is longer leads nowhere."""
+
+MAX_LEAVES = 64
+"""Schemas that one stands for, once references and combinations are taken apart."""
+
+MAX_DEPTH = 48
+"""Nesting of values compared."""
+
+ANYTHING = "anything"
+"""A type that stands for all of them."""
+
+
+_TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
+_KINDS = (
+    (bool, "boolean"),
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (list, "array"),
+    (dict, "object"),
+)
+_PARTS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
+
+
+def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
+    """Return whether a local JSON pointer leads somewhere, and to what."""
+    if not isinstance(reference, str) or len(reference) > MAX_POINTER_CHARS:
+        return False, None
+    if reference[:1] != "#":
+        return False, None
+    pointer = reference[1:]
+    if "%" in pointer:
+        from urllib.parse import unquote  # few have any, and this is not small
+
+        pointer = unquote(pointer)
+    if pointer[:1] not in ("", "/"):
+        return False, None
+    node = root
+    for part in pointer.split("/")[1:]:
+        token = part.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping) and token in node:
+            node = node[token]
+        elif isinstance(node, list) and token.isascii() and token.isdigit():
+            # Longer ones are past any list, and past what `int` takes.
+            if len(token) > 6 or int(token) >= len(node):
+                return False, None
+            node = node[int(token)]
+        else:
+            return False, None
+    return True, node
+
+
+def as_list(value: Any) -> List[Any]:
+    """Return a list as it is, and of anything else none."""
+    return value if isinstance(value, list) else []
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object as it is, and of anything else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def leaves(schema: Any, root: Any) -> List[Mapping[str, Any]]:
+    """Return the schemas that one stands for, `$ref`, `allOf`, `anyOf` and `oneOf` taken apart.
+
+    What cannot be followed, or is too much, is there as a schema that says nothing.
+    """
+    found: List[Mapping[str, Any]] = []
+    queue = [schema]
+    seen: Set[int] = set()
+    while queue and len(seen) < MAX_LEAVES:
+        node = queue.pop()
+        if not isinstance(node, Mapping):
+            found.append({})
+            continue
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        found.append(node)
+        for key in ("allOf", "anyOf", "oneOf"):
+            parts = node.get(key)
+            if isinstance(parts, list):
+                queue += reversed(parts[:MAX_LEAVES])
+        if "$ref" in node:
+            queue.append(pointed_at(node["$ref"], root)[1])
+    if queue:
+        found.append({})
+    return found
+
+
+def wanted_types(found: List[Mapping[str, Any]]) -> FrozenSet[str]:
+    """Return the types that the schemas name; with `ANYTHING` if one of them names none."""
+    wanted: Set[str] = set()
+    for schema in found:
+        kind = schema.get("type")
+        if isinstance(kind, str):
+            wanted.add(kind if kind in _TYPES else ANYTHING)
+        elif isinstance(kind, list):
+            wanted.update(one if one in _TYPES else ANYTHING for one in kind[:MAX_LEAVES])
+        elif "properties" in schema:
+            wanted.add("object")
+        elif "items" in schema or "prefixItems" in schema:
+            wanted.add("array")
+        else:
+            values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+            if isinstance(values, list) and values:
+                wanted.update(map(_type_of, values[:MAX_LEAVES]))
+                wanted.update((ANYTHING,) if len(values) > MAX_LEAVES else ())
+            elif _PARTS.isdisjoint(schema):
+                wanted.add(ANYTHING)
+    return frozenset(wanted or (ANYTHING,))
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    for kind, name in _KINDS:
+        if isinstance(value, kind):
+            return name
+    return ANYTHING
+
+
+def same(one: Any, other: Any, depth: int = 0) -> bool:
+    """Whether two JSON values are equal; unlike Python's, True is not 1."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if depth > MAX_DEPTH:
+        return True
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(
+            same(item, other[index], depth + 1) for index, item in enumerate(one)
+        )
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return len(one) == len(other) and all(
+            key in other and same(item, other[key], depth + 1) for key, item in one.items()
+        )
+    return bool(one == other)
+
+
+# --- what a Python value most likely means as an argument -----------------------------------------
+#
+# Only conversions that lose nothing and that the schema asks for: a set where a list is wanted, a
+# path or a date where text is. Never text into numbers or numbers into text: which was meant, the
+# program's author has to say. What cannot be converted stays, for whoever refuses it.
+
+_PLAIN = frozenset({str, bool, type(None), int})
+
+_ISO = frozenset({("datetime", "datetime"), ("datetime", "date"), ("datetime", "time")})
+"""Their `isoformat` is what schemas call date-time, date and time."""
+
+_LISTS = (set, frozenset, range, KeysView, ValuesView)
+
+_ANY = frozenset((ANYTHING,))
+
+
+def convert(value: Any, schema: Any, root: Any) -> Any:
+    """Return `value` as the JSON value that it means under `schema`; itself where nothing does."""
+    try:
+        if _is_plain(value):
+            return value
+        return _converted(value, wanted_types(leaves(schema, root)), 0)
+    except Exception:
+        # Whatever the value's own methods do: it is then refused for what it is.
+        return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether there is nothing to convert; a float may have to become an integer."""
+    if type(value) in _PLAIN:
+        return True
+    if isinstance(value, dict):
+        return all(type(key) is str for key in value) and all(map(_is_plain, value.values()))
+    return isinstance(value, list) and all(map(_is_plain, value))
+
+
+def _converted(value: Any, wanted: FrozenSet[str], depth: int) -> Any:
+    """Convert a value; of what is in it, only what JSON could not hold."""
+    if type(value) in _PLAIN or isinstance(value, Unknown) or depth > MAX_DEPTH:
+        return value
+    value = _unwrapped(value, wanted)
+    if type(value) is float:
+        # Some readers tell 3.0 and 3 apart.
+        whole = "integer" in wanted and "number" not in wanted and value.is_integer()
+        return int(value) if whole else value
+    if isinstance(value, Mapping):
+        return {
+            key.value if isinstance(key, enum.Enum) else key: _converted(item, _ANY, depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_converted(item, _ANY, depth + 1) for item in value]
+    return value
+
+
+def _unwrapped(value: Any, wanted: FrozenSet[str]) -> Any:
+    """Return what a value of one of Python's richer types holds, as one of JSON's."""
+    kind = type(value)
+    if kind in (list, dict, tuple, float):
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    anything = ANYTHING in wanted
+    if isinstance(value, _LISTS) and (anything or "array" in wanted):
+        return _ordered(value)
+    if isinstance(value, tuple) and hasattr(kind, "_fields") and "array" not in wanted:
+        fields: Any = value
+        return fields._asdict() if "object" in wanted else value
+    if hasattr(kind, "__dataclass_fields__"):
+        return {name: getattr(value, name) for name in kind.__dataclass_fields__}
+    if hasattr(kind, "model_dump") and (anything or "object" in wanted):
+        return _dumped(value)
+    if isinstance(value, os.PathLike) and (anything or "string" in wanted):
+        path = os.fspath(value)
+        return path if isinstance(path, str) else value
+    origins = {(base.__module__, base.__name__) for base in kind.__mro__}
+    if not origins.isdisjoint(_ISO):
+        return value.isoformat() if anything or "string" in wanted else value
+    if ("uuid", "UUID") in origins:
+        return str(value) if anything or "string" in wanted else value
+    if ("decimal", "Decimal") in origins:
+        return _decimal(value, wanted)
+    if hasattr(kind, "dtype") and hasattr(kind, "tolist"):
+        # numpy's scalars and arrays: the list of a scalar is its value.
+        return value.tolist()
+    return value
+
+
+def _dumped(model: Any) -> Any:
+    # The other mode looks at what it finds, which a placeholder takes amiss; see `held`.
+    plan = "bridge.guest.api.held_results" in sys.modules
+    return model.model_dump(mode="python" if plan else "json")
+
+
+def _ordered(value: Any) -> List[Any]:
+    """Return the items as a list; of a set in the same order on every run, if they have one."""
+    if isinstance(value, (set, frozenset)):
+        try:
+            return sorted(value)
+        except TypeError:
+            return list(value)
+    return list(value)
+
+
+def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:
+    """Return a decimal as text where text is wanted, or as a number if that says the same."""
+    if "string" in wanted:
+        return str(value)
+    if not value.is_finite():
+        return value
+    if value == value.to_integral_value() and abs(value) < 2**53:
+        return int(value)
+    if wanted.isdisjoint(("number", ANYTHING)):
+        return value
+    number = float(value)
+    return number if type(value)(repr(number)) == value else value

@@ -1,0 +1,399 @@
+"""JSON Schemas as the text of Python types.
+
+Owns annotations as a type checker reads them, and the classes that nested objects need. Used by the
+host for stubs and by the guest for `help()`, so that both say the same. Schemas come from servers:
+any JSON value is taken for one, the work, the nesting and the text are bounded, and what is beyond
+a bound or cannot be said becomes wider, never narrower.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from bridge.guest.schema.schemas import as_list, pointed_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
+
+MAX_SCHEMAS = 500
+"""Written out for one tool's arguments, or for its results."""
+
+MAX_LEVELS = 8
+"""Of objects and lists in each other."""
+
+MAX_NESTING = 40
+"""Of schemas in each other, references and unions included."""
+
+MAX_FIELDS = 60
+"""Of one object that are written out."""
+
+MAX_CLASSES = 40
+"""Of one tool's arguments, or of its results."""
+
+MAX_MEMBERS = 16
+"""Of a union."""
+
+MAX_LITERALS = 40
+MAX_LITERAL_CHARS = 80
+"""Of a `Literal`: how many values, and how long each. Longer ones become their types."""
+
+MAX_TYPE_CHARS = 1_200
+"""Of one annotation; a longer one is `Any`."""
+
+MAX_INLINE_CHARS = 160
+"""Of one object that is written where it is used; a longer one is `dict`. As in search."""
+
+MAX_CLASS_CHARS = 80
+MAX_KEY_CHARS = 100
+
+BLOB: Mapping[str, Any] = {"title": "Blob"}
+"""Stands for binary content in what was learnt from results: programs get a `Blob`."""
+
+_ANNOTATIONS = frozenset(
+    """
+    title description default examples example deprecated readOnly writeOnly $comment format
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+
+_PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
+
+
+class Names:
+    """How a module's text refers to builtins and `typing`, and which class names are taken."""
+
+    def __init__(
+        self,
+        *,
+        builtins: str = "",
+        shadowed: Collection[str] = (),
+        inline: bool = False,
+    ) -> None:
+        """Set how to refer to them.
+
+        Args:
+            builtins: Prefix.
+            shadowed: The builtins that need it.
+            inline: Whether objects are written where they are used, as `{'id'?: int}`, and have no
+                classes.
+        """
+        self.inline = inline
+        self._builtins = builtins
+        self._shadowed = shadowed
+        self.taken: Set[str] = {"Any", "Blob", "Literal", "MCPError", "NotRequired", "Protocol"}
+        self.taken |= {"None", "True", "False", "TypedDict"}
+
+    def builtin(self, name: str) -> str:
+        """Return how to refer to a builtin."""
+        if name in self._shadowed:
+            return self._builtins + name
+        return name
+
+    def take(self, wanted: str) -> str:
+        """Return a class name that nobody has yet, and keep it."""
+        wanted = wanted[:MAX_CLASS_CHARS]
+        name, number = wanted, 2
+        while name in self.taken:
+            name, number = "%s%d" % (wanted, number), number + 1
+        self.taken.add(name)
+        return name
+
+
+class Field:
+    """A key of an object."""
+
+    __slots__ = ("key", "required", "schema", "text")
+
+    def __init__(self, key: str, text: str, required: bool, schema: Any) -> None:
+        self.key = key
+        self.text = text
+        self.required = required
+        self.schema = schema
+
+
+class Object:
+    """An object that needs a class of its own.
+
+    Attributes:
+        root: The document that its fields' schemas are part of.
+        more: How many fields were left out.
+        is_open: Whether the schema says that there may be others.
+    """
+
+    __slots__ = ("fields", "is_open", "more", "name", "root")
+
+    def __init__(self, name: str, root: Any, fields: List[Field], more: int, is_open: bool) -> None:
+        self.name = name
+        self.root = root
+        self.fields = fields
+        self.more = more
+        self.is_open = is_open
+
+
+class TypeWriter:
+    """Writes the types of one tool's arguments, or of its results.
+
+    Attributes:
+        objects: The classes that the texts refer to, parts before wholes.
+    """
+
+    def __init__(self, root: Any, base: str, names: Names, *, results: bool = False) -> None:
+        self.root = root
+        self.names = names
+        self.objects: List[Object] = []
+        self._base = base
+        self._results = results
+        self._left = MAX_SCHEMAS
+        # By schema: its text once written; while it is being written, its class if it has one.
+        self._done: Dict[int, List[str]] = {}
+        self._active: Dict[int, Optional[str]] = {}
+
+    def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
+        """Return the type of what fits `schema`."""
+        text = " | ".join(self._parts(schema, path, 0))
+        return text if len(text) <= MAX_TYPE_CHARS else "Any"
+
+    def _parts(self, schema: Any, path: Tuple[str, ...], level: int) -> List[str]:
+        """Return the members of the union that `schema` is."""
+        self._left -= 1
+        if not isinstance(schema, Mapping) or self._left < 0 or level > MAX_LEVELS:
+            return ["Any"]
+        if len(self._active) > MAX_NESTING:
+            return ["Any"]
+        if self._results and schema == BLOB:
+            return ["Blob"]
+        key = id(schema)
+        if key in self._done:
+            return self._done[key]
+        if key in self._active:
+            return [self._active[key] or "Any"]
+        self._active[key] = None
+        parts = self._unlike_null(schema, path, level, key)
+        if schema.get("nullable") is True:
+            parts = self._union([parts, ["None"]])
+        del self._active[key]
+        self._done[key] = parts
+        return parts
+
+    def _unlike_null(
+        self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
+    ) -> List[str]:
+        if "$ref" in schema and _ANNOTATIONS.issuperset(set(schema) - {"$ref", "$defs"}):
+            known, target = pointed_at(schema["$ref"], self.root)
+            if not known:
+                return ["Any"]
+            last = str(schema["$ref"]).rpartition("/")[2]
+            return self._parts(target, (last,) if last.strip("#") else path, level)
+        combined = any(part in schema for part in ("$ref", "allOf")) or (
+            "properties" in schema and ("anyOf" in schema or "oneOf" in schema)
+        )
+        if combined:
+            merged: Dict[str, Any] = {}
+            self._merge(schema, merged, 0, True)
+            schema = merged
+        if "const" in schema:
+            return self._literals([schema["const"]])
+        if isinstance(schema.get("enum"), list) and schema["enum"]:
+            return self._literals(schema["enum"])
+        for keyword in ("anyOf", "oneOf"):
+            branches = schema.get(keyword)
+            if isinstance(branches, list) and branches and "properties" not in schema:
+                if len(branches) > MAX_MEMBERS:
+                    return ["Any"]
+                numbered = enumerate(branches, 1)
+                return self._union(
+                    [
+                        self._parts(branch, self._branch_path(path, number, branch), level)
+                        for number, branch in numbered
+                    ]
+                )
+        return self._typed(schema, path, level, key)
+
+    def _branch_path(self, path: Tuple[str, ...], number: int, branch: Any) -> Tuple[str, ...]:
+        """Return what to call a union's member that turns out to be an object."""
+        title = branch.get("title") if isinstance(branch, Mapping) else None
+        if isinstance(title, str) and title:
+            return (*path, title)
+        return path if number == 1 else (*path, str(number))
+
+    def _typed(
+        self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
+    ) -> List[str]:
+        kinds = schema.get("type")
+        if kinds is None:
+            if "properties" in schema or "additionalProperties" in schema:
+                kinds = "object"
+            elif "items" in schema or "prefixItems" in schema:
+                kinds = "array"
+        if not isinstance(kinds, list):
+            kinds = [kinds]
+        found = []
+        for kind in kinds[:MAX_MEMBERS]:
+            if kind == "null":
+                found.append(["None"])
+            elif kind == "array":
+                found.append([self._array(schema, path, level)])
+            elif kind == "object":
+                found.append([self._object(schema, path, level, key)])
+            elif isinstance(kind, str) and kind in _PLAIN:
+                found.append([self.names.builtin(_PLAIN[kind])])
+            else:
+                return ["Any"]
+        return self._union(found)
+
+    def _array(self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int) -> str:
+        items = schema.get("items", True)
+        prefix = schema.get("prefixItems")
+        if isinstance(items, list):
+            prefix, items = items, schema.get("additionalItems", True)
+        place = (*path, "item")
+        members = []
+        if isinstance(prefix, list) and prefix:
+            if len(prefix) > MAX_MEMBERS:
+                prefix, items = [], True
+            members = [self._parts(part, place, level + 1) for part in prefix]
+        if not members or items is not False:
+            # After a few described places come any others, as far as the schema says.
+            closed = members and "items" not in schema
+            members += [] if closed else [self._parts(items, place, level + 1)]
+        inside = " | ".join(self._union(members))
+        return "%s[%s]" % (self.names.builtin("list"), inside)
+
+    def _object(
+        self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
+    ) -> str:
+        properties = schema.get("properties")
+        names = list(properties) if isinstance(properties, Mapping) else []
+        if not names or len(self.objects) >= MAX_CLASSES or level >= MAX_LEVELS:
+            others = schema.get("additionalProperties")
+            inside = "Any"
+            if not names and isinstance(others, Mapping):
+                inside = " | ".join(self._parts(others, (*path, "value"), level + 1))
+            return "%s[%s, %s]" % (
+                self.names.builtin("dict"),
+                self.names.builtin("str"),
+                inside,
+            )
+        name = ""
+        if not self.names.inline:
+            name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
+            self._active[key] = name
+        required = schema.get("required")
+        wanted = {one for one in as_list(required) if isinstance(one, str)}
+        if len(names) > MAX_FIELDS:
+            names.sort(key=lambda one: one not in wanted)
+        fields: List[Field] = []
+        for field in names[:MAX_FIELDS]:
+            if isinstance(field, str) and len(field) <= MAX_KEY_CHARS and _is_text(field):
+                own = properties[field] if isinstance(properties, Mapping) else {}
+                text = " | ".join(self._parts(own, (*path, field), level + 1))
+                if len(text) > MAX_TYPE_CHARS:
+                    text = "Any"
+                fields.append(Field(field, text, field in wanted, own))
+        if self.names.inline:
+            parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
+            text = "{%s}" % ", ".join(parts + ["..."] * (len(names) > len(fields)))
+            return text if len(text) <= MAX_INLINE_CHARS else self.names.builtin("dict")
+        is_open = schema.get("additionalProperties") not in (None, False)
+        self.objects.append(Object(name, self.root, fields, len(names) - len(fields), is_open))
+        return name
+
+    def _literals(self, values: Sequence[Any]) -> List[str]:
+        texts = []
+        for value in values[: MAX_LITERALS + 1]:
+            text = _literal(value)
+            if text is None:
+                break
+            texts.append(text)
+        if len(texts) == len(values):
+            plain = [text for text in dict.fromkeys(texts) if text != "None"]
+            inside = ", ".join(plain)
+            if len(inside) <= MAX_TYPE_CHARS // 2:
+                parts = ["Literal[%s]" % inside] if plain else []
+                return parts + (["None"] if "None" in texts else [])
+        kinds = dict.fromkeys(map(_kind, values[:MAX_SCHEMAS]))
+        if len(values) > MAX_SCHEMAS or None in kinds:
+            return ["Any"]
+        return self._union([[self._of_kind(str(kind))] for kind in kinds])
+
+    def _of_kind(self, kind: str) -> str:
+        if kind == "None":
+            return kind
+        name = self.names.builtin(kind)
+        if kind == "dict":
+            return "%s[%s, %s]" % (name, self.names.builtin("str"), "Any")
+        return "%s[%s]" % (name, "Any") if kind == "list" else name
+
+    def _union(self, members: Sequence[Sequence[str]]) -> List[str]:
+        parts = dict.fromkeys(part for member in members for part in member)
+        if "Any" in parts or len(parts) > MAX_MEMBERS or not parts:
+            return ["Any"]
+        ordered = [part for part in parts if part != "None"]
+        return ordered + (["None"] if "None" in parts else [])
+
+    def _merge(self, schema: Any, into: Dict[str, Any], depth: int, all_of: bool) -> None:
+        """Put all that a schema and its parts say of an object into one schema."""
+        self._left -= 1
+        if not isinstance(schema, Mapping) or self._left < 0 or depth > 2 * MAX_LEVELS:
+            return
+        for key, value in schema.items():
+            if key == "properties" and isinstance(value, Mapping):
+                known = into.setdefault("properties", {})
+                for name, own in value.items():
+                    known.setdefault(name, own)
+            elif key == "required" and isinstance(value, list):
+                if all_of:
+                    into["required"] = [*into.get("required", []), *value]
+            elif key not in ("allOf", "$ref", "properties", "required"):
+                into.setdefault(key, value)
+        for part in as_list(schema.get("allOf")):
+            self._merge(part, into, depth + 1, all_of)
+        if "$ref" in schema:
+            self._merge(pointed_at(schema["$ref"], self.root)[1], into, depth + 1, all_of)
+        if "properties" in into:
+            # Alternatives of an object are fields that may be there.
+            for keyword in ("anyOf", "oneOf"):
+                for part in as_list(schema.get(keyword)):
+                    self._merge(part, into, depth + 1, False)
+
+
+def pascal(name: str) -> str:
+    """Return a name, or part of one, as it stands in a class name."""
+    words = re.findall(r"[A-Za-z0-9]+", name[:MAX_CLASS_CHARS])
+    return "".join(word[:1].upper() + word[1:] for word in words)
+
+
+def class_base(alias: str) -> str:
+    """Return how the names of a tool's or server's classes begin."""
+    base = pascal(alias)
+    return base if base[:1].isalpha() else "T" + base
+
+
+def _literal(value: Any) -> Optional[str]:
+    """Return what stands for a value in `Literal`; None if it cannot."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, int) and abs(value) < 2**63:
+        return repr(value)
+    if isinstance(value, str) and len(value) <= MAX_LITERAL_CHARS and _is_text(value):
+        return repr(value)
+    return None
+
+
+def _kind(value: Any) -> Optional[str]:
+    if value is None:
+        return "None"
+    for kind in (bool, int, float, str, list, dict):
+        if isinstance(value, kind):
+            return kind.__name__
+    return None
+
+
+def _is_text(value: str) -> bool:
+    """Whether a text can stand in a source file; a lone surrogate cannot be encoded."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

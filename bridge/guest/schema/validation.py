@@ -1,0 +1,248 @@
+"""Whether a value fits a JSON Schema, and what harmless conversion would make it fit.
+
+Owns both questions for arguments, in the guest before a call leaves and on the host for what a
+program has written out. Schemas come from servers: any JSON value is taken for one, nothing here
+raises, and work and depth are bounded. What cannot be told counts as fine: unknown keywords,
+references that lead nowhere, patterns, whatever lies beyond a bound. The server has the last word
+on all of these.
+
+Looser than the specification on purpose, since servers are: several branches of a `oneOf` may fit,
+a value equal to the `default` always fits, `nullable` admits null, `format`, `multipleOf`, `not`
+and `uniqueItems` are never a reason to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bridge.guest.protocol.placeholders import PREFIX, WHOLE
+from bridge.guest.schema.faults import (
+    KEYS,
+    NAMES,
+    OTHER,
+    TYPE,
+    Found,
+    choice_problem,
+    choices_of,
+    fits_type,
+    is_number,
+    near,
+    number_problem,
+    shown,
+    size_problem,
+    type_problem,
+)
+from bridge.guest.schema.schemas import as_list, as_mapping, convert, pointed_at, same
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, FrozenSet, Optional, Sequence, Tuple
+
+__all__ = ["argument_problem", "certain_types", "convert", "problem"]
+
+MAX_STEPS = 10_000
+"""Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
+
+MAX_DEPTH = 48
+"""Nesting of schemas followed, references included."""
+
+_MAX_BRANCHES = 64
+"""Branches of one `anyOf` that are tried."""
+
+
+_ANNOTATIONS = frozenset({"type", "title", "description", "default", "examples", "format"})
+_CERTAIN = {"string": str, "boolean": bool, "integer": int, "null": type(None)}
+
+
+def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str]:
+    """Return what is wrong with `value`, in a sentence without a full stop; None if it fits.
+
+    Args:
+        root: The document that `$ref`s point into.
+        where: What the value is called, such as a parameter's name.
+    """
+    try:
+        found = _Check(root).check(value, schema, 0)
+    except Exception:
+        # An odd subclass of a plain type, or a bug: neither may keep a call from being made.
+        return None
+    return None if found is None else found.sentence(where)
+
+
+def argument_problem(
+    value: Any, schema: Any, root: Any, where: str, required: bool
+) -> Optional[str]:
+    """Return what is wrong with `value` as an argument; None if it is fine.
+
+    None for an optional argument is fine whatever the schema says: it is left out.
+    """
+    if value is None and not required:
+        return None
+    return problem(value, schema, root, where)
+
+
+def certain_types(schema: Any, inner: bool = False) -> FrozenSet[type]:
+    """Return the Python types of which every value fits; floats are never sure."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    if _ANNOTATIONS.issuperset(schema):
+        kind = schema.get("type")
+        kinds = kind[: len(NAMES)] if isinstance(kind, list) else [kind]
+        return frozenset(_CERTAIN[one] for one in kinds if isinstance(one, str) and one in _CERTAIN)
+    # How many servers write "or null".
+    branches = schema.get("anyOf")
+    plain = not inner and isinstance(branches, list) and len(branches) <= len(NAMES)
+    if not plain or "type" in schema or not _ANNOTATIONS.issuperset(set(schema) - {"anyOf"}):
+        return frozenset()
+    return frozenset().union(*(certain_types(branch, True) for branch in as_list(branches)))
+
+
+class _Check:
+    """One value against one schema, counting the work."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self.left = MAX_STEPS
+
+    def check(self, value: Any, schema: Any, depth: int) -> Optional[Found]:
+        """Return what is wrong with a value; None if it fits, as far as can be told."""
+        self.left -= 1
+        if schema is False:
+            return Found("is not allowed here", KEYS)
+        if not isinstance(schema, Mapping) or self.left < 0 or depth > MAX_DEPTH:
+            return None
+        if value is None and schema.get("nullable") is True:
+            return None
+        if _not_known_yet(value):
+            return self._type(value, schema.get("type")) if isinstance(value, str) else None
+        if "default" in schema and same(value, schema["default"]):
+            return None
+        kind = schema.get("type")
+        found = None if kind is None else self._type(value, kind)
+        if found is None and (len(schema) > 1 or kind is None):
+            found = self._choice(value, schema) or self._parts(value, schema, depth)
+            return found or self._combined(value, schema, depth)
+        return found
+
+    def _parts(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
+        if isinstance(value, str):
+            return size_problem(len(value), schema, "Length", "characters")
+        if is_number(value):
+            return number_problem(value, schema)
+        if isinstance(value, Mapping):
+            return self._object(value, schema, depth)
+        return self._array(value, schema, depth) if isinstance(value, (list, tuple)) else None
+
+    def _type(self, value: Any, kind: Any) -> Optional[Found]:
+        kinds = kind if isinstance(kind, list) else [kind]
+        known = 0 < len(kinds) <= len(NAMES) and all(
+            isinstance(one, str) and one in NAMES for one in kinds
+        )
+        if known and not any(fits_type(value, one) for one in kinds):
+            return type_problem(value, kinds)
+        return None
+
+    def _choice(self, value: Any, schema: Mapping[str, Any]) -> Optional[Found]:
+        found = choice_problem(value, [schema["const"]]) if "const" in schema else None
+        choices = as_list(schema.get("enum"))
+        self.left -= len(choices)
+        return choice_problem(value, choices) if choices and self.left >= 0 and not found else found
+
+    def _object(
+        self, value: Mapping[Any, Any], schema: Mapping[str, Any], depth: int
+    ) -> Optional[Found]:
+        properties = as_mapping(schema.get("properties"))
+        others = schema.get("additionalProperties", True)
+        if schema.get("patternProperties"):
+            # Which keys those are about is the server's to say.
+            others = True
+        if properties or others is not True:
+            for key, item in value.items():
+                part = properties.get(str(key), others)
+                if part is False:
+                    hint = near(key, properties)
+                    return Found("has no key %s%s" % (shown(key), hint), KEYS)
+                found = self.check(item, part, depth + 1)
+                if found is not None:
+                    return found.under(str(key))
+        return self._keys(value, schema, properties)
+
+    def _keys(
+        self, value: Mapping[Any, Any], schema: Mapping[str, Any], properties: Mapping[str, Any]
+    ) -> Optional[Found]:
+        for name in as_list(schema.get("required")):
+            self.left -= 1
+            if isinstance(name, str) and name not in value:
+                # Perhaps it is there under another name.
+                strange = [key for key in value if key not in properties]
+                hint = near(name, strange, "; it has %s")
+                return Found("is missing key %s%s" % (shown(name), hint), KEYS)
+        return size_problem(len(value), schema, "Properties", "keys", KEYS)
+
+    def _array(
+        self, value: Sequence[Any], schema: Mapping[str, Any], depth: int
+    ) -> Optional[Found]:
+        found = size_problem(len(value), schema, "Items", "items")
+        if found is not None:
+            return found
+        items = schema.get("items", True)
+        prefix = as_list(schema.get("prefixItems"))
+        if isinstance(items, list):
+            # How older drafts write what is `prefixItems` now.
+            prefix, items = items, schema.get("additionalItems", True)
+        if items is False and len(value) > len(prefix):
+            text = "must have at most %d items, not %d"
+            return Found(text % (len(prefix), len(value)), OTHER)
+        checked = len(value) if items is not True else min(len(value), len(prefix))
+        for index in range(checked):
+            part = prefix[index] if index < len(prefix) else items
+            found = self.check(value[index], part, depth + 1)
+            if found is not None:
+                return found.under(index)
+            if self.left < 0:
+                break
+        return None
+
+    def _combined(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
+        known, target = pointed_at(schema.get("$ref"), self.root)
+        for part in [*([target] if known else []), *as_list(schema.get("allOf"))]:
+            found = self.check(value, part, depth + 1)
+            if found is not None:
+                return found
+        for key in ("anyOf", "oneOf"):
+            branches = as_list(schema.get(key))
+            found = self._any(value, branches, depth) if branches else None
+            if found is not None:
+                return found
+        return None
+
+    def _any(self, value: Any, branches: Sequence[Any], depth: int) -> Optional[Found]:
+        """Return what is wrong with the branch that was most likely meant; None if any fits."""
+        if len(branches) > _MAX_BRANCHES:
+            return None
+        failures = []
+        for branch in branches:
+            found = self.check(value, branch, depth + 1)
+            if found is None:
+                return None
+            failures.append(found)
+        if all(found.types and not found.path for found in failures):
+            kinds = dict.fromkeys(kind for found in failures for kind in found.types)
+            return type_problem(value, list(kinds))
+        choices = choices_of(branches)
+        if choices is not None:
+            return choice_problem(value, choices)
+        return max(failures, key=_nearness)
+
+
+def _not_known_yet(value: Any) -> bool:
+    """Whether what a held call is going to return stands for a value, or in a text."""
+    if isinstance(value, str):
+        return PREFIX in value
+    return isinstance(value, dict) and WHOLE in value
+
+
+def _nearness(found: Found) -> Tuple[int, int]:
+    """Return how near a branch came: who got its `kind` wrong meant another, whatever else fits."""
+    rank = OTHER if found.rank == TYPE and found.path else found.rank
+    return rank, len(found.path)

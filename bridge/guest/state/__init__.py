@@ -1,0 +1,1 @@
+"""A session's state, written down for another sandbox, and restored there."""

@@ -1,0 +1,564 @@
+"""A session's values and files, written down for another sandbox, and why some are not kept.
+
+Owns what is written, in which order and what is left out of too much; and what differs from how
+`cloudpickle` writes it: functions stay in the session's namespace, which they do not bring along;
+code is marked with the Python that it is for; what belongs to the bridge is referred to; and what
+would come back as something else than it was is refused. How it is read is `checkpoint`'s.
+"""
+
+from __future__ import annotations
+
+import _pickle
+import binascii
+import contextlib
+import functools
+import io
+import json
+import marshal
+import os
+import stat
+import sys
+import types
+from enum import Enum
+
+from bridge.guest.protocol.placeholders import Unknown
+from bridge.guest.protocol.wire import State
+from bridge.guest.state import checkpoint as again
+from bridge.guest.state.checkpoint import (
+    LENGTH_BYTES,
+    MAGIC,
+    VERSION,
+    NotKept,
+    told,
+    uncollected,
+    why,
+)
+from bridge.guest.state.cloudpickle import Pickler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
+
+PART_BYTES = 384 * 1024
+"""Of one frame, which are 512 KiB as base64: far below what a frame may have."""
+
+MAX_SOURCE_CHARS = 2 * 1024 * 1024
+"""Of the sources that functions are from, which tracebacks show; the newest are kept."""
+
+MAX_FILES = 2_000
+MAX_LOOKED_AT = 20_000
+"""Files of the workspace; a program may have unpacked an archive."""
+
+MAX_DEPTH = 32
+"""Of directories below the workspace."""
+
+_LEAST_BYTES = 4096
+"""Of an empty checkpoint, and more than that."""
+
+_FILES_SHARE = 2
+"""One part in so many of the limit may be files."""
+
+_NOT_KEPT = ("out", "__pycache__")
+"""Directories of the workspace; what is in `out` was handed over already."""
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_GIVEN = frozenset(
+    ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
+)
+"""What programs find in their globals without having put it there."""
+
+_hung: Dict[str, int] = {}
+"""Names whose keeping was interrupted, and which values they had: they are not tried again."""
+
+
+class _Full(Exception):
+    """What is written exceeds the limit."""
+
+
+class _Sink:
+    """Takes what a pickler writes, up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.data = bytearray()
+
+    def write(self, data: Any) -> int:
+        """Take a part."""
+        # Large arrays are handed over in place, in their own order, which only `raw` keeps.
+        view = data.raw() if isinstance(data, _pickle.PickleBuffer) else memoryview(data)
+        if len(self.data) + view.nbytes > self._limit:
+            raise _Full
+        self.data += view
+        return int(view.nbytes)
+
+
+def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
+    """Yield what a session holds, in parts; the last says what is not in them, and why.
+
+    Calls what the session's classes define for being written down. An interrupt ends it.
+
+    Args:
+        namespace: The session's globals, or those of them that are the programs' own.
+        workspace: The directory whose files are kept too.
+        limit: In bytes, of all of it.
+    """
+    entries, contents, lost = _gathered(workspace, limit // _FILES_SHARE)
+    saver = _Saver(namespace, limit - len(contents))
+    with uncollected():
+        saver.run()
+    lost = [*saver.losses(), *lost]
+    header = json.dumps(
+        {
+            "directory": _directory(workspace, lost),
+            "sources": _sources(saver.files),
+            "names": saver.lengths,
+            "files": entries,
+        },
+        ensure_ascii=False,
+    ).encode("utf-8", "surrogatepass")
+    data = bytearray(b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big")))
+    for piece in (header, saver.written, contents):
+        data += piece
+    for start in range(0, len(data), PART_BYTES):
+        part = binascii.b2a_base64(data[start : start + PART_BYTES], newline=False).decode()
+        is_last = start + PART_BYTES >= len(data)
+        yield State(data=part, lost=told(lost) if is_last else [])
+
+
+def _directory(workspace: str, lost: List[List[str]]) -> str:
+    """Return where in the workspace the session is, "" for the workspace itself."""
+    try:
+        below = os.path.relpath(os.path.realpath(os.getcwd()), os.path.realpath(workspace))
+    except OSError as error:
+        lost.append(["working directory", "it is gone: %s" % error.strerror])
+        return ""
+    if below == os.pardir or below.startswith(os.pardir + os.sep):
+        lost.append(["working directory", "it is outside of the workspace"])
+        return ""
+    return "" if below == os.curdir else below
+
+
+def _sources(files: Iterable[str]) -> Dict[str, str]:
+    """Return the texts of programs that functions are from, of too much the newest."""
+    import linecache  # whoever has a traceback has it, and few keep functions
+
+    found: Dict[str, str] = {}
+    left = MAX_SOURCE_CHARS
+    for file in reversed([file for file in linecache.cache if file in files]):
+        entry = linecache.cache[file]
+        # Only what programs were registered with: the others are files, or how a guest is started.
+        if len(entry) == 4 and entry[1] is None and file != "<string>":
+            text = "".join(entry[2])
+            left -= len(text)
+            if left < 0:
+                break
+            found[file] = text
+    return dict(reversed(list(found.items())))
+
+
+class _Saver:
+    """Writes the names of one namespace.
+
+    Attributes:
+        written: The pickles, one after the other.
+        lengths: Name and length of each.
+        files: Names of the sources that functions among them are from.
+    """
+
+    def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
+        self.files: Iterable[str] = ()
+        self.lengths: List[List[Any]] = []
+        self.written = bytearray()
+        self._namespace = namespace
+        self._limit = limit
+        self._lost: Dict[str, str] = {}
+
+    def run(self) -> None:
+        """Write as much as there is room for."""
+        names: List[str] = []
+        for name, value in list(self._namespace.items()):
+            if type(name) is not str or _is_given(name, value):
+                continue
+            if _hung.get(name) == id(value):
+                self._lost[name] = "keeping it took too long the last time"
+            else:
+                names.append(name)
+        # Modules first: what restores other values may need them.
+        names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
+        if not self._write(names):
+            self._write(self._chosen(names))
+
+    def losses(self) -> List[List[str]]:
+        """Return what could not be kept, in the order of the names."""
+        return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
+
+    def _write(self, names: List[str]) -> bool:
+        """Write names; return whether there was room for all that could be written."""
+        sink = _Sink(max(self._limit, _LEAST_BYTES))
+        keeper = Keeper(sink, self._namespace)
+        self.lengths = []
+        for name in names:
+            before = len(sink.data)
+            # A new list, which stands for all that is written after it has begun.
+            entry = [name, self._namespace[name]]
+            try:
+                problem = self._dump(keeper, entry)
+            except _Full:
+                return False
+            if problem:
+                del sink.data[before:]
+                keeper.go_back(entry)
+                self._lost[name] = problem
+            else:
+                self.lengths.append([name, len(sink.data) - before])
+        self.written, self.files = sink.data, keeper.files
+        return True
+
+    def _dump(self, keeper: Any, entry: List[Any]) -> str:
+        """Write a name and its value; return why that cannot be done, empty if it was."""
+        words = what_it_is(entry[1])
+        if words:
+            return "it is %s" % words
+        try:
+            keeper.dump(entry)
+        except _Full:
+            raise
+        except KeyboardInterrupt:
+            _hung[entry[0]] = id(entry[1])
+            raise
+        except BaseException as error:
+            return why(error)
+        return ""
+
+    def _chosen(self, names: List[str]) -> List[str]:
+        """Return the names for which there is room when the largest are left out."""
+        sizes: Dict[str, int] = {}
+        for name in names:
+            if name in self._lost:
+                continue
+            sink = _Sink(self._limit)
+            keeper = Keeper(sink, self._namespace)
+            try:
+                self._dump(keeper, [name, self._namespace[name]])
+            except _Full:
+                self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
+            else:
+                # What could not be written is told of when it is tried again.
+                sizes[name] = len(sink.data)
+        total = sum(sizes.values())
+        for name in sorted(sizes, key=lambda name: -sizes[name]):
+            if total <= self._limit:
+                break
+            total -= sizes.pop(name)
+            words = "there is no room for it: all names together take more than %s bytes"
+            self._lost[name] = words % f"{self._limit:,}"
+        return [name for name in names if name in sizes]
+
+
+def _is_given(name: str, value: Any) -> bool:
+    """Whether a name is the interpreter's or the guest's own."""
+    if name.startswith("__"):
+        return True
+    if name not in _GIVEN and not name.startswith("mcp_"):
+        return False
+    kind = type(value)
+    home = str(getattr(value, "__module__", ""))
+    return (
+        name == "LOADED_MCP_SERVERS"
+        or (isinstance(value, types.ModuleType) and value.__name__ in ("mcp", "mcp.runtime"))
+        or str(kind.__module__).startswith("bridge.guest")
+        or home.startswith(("bridge.guest", "mcp.runtime"))
+    )
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _gathered(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
+    """Read the plain files of a workspace, the smallest first, nothing through links.
+
+    Returns:
+        Path, mode and size of each; their contents; and what is not among them, and why.
+    """
+    lost: List[List[str]] = []
+    entries: List[List[Any]] = []
+    contents = bytearray()
+    for size, path in sorted(_plain_files(workspace, lost)):
+        try:
+            if len(entries) >= MAX_FILES:
+                again.refuse("there are more than %d files" % MAX_FILES)
+            mode, data = _content(os.path.join(workspace, path), size, budget - len(contents))
+        except NotKept as error:
+            lost.append(["file " + path, str(error)])
+            continue
+        except OSError as error:
+            lost.append(["file " + path, "it cannot be read: %s" % error.strerror])
+            continue
+        entries.append([path, mode, size])
+        contents += data
+    return entries, contents, lost
+
+
+def _content(path: str, size: int, most: int) -> Tuple[int, bytes]:
+    """Return the mode and the content of a plain file that had a size."""
+    if size > most:
+        again.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
+    with open(os.open(path, _READ), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        data = file.read(size + 1) if stat.S_ISREG(mode) else b""
+    if len(data) != size:
+        again.refuse("it changed while it was read")
+    return stat.S_IMODE(mode), data
+
+
+def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, str]]:
+    looked = 0
+    for folder, folders, names in os.walk(workspace):
+        below = os.path.relpath(folder, workspace)
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        if below.count(os.sep) >= MAX_DEPTH:
+            lost.append(["file " + below, "its directories are nested too deeply"])
+            folders.clear()
+        folders[:] = [name for name in folders if name not in (*_NOT_KEPT, *links)]
+        for name in [*names, *links]:
+            looked += 1
+            if looked > MAX_LOOKED_AT:
+                lost.append(["files", "there are more than %d in the workspace" % MAX_LOOKED_AT])
+                return
+            path = os.path.normpath(os.path.join(below, name))
+            with contextlib.suppress(OSError):
+                status = os.lstat(os.path.join(folder, name))
+                if stat.S_ISREG(status.st_mode):
+                    yield status.st_size, path
+                else:
+                    is_link = stat.S_ISLNK(status.st_mode)
+                    lost.append(["file " + path, "it is %s" % ("a link" if is_link else "no file")])
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+PROTOCOL = 5
+
+_BY_TYPE: Tuple[Tuple[Any, str], ...] = (
+    (types.GeneratorType, "a generator"),
+    (types.CoroutineType, "a coroutine"),
+    (types.AsyncGeneratorType, "an asynchronous generator"),
+    (types.FrameType, "a frame of the interpreter"),
+    (types.TracebackType, "a traceback"),
+    (io.IOBase, "an open file"),
+    (memoryview, "a memoryview"),
+    (Unknown, "a placeholder of a plan"),
+    (type({}.keys()), "a view of a dict"),
+    (type({}.values()), "a view of a dict"),
+    (type({}.items()), "a view of a dict"),
+)
+
+
+def what_it_is(value: Any) -> Optional[str]:
+    """Return what a value is that is never kept, or not as what it is; None for all others."""
+    kind = type(value)
+    for base, words in _BY_TYPE:
+        if issubclass(kind, base) and kind not in (io.StringIO, io.BytesIO):
+            return words
+    if "__next__" in dir(kind) and kind.__module__ in ("builtins", "itertools", "_csv", "re"):
+        return "an iterator (%s)" % kind.__name__
+    return None
+
+
+class _Globals:
+    """Stands for a namespace that functions are in, which they find again and do not bring."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __reduce__(self) -> Any:
+        return (again.namespace, (self._module,))
+
+
+class Keeper(Pickler):  # type: ignore[misc]
+    """Writes values of a session's namespace.
+
+    Attributes:
+        files: Names of the sources that the functions written are from.
+    """
+
+    memo: Any
+
+    def __init__(self, sink: Any, names: Dict[str, Any]) -> None:
+        """Make one.
+
+        Args:
+            names: The session's globals.
+        """
+        super().__init__(sink, PROTOCOL)
+        self.files: Set[str] = set()
+        self._names = names
+        self._main = getattr(sys.modules.get("__main__"), "__dict__", names)
+        self._how: Dict[type, Optional[Callable[[Any], Any]]] = {}
+
+    def go_back(self, first: Any) -> None:
+        """Forget what was written since `first`, which is the object that was begun with."""
+        memo: Dict[int, Tuple[int, Any]] = self.memo.copy()
+        entry = memo.get(id(first))
+        if entry is not None:
+            self.memo = {k: v for k, v in memo.items() if v[0] < entry[0]}
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a value is made again; what `pickle` does itself is left to it."""
+        kind = type(value)
+        try:
+            how = self._how[kind]
+        except KeyError:
+            how = self._how[kind] = self._choose(kind, value)
+        return NotImplemented if how is None else how(value)
+
+    def _choose(self, kind: Any, value: Any) -> Optional[Callable[[Any], Any]]:
+        for known, how in (
+            (types.ModuleType, _module),
+            (types.FunctionType, self._function),
+            (type, self._class),
+            (types.CodeType, _code),
+            (types.CellType, lambda cell: (types.CellType, ())),
+            (functools._lru_cache_wrapper, _remembering),
+            (functools.cached_property, lambda v: (_cached, (v.func, v.attrname))),
+            (types.MethodType, _method),
+        ):
+            if issubclass(kind, known):
+                return how
+        words = what_it_is(value)
+        if words is not None:
+            return _refusing(words)
+        if str(kind.__module__).startswith("bridge."):
+            return _ours
+        return None
+
+    # --- functions and classes --------------------------------------------------------------------
+
+    def _function(self, value: Any) -> Any:
+        if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
+            return (again.tool, (value.server, value.tool))
+        return super().reducer_override(value)
+
+    def _dynamic_function_reduce(self, func: Any) -> Any:
+        """Have `cloudpickle` write a function, but for globals that are found again."""
+        own = func.__globals__
+        is_main = own is self._names or own is self._main
+        module = "" if is_main else str(own.get("__name__"))
+        known = not module or getattr(sys.modules.get(module), "__dict__", None) is own
+        if known:
+            # Each function its own: one that cannot be read takes no other along.
+            self.globals_ref[id(own)] = _Globals(module)
+        reduced = super()._dynamic_function_reduce(func)
+        made, args, state, _, _, fill = reduced
+        state[1]["__closure__"] = None
+        if known:
+            state[1]["__globals__"] = {}
+        self.files.add(func.__code__.co_filename)
+        # The cells themselves: functions that share one share it afterwards.
+        cells = func.__closure__
+        state = (fill, state, _full(cells or ()))
+        return (made, (*args[:4], cells), state, None, None, _set_function)
+
+    def _class(self, value: Any) -> Any:
+        reduced = super().reducer_override(value)
+        if reduced is NotImplemented or len(reduced) < 6:
+            return reduced
+        attributes = reduced[2][0]
+        if issubclass(value, Enum):
+            members = dict(value.__members__)
+            for name in members:
+                attributes.pop(name, None)
+            values = {name: each.value for name, each in members.items()}
+            args = (*reduced[1][:3], values, *reduced[1][4:])
+            # What an `__init__` or a `__new__` of its own has given to its members.
+            given = [(name, dict(vars(each))) for name, each in members.items()]
+            return (reduced[0], args, (reduced[5], reduced[2], given), None, None, _set_enum)
+        if "__slots__" in attributes and not issubclass(value, tuple):
+            # cloudpickle sets them on the class that is made, which is too late.
+            reduced[1][3]["__slots__"] = attributes.pop("__slots__")
+        for name in [n for n, v in attributes.items() if type(v) is types.MemberDescriptorType]:
+            del attributes[name]
+        return reduced
+
+
+def _set_enum(made: Any, state: Any) -> None:
+    fill, own, given = state
+    fill(made, own)
+    for name, attributes in given:
+        each = made.__members__[name]
+        for key, value in attributes.items():
+            each.__dict__.setdefault(key, value)
+
+
+# --- how some kinds are written -------------------------------------------------------------------
+
+
+def _refusing(words: str) -> Callable[[Any], Any]:
+    def refuse(value: Any) -> Any:
+        raise NotKept("it is or holds %s" % words)
+
+    return refuse
+
+
+def _module(value: Any) -> Any:
+    name = getattr(value, "__name__", None)
+    if sys.modules.get(str(name)) is not value and not str(name).startswith("mcp."):
+        name = next((n for n, other in list(sys.modules.items()) if other is value), None)
+    if name is None or name == "__main__":
+        again.refuse("it is or holds a module that cannot be imported by its name")
+    return (again.found, (name, ""))
+
+
+def _code(value: Any) -> Any:
+    return (again.code, (again.python(), marshal.dumps(value)))
+
+
+def _full(cells: Any) -> List[Tuple[Any, Any]]:
+    """Return the cells that hold something, and what."""
+    full = []
+    for cell in cells:
+        try:
+            full.append((cell, cell.cell_contents))
+        except ValueError:
+            continue
+    return full
+
+
+def _set_function(made: Any, state: Any) -> None:
+    fill, own, cells = state
+    for cell, content in cells:
+        cell.cell_contents = content
+    fill(made, own)
+
+
+def _remembering(value: Any) -> Any:
+    if again.is_importable(value):
+        return NotImplemented
+    options = value.cache_parameters()
+    return (_remember, (value.__wrapped__, options["maxsize"], options["typed"]))
+
+
+def _remember(function: Any, maxsize: Optional[int], typed: bool) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def _cached(function: Any, name: str) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+def _method(value: Any) -> Any:
+    if type(value.__self__).__module__ == "bridge.guest.api.runtime":
+        return (again.found, ("mcp.runtime", value.__name__))
+    return NotImplemented
+
+
+def _ours(value: Any) -> Any:
+    proxies = sys.modules.get("bridge.guest.api.proxies")
+    if proxies is not None and type(value) is proxies.Server:
+        return (again.server, (value._tools.server["name"],))
+    if type(value) is _Globals:
+        return NotImplemented
+    raise NotKept("it is or holds something of the bridge's own (%s)" % type(value).__name__)

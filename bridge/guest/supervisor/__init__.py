@@ -1,0 +1,1 @@
+"""A sandbox's first process: it starts a program, relays its frames, and outlives it."""

@@ -1,0 +1,102 @@
+"""What is kept of a program's output, and when it is sent.
+
+Owns the bound on one stream: what fits goes out as it is written, its end is held back until the
+program's, and what lies between, of a flood, is dropped and counted. Bytes in, `Output` frames out;
+reads no descriptor.
+"""
+
+from __future__ import annotations
+
+import codecs
+
+from bridge.guest.protocol.wire import Output
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, List
+
+TEXT_BYTES = 64 * 1024
+"""Output is cut into frames of about this size, so that none is near the frame limit."""
+
+
+TAIL_BYTES = 128 * 1024
+"""Held back of a stream that is longer than its limit: what a reader is shown of its end, and what
+this process has room for."""
+
+
+class Capture:
+    """Keeps the beginning and the end of one stream within `limit` bytes.
+
+    The text has a lone surrogate for each byte that is no UTF-8, so that nothing is lost.
+    """
+
+    def __init__(self, stream: str, limit: int) -> None:
+        self._stream = stream
+        self._tail_limit = min(limit - limit // 2, TAIL_BYTES)
+        self._room = limit - self._tail_limit
+        self._tail = bytearray()
+        self._dropped = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+
+    def feed(self, data: bytes) -> str:
+        """Take what was written; return the text that is to be sent now."""
+        text = ""
+        if self._room:
+            head = data[: self._room]
+            data = data[len(head) :]
+            self._room -= len(head)
+            text = self._decoder.decode(head)
+            if self._room:
+                return text
+            # The cut may fall inside a character: its bytes join the rest, which keeps the total.
+            split = self._decoder.getstate()[0]
+            self._tail_limit += len(split)
+            data = split + data
+            self._decoder.reset()
+        self._keep(data)
+        return text
+
+    def finish(self) -> List[Output]:
+        """Return the frames for what was held back."""
+        if not self._dropped:
+            return list(self._frames(self._ending(), 0))
+        self._trim(self._tail_limit)
+        start = 0
+        while start < min(3, len(self._tail)) and self._tail[start] & 0xC0 == 0x80:
+            start += 1
+        del self._tail[:start]
+        self._dropped += start
+        return list(self._frames(self._tail.decode("utf-8", "surrogateescape"), self._dropped))
+
+    def _ending(self) -> str:
+        if self._tail:
+            return self._tail.decode("utf-8", "surrogateescape")
+        # Nothing came after the head: a character that was never finished may be left in it.
+        return self._decoder.decode(b"", True)
+
+    def _keep(self, data: bytes) -> None:
+        if len(data) > self._tail_limit:
+            # A flood: none of what was held back stays, and most of this need not be moved.
+            self._dropped += len(self._tail) + len(data) - self._tail_limit
+            self._tail[:] = data[len(data) - self._tail_limit :]
+            return
+        self._tail += data
+        # The first excess is trimmed at once, so that `_dropped` says whether there was any; later
+        # ones only at twice the limit, which moves each byte once on average.
+        slack = 2 if self._dropped else 1
+        if len(self._tail) > slack * self._tail_limit:
+            self._trim(self._tail_limit)
+
+    def _trim(self, size: int) -> None:
+        excess = len(self._tail) - size
+        if excess > 0:
+            del self._tail[:excess]
+            self._dropped += excess
+
+    def _frames(self, text: str, skipped: int) -> Iterator[Output]:
+        for start in range(0, len(text), TEXT_BYTES):
+            yield Output(
+                self._stream, text[start : start + TEXT_BYTES], skipped if not start else 0
+            )
+        if skipped and not text:
+            yield Output(self._stream, "", skipped)

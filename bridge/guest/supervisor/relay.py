@@ -1,0 +1,533 @@
+"""What stands between a worker and the host: one poll loop that moves bytes both ways.
+
+Owns back-pressure and order. The worker's frames pass in whole lines and only of the kinds that are
+a worker's to send; the host's bytes pass as they come, but for the lines that tell whether the
+run's time passes. The program's output becomes `Output` frames here. Whoever does not read stops
+only the other side's writing, never this loop. Between a session's runs the program's output and
+calls stay where they are, in its pipes, until the next run begins.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import sys
+import time
+
+from bridge.guest.descriptors import CHUNK_BYTES, Lines, Outbox, read_some
+from bridge.guest.processes import EXIT_NOTICE, Children
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Clock, Output, Stop, encode
+from bridge.guest.supervisor.output_buffer import TEXT_BYTES, Capture
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+
+HIGH_WATER_BYTES = 1024 * 1024
+"""Queued for a side that does not read, before the other side is no longer read."""
+
+GATHER_SECONDS = 0.02
+"""Output waits this long for more of it, so that a program printing in a loop costs few frames."""
+
+DRAIN_BYTES = 4 * 1024 * 1024
+"""Read at most from a pipe after the worker's end: more than a pipe holds, so that only what was
+written by then is taken, even if some process still writes."""
+
+WORKER_FRAMES = (
+    b'{"type":"call",',
+    b'{"type":"cancel",',
+    b'{"type":"done",',
+    b'{"type":"shown",',
+    b'{"type":"progress",',
+    b'{"type":"state",',
+)
+"""How the lines that a worker may send begin: what scribbles on the channel reaches nobody. Code
+that forges frames on purpose can still add a second "type"; to the host all of it is untrusted."""
+
+MAX_NOTICE_BYTES = 256
+
+_F_SETPIPE_SZ = 1031
+# Linux's number, which `fcntl` names from Python 3.10 on.
+
+_HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
+_HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
+
+
+INTERRUPT_SECONDS = 1.2
+"""For an interrupted program to end. The host waits two seconds longer than the deadline."""
+
+GIVE_SECONDS = 15.0
+"""For a session's process to take its next program in."""
+
+
+class HostGoneError(Exception):
+    """The host closed the channel."""
+
+
+class Terminated(Exception):
+    """The sandbox is asked to end."""
+
+
+class Relay:
+    """Moves bytes until the worker has ended, then sends what is left.
+
+    Attributes:
+        exit_notice: The worker's last line, if it sent one.
+        stopped: Whether the host asked for the end of the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        host_reader: int,
+        host: Outbox,
+        wake: int,
+        worker: int,
+        control: int,
+        streams: Mapping[str, int],
+        limits: Mapping[str, Any],
+        deadline: float,
+    ) -> None:
+        self._host_reader = host_reader
+        self._host = host
+        self._wake = wake
+        self._worker: Optional[int] = worker
+        self._to_worker = Outbox(worker)
+        self._lines = Lines(int(limits.get("frame_bytes", MAX_FRAME_BYTES)))
+        self._control = Outbox(control)
+        self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
+        output = int(limits.get("output_bytes", 256 * 1024))
+        self._captures = {stream: Capture(stream, output) for stream in streams}
+        self._gathered: List[Tuple[str, str]] = []
+        self._gathered_size = 0
+        self._flush_at: Optional[float] = None
+        self._has_sent = False
+        self._deadline: Optional[float] = deadline
+        self._left = 0.0
+        self._incoming = Incoming(self._set_clock, self._stop)
+        self.exit_notice = b""
+        self.stopped = False
+        self._poller = select.poll()
+        self._interest: Dict[int, int] = {}
+        self._watched: Optional[Tuple[bool, bool, bool, bool]] = None
+        for fd in (worker, control, *streams.values()):
+            os.set_blocking(fd, False)
+        for fd in streams.values():
+            _widen(fd)
+
+    def until_worker_ends(self, children: Children) -> bool:
+        """Relay until the worker ends or says so; return False when its deadline came first.
+
+        Raises:
+            HostGoneError: The host closed the channel.
+            Terminated: A signal asked for the end.
+        """
+        while children.status is None and not self.exit_notice:
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                return False
+            if self._flush_at is not None and now >= self._flush_at:
+                self._send_gathered()
+            self._watch()
+            ends = [end for end in (self._deadline, self._flush_at) if end is not None]
+            # Rounded up: a poll that ends early would spin.
+            wait = max(0, int((min(ends) - now) * 1000) + 1) if ends else None
+            events = self._poller.poll(wait)
+            for fd, event in events:
+                self._handle(fd, event, children)
+            self._host.flush()
+            self._to_worker.flush()
+        return True
+
+    def interrupted(self, children: Children) -> bool:
+        """Interrupt the program; return whether it ended, and its process is still there."""
+        if children.status is not None or self.exit_notice:
+            return bool(self.exit_notice)
+        try:
+            os.kill(children.worker, signal.SIGINT)
+        except OSError:
+            return False
+        # What it was writing stays unfinished, and must not become a line with what it says next.
+        self._lines.forget()
+        self._deadline = time.monotonic() + INTERRUPT_SECONDS
+        self.until_worker_ends(children)
+        return bool(self.exit_notice)
+
+    def to_worker(self, data: bytes) -> None:
+        """Give the worker bytes of our own making."""
+        self._to_worker.put(data)
+        self._to_worker.flush()
+
+    def from_host(self, data: bytes) -> None:
+        """Pass bytes on to the worker, but for the lines that are meant for us."""
+        data = self._incoming.feed(data)
+        if data:
+            self.to_worker(data)
+
+    def _set_clock(self, running: bool) -> None:
+        """Let the run's time stand still, or go on with what was left of it."""
+        now = time.monotonic()
+        if running and self._deadline is None:
+            self._deadline = now + self._left
+        elif not running and self._deadline is not None:
+            self._left = self._deadline - now
+            self._deadline = None
+
+    def send(self, frame: Any) -> None:
+        """Queue a frame of our own, after all output gathered so far."""
+        self._send_gathered()
+        self._host.put(encode(frame))
+
+    def drain(self) -> None:
+        """Take what the worker left in its pipes, without waiting for anybody."""
+        for fd, stream in list(self._streams.items()):
+            for data in _leftovers(fd):
+                self._gather(stream, data)
+        if self._worker is not None:
+            for data in _leftovers(self._worker):
+                self._from_worker(data)
+        for capture in self._captures.values():
+            for frame in capture.finish():
+                self.send(frame)
+
+    def flush(self, seconds: float) -> None:
+        """Write all that is queued for the host.
+
+        Raises:
+            HostGoneError: The host closed the channel, or did not read in time.
+        """
+        deadline = time.monotonic() + seconds
+        self._send_gathered()
+        self._host.flush()
+        poller = select.poll()
+        poller.register(self._host.fd, select.POLLOUT)
+        while self._host.size:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._host.broken:
+                raise HostGoneError
+            poller.poll(int(left * 1000) + 1)
+            self._host.flush()
+
+    def _watch(self) -> None:
+        """Tell the poller what we are ready for; hang-ups are always reported."""
+        host_full = self._host.size > HIGH_WATER_BYTES
+        hungry = self._to_worker.size <= HIGH_WATER_BYTES
+        state = (host_full, hungry, self._host.size > 0, self._to_worker.size > 0)
+        if state == self._watched:
+            return
+        self._watched = state
+        wanted = {self._wake: select.POLLIN}
+        wanted[self._host_reader] = (_HOST_HANGUP & ~_HANGUP) | (select.POLLIN if hungry else 0)
+        if self._host.size:
+            self._add(wanted, self._host.fd, select.POLLOUT)
+        if not host_full:
+            for fd in self._streams:
+                wanted[fd] = select.POLLIN
+        if self._worker is not None:
+            if not host_full:
+                wanted[self._worker] = select.POLLIN
+            if self._to_worker.size:
+                self._add(wanted, self._worker, select.POLLOUT)
+        for fd in self._interest.keys() - wanted.keys():
+            self._poller.unregister(fd)
+        for fd, events in wanted.items():
+            if self._interest.get(fd) != events:
+                self._poller.register(fd, events)
+        self._interest = wanted
+
+    @staticmethod
+    def _add(wanted: Dict[int, int], fd: int, events: int) -> None:
+        wanted[fd] = wanted.get(fd, 0) | events
+
+    def _handle(self, fd: int, event: int, children: Children) -> None:
+        if fd == self._wake:
+            noted = read_some(fd) or b""
+            if signal.SIGTERM in noted or signal.SIGINT in noted:
+                raise Terminated
+            children.reap()
+        elif fd == self._host_reader:
+            self._hear_host(event)
+        elif fd == self._host.fd:
+            if event & _HANGUP:
+                raise HostGoneError
+        elif fd in self._streams:
+            data = read_some(fd)
+            if data:
+                self._gather(self._streams[fd], data)
+            elif data is not None:
+                # Every process that could write has ended or closed it.
+                self._forget(fd)
+                del self._streams[fd]
+        elif fd == self._worker:
+            self._hear_worker()
+
+    def _hear_host(self, event: int) -> None:
+        data = read_some(self._host_reader) if event & select.POLLIN else None
+        if data:
+            self.from_host(data)
+        elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
+            raise HostGoneError
+
+    def _hear_worker(self) -> None:
+        fd = self._worker
+        data = read_some(fd) if fd is not None else None
+        if data:
+            self._from_worker(data)
+        elif data is not None and fd is not None:
+            # The program closed its end: it can call nothing any more, which is its own affair.
+            self._forget(fd)
+            self._worker = None
+            self._to_worker.drop()
+
+    def _forget(self, fd: int) -> None:
+        self._watched = None
+        if self._interest.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+        os.close(fd)
+
+    def _from_worker(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            # What was written before a call or the end is to be seen before it.
+            if line.startswith(WORKER_FRAMES):
+                self._send_gathered()
+                self._host.put(line)
+            elif line.startswith(EXIT_NOTICE) and len(line) <= MAX_NOTICE_BYTES:
+                self.exit_notice = line
+
+    def _gather(self, stream: str, data: bytes) -> None:
+        text = self._captures[stream].feed(data)
+        if not text:
+            return
+        if self._gathered and self._gathered[-1][0] == stream:
+            text = self._gathered.pop()[1] + text
+        self._gathered.append((stream, text))
+        self._gathered_size += len(data)
+        if self._gathered_size >= TEXT_BYTES:
+            self._send_gathered()
+        elif self._flush_at is None:
+            # The first piece goes at once: somebody may be waiting for a sign of life.
+            self._flush_at = time.monotonic() + (GATHER_SECONDS if self._has_sent else 0.0)
+
+    def _send_gathered(self) -> None:
+        for stream, text in self._gathered:
+            self._host.put(encode(Output(stream, text)))
+        self._has_sent = self._has_sent or bool(self._gathered)
+        self._gathered.clear()
+        self._gathered_size = 0
+        self._flush_at = None
+
+    # --- between the runs of a session -----------------------------------------------------------
+
+    def again(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
+        """Begin another run.
+
+        Args:
+            quiet: It is no program's: what threads write meanwhile is for the next that is.
+        """
+        # One dictionary: a stream that has ended is gone from it for good.
+        self._streams = {} if quiet else self._all_streams
+        output = int(limits.get("output_bytes", 256 * 1024))
+        self._captures = {stream: Capture(stream, output) for stream in self._captures}
+        self._deadline = deadline
+        self._left = 0.0
+        self._has_sent = False
+        self._flush_at = None
+        self.exit_notice = b""
+        self.stopped = False
+
+    def next_run(self, children: Children) -> Optional[bytes]:
+        """Wait for the line of the next run; None if the session's process ends before.
+
+        Raises:
+            HostGoneError: The host closed the channel.
+            Terminated: A signal asked for the end.
+        """
+        self._interest.clear()
+        while True:
+            if self._incoming.runs:
+                self._fresh_poller()
+                return self._incoming.runs.pop(0)
+            if children.status is not None:
+                return None
+            poller = select.poll()
+            poller.register(self._wake, select.POLLIN)
+            poller.register(self._host_reader, select.POLLIN)
+            if self._host.size:
+                poller.register(self._host.fd, select.POLLOUT)
+            if self._to_worker.size and self._worker is not None:
+                poller.register(self._worker, select.POLLOUT)
+            poller.poll()
+            self._host.flush()
+            self._to_worker.flush()
+            self._hear(children)
+
+    def give(self, data: bytes, children: Children) -> bool:
+        """Give the worker its next run; return whether it took all of it."""
+        deadline = time.monotonic() + GIVE_SECONDS
+        self._control.put(data)
+        self._control.flush()
+        while self._control.size:
+            left = deadline - time.monotonic()
+            if left <= 0 or self._control.broken or children.status is not None:
+                return False
+            poller = select.poll()
+            poller.register(self._wake, select.POLLIN)
+            poller.register(self._control.fd, select.POLLOUT)
+            poller.poll(int(left * 1000) + 1)
+            self._control.flush()
+            self._look_around(children)
+        return not self._control.broken
+
+    def _hear(self, children: Children) -> None:
+        self._look_around(children)
+        data = read_some(self._host_reader)
+        if data:
+            self.from_host(data)
+        elif data is not None or self._host.broken:
+            raise HostGoneError
+
+    def _look_around(self, children: Children) -> None:
+        noted = read_some(self._wake) or b""
+        if {signal.SIGTERM, signal.SIGINT} & set(noted):
+            raise Terminated
+        if noted:
+            children.reap()
+
+    def _stop(self) -> None:
+        """Have the run end as at its deadline, whether or not its time stands still."""
+        self.stopped = True
+        self._deadline = time.monotonic()
+
+    def _fresh_poller(self) -> None:
+        # What was watched may have been closed meanwhile.
+        self._poller = select.poll()
+        self._watched = None
+
+
+def _widen(fd: int) -> None:
+    """Let a pipe hold more, so that a flood of output costs fewer turns."""
+    if sys.platform != "linux":
+        return
+    try:
+        fcntl.fcntl(fd, _F_SETPIPE_SZ, CHUNK_BYTES)
+    except OSError:
+        # The user's pipes hold too much already: it works without.
+        return
+
+
+def _leftovers(fd: int) -> List[bytes]:
+    found: List[bytes] = []
+    size = 0
+    while size < DRAIN_BYTES:
+        data = read_some(fd)
+        if not data:
+            break
+        found.append(data)
+        size += len(data)
+    return found
+
+
+# --- what the host sends ------------------------------------------------------------------------
+
+_CLOCK = {encode(Clock(running=on)).rstrip(b"\n"): on for on in (True, False)}
+_STOP = encode(Stop()).rstrip(b"\n")
+"""The lines that are not the worker's; and neither is a session's next run."""
+
+_HEADS = (b'{"type":"clock",', _STOP)
+_RUN = b'{"type":"run",'
+_LONGEST = max(map(len, (*_HEADS, _RUN)))
+_BESIDE = b"+"
+
+
+class Incoming:
+    """Bytes from the host to bytes for the worker. Large ones are looked at, not copied.
+
+    All is the worker's but for a few lines. A text beside a reply (see `client.Replies`) may hold
+    any line that a server or the program thought of, and is nobody's frame.
+
+    Args:
+        on_clock: Called when the run's time stops (False) or goes on (True).
+        on_stop: Called when the run is to be interrupted.
+
+    Attributes:
+        runs: Lines of runs that have come, to be taken away by whoever starts them.
+    """
+
+    def __init__(
+        self,
+        on_clock: Callable[[bool], None],
+        on_stop: Callable[[], None],
+    ) -> None:
+        self._on_clock = on_clock
+        self._on_stop = on_stop
+        self._run: Optional[List[bytes]] = None
+        self.runs: List[bytes] = []
+        self._text = 0
+        self._inside = False
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what of `data`, and of what was held back before, is the worker's."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        size = len(data)
+        kept: List[bytes] = []
+        start = begin = 0
+        while start < size:
+            if self._text:
+                step = min(self._text, size - start)
+                self._text -= step
+                start += step
+                continue
+            end = data.find(b"\n", start)
+            begins = not self._inside and data.startswith(_RUN, start)
+            if self._run is not None or begins:
+                kept.append(data[begin:start])
+                begin = start = self._take_run(data, start, end)
+                continue
+            if self._inside or not _is_short(data[start : start + _LONGEST]):
+                self._inside = end < 0
+                start = size if end < 0 else end + 1
+                continue
+            if end < 0:
+                # A few bytes, until its end tells what it is.
+                self._held = data[start:]
+                break
+            line = data[start:end]
+            if line.startswith(_BESIDE):
+                self._text = int(line)
+            elif line in _CLOCK or line == _STOP:
+                kept.append(data[begin:start])
+                begin = end + 1
+                self._tell(line)
+            start = end + 1
+        if not begin and not self._held:
+            return data
+        kept.append(data[begin : size - len(self._held)])
+        return b"".join(kept)
+
+    def _take_run(self, data: bytes, start: int, end: int) -> int:
+        """Take what there is of a run's line; return where that ends."""
+        parts = self._run = [] if self._run is None else self._run
+        parts.append(data[start:] if end < 0 else data[start:end])
+        if end < 0:
+            return len(data)
+        self.runs.append(b"".join(parts))
+        self._run = None
+        return end + 1
+
+    def _tell(self, line: bytes) -> None:
+        if line in _CLOCK:
+            self._on_clock(_CLOCK[line])
+        else:
+            self._on_stop()
+
+
+def _is_short(head: bytes) -> bool:
+    """Tell whether a line that begins so is, or may become, one that has to be seen whole."""
+    if head.startswith((_BESIDE, *_HEADS)):
+        return True
+    return any(known.startswith(head) for known in (*_HEADS, _RUN))

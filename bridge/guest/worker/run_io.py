@@ -1,0 +1,108 @@
+"""What a worker reads before a run, and what it reports after it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import sys
+import time
+
+from bridge.guest.processes import EXIT_NOTICE, RSS_UNIT
+from bridge.guest.protocol.wire import Run, WireError, decode_host_frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Tuple
+
+    from bridge.guest.protocol.wire import Done
+
+LENGTH_BYTES = 8
+_READ_BYTES = 1024 * 1024
+
+
+def read_run(fd: int) -> Run:
+    """Return the run that comes next, whose line stands behind its length."""
+    size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
+    frame = decode_host_frame(_read_exactly(fd, size))
+    if not isinstance(frame, Run):
+        raise WireError("the first frame is no run")
+    return frame
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    """Return the next bytes and no more: replies to the program's calls may follow."""
+    parts = []
+    while size:
+        data = os.read(fd, min(size, _READ_BYTES))
+        if not data:
+            # Nobody wants a program any more.
+            os._exit(0)
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+@functools.lru_cache(maxsize=None)
+def search_path() -> Tuple[str, ...]:
+    """Return where imports look: the library, the working directory, the image's packages.
+
+    The library comes first, so that no file can stand in for a part of it that happens not to be
+    imported yet. `.pth` files are not read: the guest starts without `site`.
+    """
+    version = "python%d.%d" % sys.version_info[:2]
+    packages = []
+    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
+        packages += [
+            os.path.join(prefix, "lib", version, "site-packages"),
+            os.path.join(prefix, "lib", version, "dist-packages"),
+            os.path.join(prefix, "local", "lib", version, "dist-packages"),
+        ]
+    packages.append("/usr/lib/python3/dist-packages")
+    found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
+    return (*sys.path, os.getcwd(), *(entry for entry in found if entry not in sys.path))
+
+
+def import_path(run: Run) -> List[str]:
+    """Return where a run's imports look: its own packages come before those of the image."""
+    found = list(search_path())
+    if run.paths:
+        own = os.getcwd()
+        place = found.index(own) + 1 if own in found else len(found)
+        found[place:place] = run.paths
+    return found
+
+
+def exit_notice(code: int, before: float) -> bytes:
+    """Return the line that tells the supervisor what the kernel will, some milliseconds later.
+
+    Args:
+        before: What `cpu_seconds` was when the program began.
+    """
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = cpu_seconds() - before
+    peak = max(own.ru_maxrss, children.ru_maxrss) * RSS_UNIT
+    return b'%s"code":%d,"cpu_ms":%d,"peak_memory_bytes":%d}\n' % (
+        EXIT_NOTICE,
+        code,
+        cpu * 1000,
+        peak,
+    )
+
+
+def cpu_seconds() -> float:
+    """Return what this process and those that it has waited for have used."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def show_uncaught(done: Done) -> None:
+    """Print an exception as the interpreter does, unless the program's own hook has done so."""
+    if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
+        return
+    try:
+        print(done.error, file=sys.stderr, flush=True)
+    except Exception:
+        # The program may have replaced or closed its stderr.
+        return

@@ -1,0 +1,282 @@
+"""The process in which the program runs, from the fork to its exit.
+
+Owns what the program finds around it: descriptors, limits, streams, paths and builtins. It is
+forked before there is a program, makes itself ready and waits. From the program's first line on it
+is the program's own process: nothing here survives code that wants it gone, and nothing has to.
+
+What only programs need is imported where it is needed, in steps that a run cuts short; see
+`imports`.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
+import builtins
+import gc
+import io
+import os
+import resource
+import select
+import signal
+import sys
+
+from bridge.guest import imports
+from bridge.guest.descriptors import close_others, private
+from bridge.guest.processes import allow_tracing, die_with_parent
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Run
+from bridge.guest.worker.run_io import (
+    LENGTH_BYTES,
+    cpu_seconds,
+    exit_notice,
+    import_path,
+    read_run,
+    search_path,
+    show_uncaught,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
+
+
+NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
+
+_RLIMITS = {
+    "address_space_bytes": "RLIMIT_AS",
+    "processes": "RLIMIT_NPROC",
+    "open_files": "RLIMIT_NOFILE",
+    "file_bytes": "RLIMIT_FSIZE",
+    "cpu_seconds": "RLIMIT_CPU",
+}
+
+_EXIT_BROKEN = 70
+
+
+def prepare() -> None:
+    """Do what is the same for every program."""
+    import _sitebuiltins
+    import faulthandler
+
+    sys.path[:] = [entry for entry in search_path() if entry != os.getcwd()]
+    added: Dict[str, Any] = {
+        "input": _refuse_input,
+        "help": _sitebuiltins._Helper(),
+        "exit": _sitebuiltins.Quitter("exit", "Ctrl-D"),
+        "quit": _sitebuiltins.Quitter("quit", "Ctrl-D"),
+    }
+    for name, value in added.items():
+        setattr(builtins, name, value)
+    imports.OnImport("asyncio", _patch_loops)
+    imports.OnImport("matplotlib", _patch_figures)
+    # A crash in native code names the line that led to it.
+    faulthandler.enable(file=2, all_threads=False)
+
+
+def main(
+    channel: int,
+    control: int,
+    stdout: int,
+    stderr: int,
+    is_init: bool,
+    modules: Sequence[str],
+) -> NoReturn:
+    """Make this freshly forked process ready, run the program that comes, and end.
+
+    Args:
+        control: By which the later runs of a session come.
+        modules: What to import while there is nothing else to do.
+    """
+    code = _EXIT_BROKEN
+    try:
+        channel, control = _settle(channel, control, stdout, stderr, is_init)
+        _make_streams()
+        prepare()
+        run = _await_run(channel, modules)
+        _limit_resources(run.limits)
+        code = _run(run, channel, control)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def frame_for_worker(line: bytes) -> bytes:
+    """Return a run's line as `main` reads it: behind its length."""
+    return len(line).to_bytes(LENGTH_BYTES, "big") + line
+
+
+def _await_run(channel: int, modules: Sequence[str]) -> Run:
+    """Wait for the run, making good use of the time."""
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    for _ in imports.steps([*imports.OWN, *modules]):
+        if poller.poll(0):
+            break
+    else:
+        warm_up()
+    return read_run(channel)
+
+
+def warm_up() -> None:
+    """Compile something, for what the first compilation sets up."""
+    from bridge.guest.worker.program import compile_program
+
+    compile_program("1")
+    sys.modules["linecache"].cache.clear()
+    gc.collect()
+    gc.freeze()
+
+
+def _patch_loops() -> None:
+    from bridge.guest.worker import event_loops
+
+    event_loops.install()
+
+
+def _patch_figures() -> None:
+    from bridge.guest.api import display
+    from bridge.guest.worker.surroundings import prepare_pyplot
+
+    display.prepare_matplotlib()
+    imports.OnImport("matplotlib.pyplot", prepare_pyplot)
+
+
+def _run(run: Run, channel: int, control: int) -> int:
+    from bridge.guest.api.client import Client
+    from bridge.guest.api.runtime import build
+    from bridge.guest.worker.program import Program, ending, wind_down
+    from bridge.guest.worker.surroundings import arrange, conclude
+
+    gc.freeze()
+    # Off since the interpreter started: all that was made until here lasts.
+    gc.enable()
+    client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
+    sys.argv = [run.name or "run_python", *run.argv]
+    # Only here: what the program puts into its directory must never be imported before the fork.
+    sys.path[:] = import_path(run)
+    if run.session:
+        from bridge.guest.worker.session import Session
+
+        return Session(client, control).serve(run)
+    os.close(control)
+    namespace = build(run, client)
+    refused = arrange(run, client, namespace)
+    program = Program(run, namespace)
+    before = cpu_seconds()
+    own = os.getpid()
+    done = refused or program.run()
+    conclude(client)
+    if os.getpid() != own:
+        # A child that the program forked and that came to the end: its outcome is no run's.
+        show_uncaught(done)
+    # It has had its say: what is left is to let go.
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+    wind_down(program.module)
+    done = ending(done)
+    if os.getpid() == own:
+        # Asked again: exit handlers may fork too.
+        client.send_last(done, exit_notice(done.exit_code, before))
+    return done.exit_code
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    from bridge.guest.api.tracebacks import interrupt
+
+    interrupt(frame)
+
+
+def _settle(channel: int, control: int, stdout: int, stderr: int, is_init: bool) -> Tuple[int, int]:
+    """Give this process its own session and descriptors; return those that lead to us."""
+    os.setsid()
+    if not is_init:
+        die_with_parent()
+    allow_tracing()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, _interrupt)
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    channel, control = private(channel), private(control)
+    close_others((0, 1, 2, channel, control))
+    _volunteer_for_oom()
+    return channel, control
+
+
+def _limit_resources(limits: Mapping[str, Any]) -> None:
+    for name, constant in _RLIMITS.items():
+        if limits.get(name) is not None:
+            _limit(getattr(resource, constant), int(limits[name]))
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (OSError, ValueError):
+        # Not every kernel has it; a core file would go to a directory in memory anyway.
+        return
+
+
+def _volunteer_for_oom() -> None:
+    """Have the kernel kill the program before the supervisor, which reports it."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        # Not Linux, or a sandbox without that file.
+        return
+
+
+def _limit(number: int, value: int) -> None:
+    hard = resource.getrlimit(number)[1]
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    try:
+        resource.setrlimit(number, (value, value))
+    except (OSError, ValueError) as error:
+        message = "cannot set a limit of %d on resource %d: %s"
+        raise RuntimeError(message % (value, number, error)) from None
+
+
+def _make_streams() -> None:
+    """Give the program stdout and stderr in UTF-8, line by line, and a stdin that says no."""
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+        stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+        setattr(sys, "__%s__" % name, stream)
+    sys.stdin = sys.__stdin__ = NoInput()  # type: ignore[misc,assignment]
+
+
+def _refuse_input(prompt: Any = "", /) -> NoReturn:
+    """Say that nobody is there to answer."""
+    if prompt:
+        print(prompt, end="", flush=True)
+    raise EOFError(NO_INPUT)
+
+
+class NoInput(io.TextIOBase):
+    """A stdin that raises instead of pretending that the input has ended."""
+
+    encoding = "utf-8"
+    name = "<stdin>"
+    mode = "r"
+
+    @property
+    def buffer(self) -> "NoInput":
+        """The binary layer, which has nothing either."""
+        return self
+
+    def fileno(self) -> int:
+        """Return fd 0, which is empty, for programs that hand stdin to a child."""
+        return 0
+
+    def readable(self) -> bool:
+        """Say yes: the refusal comes with a reason, not as a wrong mode."""
+        return True
+
+    def read(self, *size: Any) -> NoReturn:
+        """Refuse."""
+        raise EOFError(NO_INPUT)
+
+    readline = readlines = __next__ = read

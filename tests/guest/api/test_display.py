@@ -1,0 +1,236 @@
+"""What programs show: which form of a value, how much of it, and what it costs others."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from bridge.guest.api.display import mime_of
+from bridge.guest.protocol.wire import Shown
+from tests.guest.finished import Finished
+from tests.png import write_png
+
+PICTURE = write_png(3, 2, lambda x, y: (x, y, 0))
+LARGE = write_png(64, 64, lambda x, y: ((x * y) % 251, (x * 7 + y * 13) % 256, (x ^ y) * 3 % 256))
+
+FORMS = f"""
+import base64
+PNG = base64.b64decode({base64.b64encode(PICTURE).decode()!r})
+class Png:
+    def _repr_png_(self): return PNG
+    def _repr_html_(self): return "<b>worse</b>"
+class Told:
+    def _repr_png_(self): return (base64.b64encode(PNG).decode(), {{"width": 3}})
+class Markdown:
+    def _repr_html_(self): return "<b>worse</b>"
+    def _repr_markdown_(self): return "# better"
+class Html:
+    def _repr_png_(self): return None
+    def _repr_svg_(self): return "<svg/>"
+    def _repr_html_(self): return "<table></table>"
+class Svg:
+    def _repr_svg_(self): return "<svg></svg>"
+class Bundle:
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {{"text/plain": "plain", "text/html": "<i>page</i>"}}, {{}}
+class Broken:
+    def _repr_png_(self): raise KeyError("gone")
+    def _repr_html_(self): return "<p>second</p>"
+class Anything:
+    def __getattr__(self, name): return lambda *a: b"anything"
+    def __repr__(self): return "<anything>"
+"""
+
+
+def shown(finished: Finished) -> list[Shown]:
+    """Return the frames about what was shown."""
+    return [frame for frame in finished.frames if isinstance(frame, Shown)]
+
+
+def test_the_best_form_of_each_value_is_shown_and_what_has_none_is_printed(guest_on: Any) -> None:
+    code = FORMS + (
+        "display(Png(), Told(), Markdown(), Html(), Svg(), Bundle(), Broken())\n"
+        "print('before'); display(Anything(), 'a text', {'b': [1]}); print('after')\n"
+        "display(Blob('image/png', PNG), PNG, b'none')"
+    )
+    finished = guest_on.run(code)
+    assert [(frame.mime, frame.text) for frame in shown(finished)] == [
+        ("image/png", ""),
+        ("image/png", ""),
+        ("text/markdown", "# better"),
+        ("text/html", "<table></table>"),
+        ("image/svg+xml", "<svg></svg>"),
+        ("text/html", "<i>page</i>"),
+        ("text/html", "<p>second</p>"),
+        ("image/png", ""),
+        ("image/png", ""),
+    ]
+    pictures = [frame for frame in shown(finished) if frame.mime == "image/png"]
+    assert {base64.b64decode(frame.data) for frame in pictures} == {PICTURE}
+    assert finished.stdout == "before\n<anything>\na text\n{'b': [1]}\nafter\nb'none'\n"
+    assert finished.stderr == "display: _repr_png_ raised KeyError: 'gone'\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "mime", "outcome"),
+    [
+        ("Png()", "image/png", (False, None, "")),
+        ("Blob('image/png', PNG)", "image/png", (False, None, "")),
+        ("Anything()", "", (False, None, "<anything>")),
+        ("Blob('audio/wav', b'abc')", "", (False, None, "<Blob audio/wav, 3 bytes>")),
+        ("[{'a': 1}]", "", (True, [{"a": 1}], "")),
+        ("display(Png())", "image/png", (False, None, "")),
+    ],
+)
+def test_a_last_expression_is_shown_if_that_is_what_it_is_for(
+    make_guest: Any, last: str, mime: str, outcome: tuple[bool, Any, str]
+) -> None:
+    """Data stays the result, and what is neither is told by its repr, as ever."""
+    finished = make_guest().run(FORMS + last)
+    done = finished.outcome
+    assert (done.has_result, done.result, done.result_repr) == outcome
+    assert [frame.mime for frame in shown(finished)] == ([mime] if mime else [])
+    assert finished.stderr == ""
+
+
+def test_pictures_over_the_budget_are_sent_as_originals_with_the_reason(make_guest: Any) -> None:
+    """There is no PIL here that could make them smaller; and what is beyond twenty is counted."""
+    encoded = base64.b64encode(LARGE).decode()
+    budget = len(encoded) * 2 + 100
+    code = (
+        f"import base64\ndata = base64.b64decode({encoded!r})\nfor _ in range(25): display(data)\n"
+    )
+    finished = make_guest().run(code, limits={"shown_bytes": budget})
+    frames = shown(finished)
+    assert len(frames) == 25
+    assert [bool(frame.data) for frame in frames] == [True] * 20 + [False] * 5
+    assert [frame.note for frame in frames[:2]] == ["", ""]
+    assert all(frame.note.startswith("not shown: ") for frame in frames[2:20])
+    assert "10 pictures" in frames[15].note
+
+
+def test_an_original_that_no_frame_can_hold_is_left_out(make_guest: Any) -> None:
+    code = (
+        "import os\ndata = b'\\x89PNG\\r\\n\\x1a\\n' + bytes(16) + os.urandom(300_000)\n"
+        "display(data)\nprint('and on')"
+    )
+    limits = {"frame_bytes": 256 * 1024, "shown_bytes": 1000}
+    finished = make_guest().run(code, limits=limits)
+    (frame,) = shown(finished)
+    assert (frame.data, frame.small) == ("", "")
+    assert "300,024 bytes, is too large to be kept" in frame.note
+    assert finished.stdout == "and on\n"
+
+
+def test_a_plan_stops_where_it_shows_what_nobody_knows(make_guest: Any) -> None:
+    """As where it prints a part of it in another way than as text."""
+
+    def held(guest: Any, call: Any) -> None:
+        guest.reply(call.id, {"held": {"plan": "0" * 16, "number": 1, "call": "git-hub.echo"}})
+
+    code = "value = await mcp_git_hub.echo(text='x')\ndisplay(value)\nprint('not here')"
+    finished = make_guest().run(code, answer=held)
+    assert finished.outcome.error_type == "HeldResultError"
+    assert "it shows" in finished.outcome.error
+    assert (finished.stdout, shown(finished)) == ("", [])
+
+
+def test_modules_of_the_program_can_show_things_and_a_child_process_cannot(
+    make_guest: Any,
+) -> None:
+    code = FORMS + (
+        "import os\nopen('mine.py', 'w').write('def go(x): display(x)')\n"
+        "import mine\nmine.go(Png())\n"
+        "child = os.fork()\n"
+        "if not child:\n    display(Png()); os._exit(0)\n"
+        "os.waitpid(child, 0)\nprint('done')"
+    )
+    finished = make_guest().run(code)
+    assert (len(shown(finished)), finished.stdout) == (1, "done\n")
+
+
+def test_programs_that_show_nothing_do_not_load_what_shows(make_guest: Any) -> None:
+    """It takes a millisecond."""
+    code = "import sys\nsorted(name for name in sys.modules if 'display' in name)"
+    assert make_guest().run(code).value == []
+
+
+FAKE_MATPLOTLIB = """
+import os, sys, types
+
+def module(name, **fields):
+    found = sys.modules[name] = types.ModuleType(name)
+    found.__dict__.update(fields)
+    return found
+
+class Artist:
+    figure = None
+
+class Figure(Artist):
+    def __init__(self, name, broken=False): self.name, self.broken, self.number = name, broken, 0
+    def get_children(self): return [1, 2] if self.name else [1]
+    def savefig(self, buffer, format, **how):
+        if self.broken: raise ValueError("cannot set\\nthis")
+        buffer.write(PNG + self.name.encode())
+
+Artist.__module__, Figure.__module__ = "matplotlib.artist", "matplotlib.figure"
+figures = {}
+def new(name, **how):
+    figure = Figure(name, **how)
+    figure.number = len(figures) + 1
+    figures[figure.number] = figure
+    return figure
+module("matplotlib")
+plt = module("matplotlib.pyplot", get_fignums=lambda: list(figures),
+    figure=lambda number: figures[number], close=lambda which: figures.clear())
+"""
+
+
+def names(finished: Finished) -> list[str]:
+    """Return what the figures shown are called."""
+    return [base64.b64decode(frame.data)[len(PICTURE) :].decode() for frame in shown(finished)]
+
+
+def test_open_figures_are_shown_at_the_end_each_once_also_after_an_exception(
+    make_guest: Any,
+) -> None:
+    code = FORMS + FAKE_MATPLOTLIB
+    ended = make_guest().run(code + "one = new('one'); new(''); new('two')\ndisplay(one)\n1/0")
+    assert ended.outcome.error_type == "ZeroDivisionError"
+    assert names(ended) == ["one", "two"]
+
+    line = "line = Artist(); line.figure = new('one')\n[line]"
+    ended = make_guest().run(code + line)
+    assert (names(ended), ended.outcome.result_repr) == (["one"], "")
+
+    lost = "line = Artist(); line.figure = Figure('lost'); new('open')\nline"
+    assert names(make_guest().run(code + lost)) == ["lost", "open"]
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_of_and_costs_no_other(make_guest: Any) -> None:
+    code = FORMS + FAKE_MATPLOTLIB
+    ended = make_guest().run(code + "new('bad', broken=True); new('good')")
+    assert names(ended) == ["good"]
+    assert ended.stderr == "display: a figure cannot be drawn: ValueError: cannot set this\n"
+    assert ended.outcome.outcome == "ok"
+
+    ended = make_guest().run(code + "display(new('bad', broken=True))")
+    assert ended.outcome.error_type == "ValueError"
+
+
+@pytest.mark.parametrize(
+    ("data", "mime"),
+    [
+        (PICTURE, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (b"RIFF\0\0\0\0WAVEfmt ", ""),
+        (b"<svg>", ""),
+        (b"", ""),
+    ],
+)
+def test_pictures_are_known_by_their_first_bytes(data: bytes, mime: str) -> None:
+    assert mime_of(data) == mime

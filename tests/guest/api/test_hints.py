@@ -1,0 +1,130 @@
+"""What is said to programs that were written for other tools."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridge.guest.api.hints import hint
+from bridge.guest.api.values import Result
+
+
+def missing(path: str) -> str:
+    """Return the hint for a file that is not there."""
+    return hint(FileNotFoundError(2, "No such file or directory", path))
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a file in it."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "Sales.csv").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "path", ["/mnt/data/Sales.csv", "sales.csv", "/workspace/sales.CSV", "/home/me/Sales.csv"]
+)
+def test_a_file_that_is_elsewhere_is_pointed_at(workspace: Path, path: str) -> None:
+    """Whichever directory another tool would have it in."""
+    assert missing(path) == "\nHint: there is 'data/Sales.csv', in the working directory."
+
+
+def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> None:
+    """Be they to be read or to be written; of any other path there is nothing to say."""
+    assert "written to 'out/'" in missing("/mnt/data/plot.png")
+    assert "none of the user's files" in missing("/home/me/notes.txt")
+    assert missing("notes.txt") == ""
+    assert missing("") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "packages", "told"),
+    [
+        ("pandas", False, "`data` image has pandas"),
+        ("seaborn", False, "nothing can be installed here"),
+        ("sklearn.linear_model", True, 'run_python(packages=["scikit-learn"])'),
+        ("pandas", True, 'run_python(packages=["pandas"])'),
+        ("tkinter", True, "leave out matplotlib.use"),
+        ("mcp_git", True, "needs no import"),
+        ("IPython.display", True, "`display(x)` is there without an import"),
+    ],
+)
+def test_a_missing_module_is_asked_for_where_that_is_allowed(
+    name: str, packages: bool, told: str
+) -> None:
+    """And else it is said what there is instead."""
+    assert told in hint(ModuleNotFoundError("x", name=name), packages)
+
+
+def test_an_address_is_no_path(workspace: Path) -> None:
+    """What the bridge keeps is had in two ways; the file system is none of them."""
+    told = missing("bridge://runs/4f2c/stdout")
+    assert 'await runtime.read_output("bridge://runs/4f2c/stdout")' in told
+    assert "files=[{" in missing("bridge://artifacts/5f0c")
+    assert "read_output" not in missing("bridge://artifacts/5f0c")
+
+
+def test_where_one_can_write_is_said_where_one_cannot(workspace: Path) -> None:
+    """`out/` is in the working directory and not at the root."""
+    assert missing("/out/a.csv") == "\nHint: out/ is in the working directory: 'out/a.csv'."
+    refused = OSError(errno.EROFS, "Read-only file system", "/data.csv")
+    assert "write to 'out/'" in hint(refused)
+
+
+def test_a_task_without_a_loop_is_told_of_top_level_await() -> None:
+    """Elsewhere a loop runs all the time; here one runs in programs that await."""
+    assert "`await" in hint(RuntimeError("no running event loop"))
+    assert hint(RuntimeError("dictionary changed size during iteration")) == ""
+
+
+def test_a_library_that_the_image_does_not_have_is_named() -> None:
+    """Some packages bury what the dynamic linker says in advice of their own."""
+    missing = "libstdc++.so.6: cannot open shared object file: No such file or directory"
+    for text in (missing, f"Importing it failed.\n\nOriginal error was: {missing}\n"):
+        assert "image has no libstdc++.so.6, which" in hint(ImportError(text))
+    assert hint(ImportError("cannot import name 'x' from 'y'")) == ""
+    assert hint(ImportError(": cannot open shared object file")) == ""
+
+
+def test_a_module_that_was_not_imported_is_named() -> None:
+    """In a session nobody knows it before."""
+    error = NameError("name 'json' is not defined")
+    error.name = "json"
+    assert hint(error) == "\nHint: `import json` is missing."
+    error.name = "rows"
+    assert hint(error) == ""
+
+
+def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what Python itself says of it is."""
+    # Other tests may have been in a plan.
+    monkeypatch.delitem(sys.modules, "bridge.guest.api.held_results", raising=False)
+    assert hint(TypeError("'builtin_function_or_method' object is not subscriptable"))
+    assert not hint(TypeError("a skill is a function, not a builtin_function_or_method"))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("json.loads(tree)", "The result has the keys: 'content'."),
+        ("[x['name'] for x in tree]", "tree has the keys: 'content'."),
+        ("[x.name for x in tree]", "tree has the keys: 'content'."),
+        ("'Files: ' + tree", "Hint: tree has the keys: 'content'."),
+        ("other['name'].name", "this is text"),
+    ],
+)
+def test_who_takes_a_result_for_what_is_in_it_is_told_its_keys(line: str, told: str) -> None:
+    """A server may wrap JSON as text: the keys say where it is."""
+    names = {"tree": Result(content='[{"name": "a"}]'), "other": {"name": "a"}}
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        exec(compile("import json\n" + line, "<run_python>", "exec"), names)
+    said = hint(caught.value)
+    assert said.startswith("\nHint: ")
+    assert told in said
+    assert said.count("Hint:") == 1
+    assert ("keys:" in said) == ("tree" in line)

@@ -1,0 +1,402 @@
+"""The objects that stand for servers and tools, made from data alone."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+import pathlib
+import pickle
+import pydoc
+from typing import Any
+
+import pytest
+
+from bridge.guest.api.arguments import Parameters
+from bridge.guest.api.proxies import Server, ServerModule, Servers, Tools, documentation, usable
+from bridge.guest.api.values import Result
+
+Sent = list[tuple[str, str, dict[str, Any]]]
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "repo": {"type": "string", "description": "owner/name"},
+        "title": {"type": "string"},
+        "labels": {"type": "array", "items": {"type": "string"}, "default": []},
+        "from": {"type": "integer"},
+        "x-y": {"type": "boolean"},
+        "class": {"enum": ["a", "b"]},
+    },
+    "required": ["repo", "title"],
+}
+
+
+def server_of(*tools: dict[str, Any], sent: Sent | None = None) -> Server:
+    """Return a server object whose calls land in `sent`."""
+
+    async def call(server: str, tool: str, arguments: dict[str, Any]) -> Any:
+        if sent is not None:
+            sent.append((server, tool, arguments))
+        return "value"
+
+    return Server(Tools(call, {"name": "git-hub", "alias": "github", "tools": list(tools)}))
+
+
+def tool(name: str, alias: str = "", schema: Any = None, description: str = "") -> dict[str, Any]:
+    """Return a tool's data."""
+    return {
+        "name": name,
+        "alias": alias or name,
+        "description": description,
+        "inputSchema": schema,
+    }
+
+
+CREATE = tool("create-issue", "create_issue", SCHEMA, "Create an issue.")
+
+
+async def test_arguments_go_by_position_by_name_and_by_either_spelling() -> None:
+    sent: Sent = []
+    create = server_of(CREATE, sent=sent).create_issue
+    assert await create("o/r", title="t") == "value"
+    await create("o/r", "t", ["l"], 1)
+    await create("o/r", "t", from_=2, x_y=True, class_="a")
+    await create("o/r", "t", **{"from": 3, "x-y": False, "class": "b"})
+    await create("o/r", "t", labels=None)
+    assert [arguments for _, _, arguments in sent] == [
+        {"repo": "o/r", "title": "t"},
+        {"repo": "o/r", "title": "t", "labels": ["l"], "from": 1},
+        {"repo": "o/r", "title": "t", "from": 2, "x-y": True, "class": "a"},
+        {"repo": "o/r", "title": "t", "from": 3, "x-y": False, "class": "b"},
+        {"repo": "o/r", "title": "t"},
+    ]
+    assert {(server, name) for server, name, _ in sent} == {("git-hub", "create-issue")}
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((), {}, r"is missing the arguments 'repo', 'title'"),
+        (("o/r",), {}, r"is missing the argument 'title'"),
+        (("o/r", "t"), {"lables": []}, r"no parameter 'lables'\. Did you mean 'labels'\?"),
+        (("o/r", "t"), {"Title": "t"}, r"no parameter 'Title'\. Did you mean 'title'\?"),
+        (("o/r", "t"), {"title": "t"}, r"more than one value for 'title'"),
+        (("o/r", "t"), {"from": 1, "from_": 2}, r"more than one value for 'from'"),
+        ((1, 2, 3, 4, 5, 6, 7), {}, r"at most 6 positional arguments; 7 were given"),
+        (("o/r", {1, 2}), {}, r"argument 'title' is a set.*sorted"),
+        (("o/r", "t"), {"labels": [b"x"]}, r"argument 'labels'\[0\] is a bytes.*b64encode"),
+        (("o/r", float("nan")), {}, r"argument 'title' is nan"),
+    ],
+)
+async def test_mistakes_raise_before_anything_is_sent(
+    args: tuple[Any, ...], kwargs: dict[str, Any], message: str
+) -> None:
+    sent: Sent = []
+    with pytest.raises(TypeError, match=message) as caught:
+        await server_of(CREATE, sent=sent).create_issue(*args, **kwargs)
+    assert "mcp_github.create_issue" in str(caught.value)
+    assert sent == []
+
+
+async def test_a_mistake_shows_the_signature() -> None:
+    with pytest.raises(TypeError, match=r"Signature: mcp_github\.create_issue\(repo: str, title"):
+        await server_of(CREATE).create_issue()
+
+
+def test_a_function_is_a_real_async_function_with_documentation() -> None:
+    create = server_of(CREATE).create_issue
+    assert inspect.iscoroutinefunction(create)
+    assert create.__name__ == "create_issue"
+    assert create.__module__ == "mcp.servers.github"
+    signature = inspect.signature(create)
+    assert list(signature.parameters) == ["repo", "title", "labels", "from_", "x_y", "class_"]
+    assert repr(signature.parameters["labels"].default) == "..."
+    assert signature.parameters["repo"].default is inspect.Parameter.empty
+    text = pydoc.plain(pydoc.render_doc(create))
+    assert "Create an issue." in text
+    assert "repo: owner/name" in text
+    assert "from_: sent as 'from'" in text
+    assert "labels: default []" in text
+    assert "'create-issue'" in text
+
+
+def test_optional_before_required_keeps_schema_order_by_position() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"limit": {"type": "integer"}, "query": {"type": "string"}},
+        "required": ["query"],
+    }
+    parameters = Parameters("f", schema)
+    assert parameters.bind((5, "q"), {}) == {"limit": 5, "query": "q"}
+    assert str(parameters.signature()) == "(limit: int = ..., *, query: str)"
+
+
+HOSTILE = [
+    tool("__import__", "import_", description="__CODE_LITERAL__ {0} %s ''' \"\"\" \\"),
+    tool("class", "class_"),
+    tool("x'); import os; ('", "x_import_os"),
+    tool("evil", "__class__"),
+    tool("worse", "not an identifier"),
+    tool("keyword", "lambda"),
+]
+
+
+def test_hostile_names_become_data_and_never_code() -> None:
+    server = server_of(*HOSTILE)
+    assert server.import_.__name__ == "import_"
+    assert "__CODE_LITERAL__ {0} %s" in server.import_.__doc__
+    assert type(server) is Server
+    assert server["evil"].__name__ == "__class__"
+    assert list(server) == ["import_", "class_", "x_import_os"]
+    assert server["x'); import os; ('"] is server.x_import_os
+
+
+@pytest.mark.parametrize("name", ["__html__", "__wrapped__", "__len__", "_repr_html_", "shape"])
+def test_names_that_libraries_probe_for_are_never_answered(name: str) -> None:
+    assert not hasattr(server_of(CREATE), name)
+
+
+def test_an_unknown_tool_names_the_nearest_and_all() -> None:
+    server = server_of(CREATE, tool("close_issue"))
+    with pytest.raises(
+        AttributeError,
+        match=r"no tool 'create_isue'\. Did you mean 'create_issue'\? Tools: create_issue, close",
+    ):
+        _ = server.create_isue
+    with pytest.raises(KeyError, match="Did you mean 'create-issue'"):
+        _ = server["create-isue"]
+
+
+def test_a_server_object_can_be_inspected_and_copied() -> None:
+    server = server_of(CREATE)
+    assert "create_issue" in dir(server)
+    assert repr(server) == "<MCP server 'git-hub': create_issue>"
+    assert copy.copy(server).create_issue is server.create_issue
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        pickle.dumps(server)
+
+
+async def test_a_server_lists_its_tools() -> None:
+    (listed,) = await server_of(CREATE).list_tools()
+    assert (listed.name, listed["alias"]) == ("create-issue", "create_issue")
+    assert listed.description == "Create an issue."
+
+
+def test_servers_are_found_by_name_and_alias() -> None:
+    server = server_of(CREATE)
+    servers = Servers({"git-hub": server}, {"github": "git-hub"})
+    assert servers["git-hub"] is servers["github"] is server
+    assert list(servers) == ["git-hub"]
+    assert len(servers) == 1
+    assert "git-hub" in servers
+    assert "zzz" not in servers
+    assert servers.get("zzz") is None
+    with pytest.raises(KeyError, match=r"no server 'git-hup' is loaded .* Did you mean 'git-hub'"):
+        servers["git-hup"]
+    assert repr(servers) == "<MCP servers: git-hub>"
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "expected"),
+    [
+        (None, {"any": 1}, {"any": 1}),
+        ({"type": "object"}, {"any": 1}, {"any": 1}),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, {"a": "b"}, {"a": "b"}),
+        ({"properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, {"b": 1}),
+        (
+            {"$ref": "#/$defs/In", "$defs": {"In": {"properties": {"a": {}}, "required": ["a"]}}},
+            {"a": 1},
+            {"a": 1},
+        ),
+        (
+            {"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "required": ["b"]}]},
+            {"a": 1},
+            {"a": 1},
+        ),
+        ({"required": ["a"]}, {"a": 1}, {"a": 1}),
+    ],
+)
+def test_unusual_schemas_admit_what_they_should(
+    schema: Any, arguments: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert Parameters("f", schema).bind((), arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"type": "object", "properties": {}}, {"a": 1}),
+        ({"type": "object", "additionalProperties": False}, {"a": 1}),
+        ({"allOf": [{"properties": {"a": {}}}, {"required": ["a"]}]}, {}),
+        ({"allOf": [{"properties": {"a": {}}}, {"required": ["a"]}]}, {"a": 1, "b": 2}),
+    ],
+)
+def test_unusual_schemas_refuse_what_they_should(schema: Any, arguments: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Parameters("f", schema).bind((), arguments)
+
+
+def test_schemas_that_refer_to_themselves_or_to_nothing_end() -> None:
+    loop = {"$ref": "#/$defs/A", "$defs": {"A": {"allOf": [{"$ref": "#/$defs/A"}]}}}
+    assert Parameters("f", loop).bind((), {"x": 1}) == {"x": 1}
+    assert Parameters("f", {"$ref": "#/nowhere/at/all"}).bind((), {"x": 1}) == {"x": 1}
+    assert Parameters("f", {"$ref": "http://elsewhere"}).bind((), {"x": 1}) == {"x": 1}
+
+
+def test_names_that_collide_once_they_are_python_stay_apart() -> None:
+    schema: Any = {
+        "properties": {"a-b": {}, "a_b": {}, "a b": {}, "1": {}, "": {}, "self": {}, "é": {}}
+    }
+    parameters = Parameters("f", schema)
+    aliases = [parameter.alias for parameter in parameters.all]
+    assert len(set(aliases)) == len(aliases)
+    assert all(alias.isidentifier() for alias in aliases)
+    assert parameters.bind((), {"a-b": 1, "a_b": 2, "a b": 3, "1": 4, "self": 5}) == {
+        "a-b": 1,
+        "a_b": 2,
+        "a b": 3,
+        "1": 4,
+        "self": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "string"}, "str"),
+        ({"type": "array", "items": {"type": "integer"}}, "list[int]"),
+        ({"type": ["string", "null"]}, "str | None"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | None"),
+        ({"enum": ["a", "b"]}, "Literal['a', 'b']"),
+        ({"type": "object", "properties": {"a": {}}}, "TX"),
+        ({"type": "nonsense"}, "Any"),
+        ({"type": {}}, "Any"),
+        (True, "Any"),
+        ({"oneOf": [{}]}, "Any"),
+    ],
+)
+def test_types_are_told_as_python_types(schema: Any, text: str) -> None:
+    signature = Parameters("f", {"properties": {"x": schema}, "required": ["x"]}).signature()
+    assert str(signature) == f"(x: {text})"
+    assert isinstance(signature.parameters["x"].annotation, str)
+
+
+def test_documentation_of_a_bare_tool_is_empty_but_there() -> None:
+    assert documentation(tool("x", schema={"properties": {}})) == ""
+
+
+def test_documentation_tells_the_classes_and_what_the_result_is_known_from() -> None:
+    nested = {"properties": {"a": {"type": "integer", "minimum": 1, "description": "Count."}}}
+    seen = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    data = {
+        **tool("x", schema={"properties": {"body": nested}}),
+        "observed": seen,
+        "observations": 2,
+    }
+    assert (
+        documentation(data)
+        == """
+Returns:
+    Observed in 2 calls; may differ.
+
+Types:
+    class XBody(TypedDict):
+        a: NotRequired[int]  # Count. (at least 1)
+    class XResult(TypedDict):
+        ok: bool"""
+    )
+    assert str(inspect.signature(server_of(data).x)) == "(body: XBody = ...) -> XResult"
+
+
+def test_a_program_that_only_calls_is_spared_signatures() -> None:
+    bare = {"name": "x", "alias": "x", "inputSchema": SCHEMA}
+    assert not hasattr(server_of(bare).x, "__signature__")
+
+
+async def test_arguments_are_converted_to_what_the_schema_wants() -> None:
+    sent: Sent = []
+    create = server_of(CREATE, sent=sent).create_issue
+    await create(pathlib.PurePosixPath("o/r"), "t", labels={"b", "a"}, from_=3.0)
+    assert sent[0][2] == {"repo": "o/r", "title": "t", "labels": ["a", "b"], "from": 3}
+    assert type(sent[0][2]["from"]) is int
+
+
+async def test_none_goes_where_the_tool_takes_null_and_nowhere_else() -> None:
+    sent: Sent = []
+    schema = {
+        "properties": {
+            "due": {"type": ["string", "null"]},
+            "cursor": {"type": "string"},
+            "old": {"type": "string", "default": None},
+            "any": {},
+        }
+    }
+    await server_of(tool("x", schema=schema), sent=sent).x(
+        due=None, cursor=None, old=None, any=None
+    )
+    assert sent[0][2] == {"due": None, "old": None, "any": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"repo": 1}, "repo must be a string, not int 1"),
+        ({"repo": None}, "repo must be a string, not None"),
+        ({"labels": "bug"}, r"labels must be a list, not 'bug'; write \['bug'\]"),
+        ({"labels": ["a", 3]}, r"labels\[1\] must be a string, not int 3"),
+        ({"from_": "5"}, "from_ must be an integer, not '5'; write 5 without quotes"),
+        ({"class": "c"}, "class_ must be one of 'a', 'b', not 'c'"),
+    ],
+)
+async def test_what_does_not_fit_the_schema_raises_before_anything_is_sent(
+    arguments: dict[str, Any], message: str
+) -> None:
+    sent: Sent = []
+    with pytest.raises(TypeError, match=message) as caught:
+        await server_of(CREATE, sent=sent).create_issue(
+            **{"repo": "o/r", "title": "t", **arguments}
+        )
+    assert "Signature: mcp_github.create_issue(repo: str, title: str, " in str(caught.value)
+    assert sent == []
+
+
+async def test_a_result_in_place_of_what_is_in_it_is_refused_with_its_keys() -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    with pytest.raises(TypeError, match=r"this result has the keys: 'content'\. Signature"):
+        await server_of(tool("put", schema=schema)).put(text=Result(content="[1]"))
+
+
+async def test_arguments_are_checked_together_where_the_schema_says_so() -> None:
+    schema = {
+        "properties": {"a": {}, "b": {}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    either = server_of(tool("x", schema=schema)).x
+    assert await either(b=1) == "value"
+    with pytest.raises(TypeError, match="was given arguments that do not fit: missing key 'a'"):
+        await either()
+
+
+def test_a_module_lists_tools_with_their_signatures() -> None:
+    server = server_of(CREATE)
+    module = ServerModule("mcp.servers.github", server._tools)
+    assert "TOOLS" not in vars(module)
+    listed: Any = module.TOOLS
+    assert listed is module.TOOLS
+    whole = f"mcp_github.create_issue{inspect.signature(server.create_issue)}"
+    assert listed[0]["signature"] == whole.removesuffix(" -> Any")
+    assert {key: listed[0][key] for key in CREATE} == CREATE
+    assert "TOOLS" in dir(module)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "class", "__dunder__", "__x", 3, None])
+def test_unusable_names_are_recognised(name: Any) -> None:
+    assert not usable(name)
+
+
+def test_a_tool_with_hundreds_of_siblings_costs_only_itself() -> None:
+    server = server_of(*(tool(f"t{n}", schema=SCHEMA) for n in range(500)))
+    _ = server.t7
+    assert len(server._tools._made) == 1
+    assert json.dumps(sorted(dir(server)))

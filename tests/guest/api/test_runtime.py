@@ -1,0 +1,411 @@
+"""`mcp`, `mcp.servers` and `mcp.runtime` as programs find them."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+
+from bridge.guest.api import values
+from bridge.guest.api.client import Client
+from bridge.guest.api.runtime import PUBLIC, Runtime, build
+from bridge.guest.api.tool_search import show_help
+from bridge.guest.api.values import ArgumentsError, MCPError
+from bridge.guest.protocol.wire import Call, Run
+from bridge.tokens import count_tokens
+
+
+class FakeClient:
+    """Answers calls with what it was asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any], str]] = []
+        self.answers: dict[str, Any] = {}
+
+    async def call(self, method: str, params: dict[str, Any], subject: str) -> Any:
+        self.calls.append((method, params, subject))
+        if method in self.answers:
+            return self.answers[method]
+        return {"json": {"asked": method}} if method == "call_tool" else [method]
+
+
+def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:
+    """Return a tool's data."""
+    return {
+        "name": name,
+        "alias": name.replace("-", "_"),
+        "description": description,
+        "inputSchema": {"type": "object", "properties": properties},
+    }
+
+
+SERVERS = [
+    {
+        "name": "git-hub",
+        "alias": "git_hub",
+        "description": "Repositories and issues",
+        "tools": [
+            tool("create-issue", "Open an issue in a repository.", title={"type": "string"}),
+            tool("list-commits", "Return the commits of a branch.", branch={"type": "string"}),
+        ],
+    },
+    {
+        "name": "files",
+        "alias": "files",
+        "description": "",
+        "tools": [{**tool("read", "Read a file."), "outputSchema": {"type": "object"}}],
+    },
+]
+
+DISCOVERED = [
+    {"name": "git-hub", "alias": "git_hub", "description": "Repositories and issues"},
+    {"name": "mail", "alias": "mail_2", "description": "Letters"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _modules_stay_as_they_were() -> Iterator[None]:
+    """What `build` makes importable is the run's alone."""
+    before, finders = dict(sys.modules), list(sys.meta_path)
+    own = [
+        each for each in vars(values).values() if getattr(each, "__module__", "") == values.__name__
+    ]
+    kinds = [each for each in own if isinstance(each, type)]
+    yield
+    for kind in kinds:
+        kind.__module__ = values.__name__
+    sys.modules.clear()
+    sys.modules.update(before)
+    sys.meta_path[:] = finders
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def runtime(client: FakeClient) -> Runtime:
+    run = Run(code="", servers=SERVERS, discovered=DISCOVERED, capabilities="the guide")
+    return Runtime(run, cast("Client", client))
+
+
+async def test_calls_name_server_tool_and_arguments(runtime: Runtime, client: FakeClient) -> None:
+    assert await runtime.call_tool("git_hub", "create_issue", {"title": "a"}) == {
+        "asked": "call_tool"
+    }
+    await runtime.call_tool_raw("mail_2", "send")
+    await runtime.call_tool("unknown", "x")
+    assert [params for _, params, _ in client.calls] == [
+        {
+            "server": "git-hub",
+            "tool": "create-issue",
+            "arguments": {"title": "a"},
+            "raw": False,
+        },
+        {"server": "mail", "tool": "send", "arguments": {}, "raw": True},
+        {"server": "unknown", "tool": "x", "arguments": {}, "raw": False},
+    ]
+
+
+async def test_calls_by_name_are_checked_unless_they_are_raw(
+    runtime: Runtime, client: FakeClient
+) -> None:
+    with pytest.raises(TypeError, match=r"git-hub.create-issue\(\) has no parameter 'titel'"):
+        await runtime.call_tool("git-hub", "create-issue", {"titel": "a"})
+    with pytest.raises(TypeError, match="title must be a string, not int 1"):
+        await runtime.call_tool("git-hub", "create-issue", {"title": 1})
+    with pytest.raises(MCPError) as caught:
+        await runtime.call_tool("git-hub", "create-issue", {"title": 1})
+    assert isinstance(caught.value, ArgumentsError)
+    assert (caught.value.server, caught.value.tool) == ("git-hub", "create-issue")
+    assert str(caught.value).startswith("git-hub.create-issue() got a wrong argument: ")
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), ArgumentsError)
+    await runtime.call_tool_raw("git-hub", "create-issue", {"titel": 1})
+    assert [params["arguments"] for _, params, _ in client.calls] == [{"titel": 1}]
+
+
+async def test_questions_go_to_the_host(runtime: Runtime, client: FakeClient) -> None:
+    await runtime.list_servers()
+    await runtime.list_tools("mcp_git_hub")
+    await runtime.query_tool_docs("mail")
+    await runtime.query_tool_docs("git-hub", "create_issue", "full")
+    await runtime.search_tool_docs("send", limit=1000)
+    assert [(method, params) for method, params, _ in client.calls] == [
+        ("list_servers", {}),
+        ("list_tools", {"server": "git-hub"}),
+        ("query_tool_docs", {"server": "mail", "tool": None, "detail": "summary"}),
+        ("query_tool_docs", {"server": "git-hub", "tool": "create-issue", "detail": "full"}),
+        ("search_tool_docs", {"query": "send", "limit": 50, "detail": "summary"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "kwargs", "error", "message"),
+    [
+        ("call_tool", (1, "t"), {}, TypeError, "server must be a string, not int"),
+        ("call_tool", ("s", ""), {}, ValueError, "tool is empty"),
+        ("call_tool", ("s", "t", [1]), {}, TypeError, "arguments must be a dict .* not a list"),
+        ("call_tool", ("s", "t", {"a": {1}}), {}, TypeError, r"arguments of s.t\['a'\] is a set"),
+        ("call_tool", ("s", "t", {1: 2}), {}, TypeError, r"use str\(key\)"),
+        ("list_tools", (None,), {}, TypeError, "server must be a string, not NoneType"),
+        ("query_tool_docs", ("s",), {"detail": "all"}, ValueError, "'summary', 'full', not 'all'"),
+        ("query_tool_docs", ("s",), {"tool": 3}, TypeError, "tool must be a string, not int"),
+        ("search_tool_docs", ("q",), {"limit": 0}, ValueError, "at least 1"),
+        ("search_tool_docs", ("q",), {"limit": True}, TypeError, "not bool"),
+        ("search_tool_docs", ("q",), {"limit": 1.5}, TypeError, "not float"),
+        ("search_tool_docs", (["q"],), {}, TypeError, "query must be a string"),
+    ],
+)
+async def test_wrong_arguments_are_refused_before_anything_is_sent(
+    runtime: Runtime,
+    client: FakeClient,
+    method: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        await getattr(runtime, method)(*args, **kwargs)
+    assert client.calls == []
+
+
+def test_the_runs_own_data_answers_at_once(runtime: Runtime) -> None:
+    assert runtime.list_servers_sync() == ("git-hub", "files")
+    assert runtime.discovered_servers() == ("git-hub", "mail", "files")
+    detailed = runtime.discovered_servers(detailed=True)
+    assert detailed[1] == {
+        "name": "mail",
+        "alias": "mail_2",
+        "description": "Letters",
+        "loaded": False,
+    }
+    assert [entry["name"] for entry in runtime.list_tools_sync("git_hub")] == [
+        "create-issue",
+        "list-commits",
+    ]
+    assert runtime.capability_summary() == "the guide"
+    described = runtime.describe_server("mail")
+    assert (described["loaded"], described["tools"]) == (False, [])
+    assert [entry["name"] for entry in runtime.list_loaded_server_metadata()] == [
+        "git-hub",
+        "files",
+    ]
+
+
+def test_documentation_has_a_short_and_a_full_form(runtime: Runtime) -> None:
+    [short] = runtime.query_tool_docs_sync("git-hub", "create_issue")
+    assert short == {
+        "server": "git-hub",
+        "serverAlias": "git_hub",
+        "tool": "create-issue",
+        "toolAlias": "create_issue",
+        "description": "Open an issue in a repository.",
+        "signature": "mcp_git_hub.create_issue(title: str = ...)",
+    }
+    assert runtime.query_tool_docs_sync("git-hub")[0] == {
+        "signature": "mcp_git_hub.create_issue(title: str = ...)",
+        "description": "Open an issue in a repository.",
+    }
+    [full] = runtime.query_tool_docs_sync("files", detail="full")
+    assert full["outputSchema"] == {"type": "object"}
+    assert full["inputSchema"]["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("method", "args", "message"),
+    [
+        ("list_tools_sync", ("mail",), "'mail' is loaded.*Loaded: git-hub, files"),
+        ("query_tool_docs_sync", ("git-hub", "create-isue"), "Did you mean 'create_issue'"),
+        ("describe_server", ("git-hup",), "Did you mean 'git-hub'"),
+    ],
+)
+def test_names_that_are_not_there_name_those_that_are(
+    runtime: Runtime, method: str, args: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(KeyError, match=message):
+        getattr(runtime, method)(*args)
+
+
+def test_list_tools_sync_wants_a_server(runtime: Runtime) -> None:
+    with pytest.raises(TypeError, match="needs a server: git-hub, files"):
+        runtime.list_tools_sync()
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("create issue", "create-issue"),
+        ("commits", "list-commits"),
+        ("branch", "list-commits"),
+        ("READ", "read"),
+        ("create_issue", "create-issue"),
+    ],
+)
+def test_search_ranks_names_before_descriptions(runtime: Runtime, query: str, first: str) -> None:
+    found = runtime.search_tool_docs_sync(query)
+    assert found[0]["tool"] == first
+
+
+def test_search_is_bounded_and_may_find_nothing(runtime: Runtime) -> None:
+    assert len(runtime.search_tool_docs_sync("issue repository", limit=1)) == 1
+    assert runtime.search_tool_docs_sync("zebra") == []
+
+
+def test_modules_are_importable_in_every_documented_way(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import mcp
+import mcp.runtime
+import mcp.servers.git_hub as module
+from mcp import runtime as r, servers
+from mcp.runtime import MCPError as E, call_tool
+from mcp.servers import git_hub
+from mcp.servers.git_hub import echo, TOOLS, TOOL_MAP
+from mcp.servers.git_hub import *
+assert r is runtime is mcp.runtime and E is MCPError
+assert echo is mcp_git_hub.echo is git_hub.echo is mcp_servers["git-hub"].echo
+assert create_issue is mcp_git_hub["create-issue"]
+assert TOOL_MAP == {"echo": "echo", "create_issue": "create-issue"}
+assert [tool["name"] for tool in TOOLS] == ["echo", "create-issue"]
+assert LOADED_MCP_SERVERS == ("git-hub",)
+assert "echo" in dir(git_hub) and "call_tool" in dir(r)
+[(await call_tool("git-hub", "echo", {"text": "x"})).text, (await echo("y")).text]
+"""
+    )
+    assert finished.value == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("from mcp.servers import git_hup", "Did you mean 'git_hub'? Loaded: git_hub"),
+        ("import mcp.servers.nope", "no server 'nope' is loaded"),
+        ("import mcp.types", "the bridge's own"),
+        ("from mcp import ClientSession", "the bridge's own"),
+        ("from mcp.servers.git_hub import ecco", "cannot import name 'ecco'"),
+        ("mcp_git_hub.ecco", "Did you mean 'echo'"),
+        ("mcp_servers['mail']", "no server 'mail' is loaded"),
+        ("mcp.servers.nope", "nope"),
+    ],
+)
+def test_what_is_not_there_is_said_so(make_guest: Any, statement: str, message: str) -> None:
+    finished = make_guest().run(statement)
+    assert message in finished.outcome.error
+    assert "guest" not in finished.outcome.error
+
+
+def test_our_mcp_wins_over_one_in_the_working_directory(guest_on: Any) -> None:
+    (guest_on.cwd / "mcp.py").write_text("raise SystemExit('the wrong one')")
+    assert guest_on.run("import mcp, subprocess\nmcp.__all__").value == ["runtime", "servers"]
+
+
+def test_results_errors_and_blobs_show_an_importable_home(guest_on: Any) -> None:
+    def answer(guest: Any, call: Call) -> None:
+        guest.reply(call.id, {"blob": {"mimeType": "a/b", "data": "aGk="}})
+
+    finished = guest_on.run(
+        """
+import pickle
+blob = await mcp_git_hub.echo("x")
+assert pickle.loads(pickle.dumps(blob)) == blob
+blob.save("out.bin")
+print(open("out.bin").read(), blob)
+print(runtime.describe_server("git-hub").nope)
+""",
+        answer,
+    )
+    assert finished.stdout == "hi <Blob a/b, 2 bytes>\n"
+    assert "no key 'nope' in this result" in finished.outcome.error
+
+
+def test_hundreds_of_tools_with_long_descriptions_are_no_burden(guest_on: Any) -> None:
+    tools = [tool(f"t{n}", "__CODE_LITERAL__ " + "d" * 5000) for n in range(300)]
+    servers = [{"name": name, "alias": name, "description": "", "tools": tools} for name in "ab"]
+    assert guest_on.run("(await mcp_b.t299()) == {}", servers=servers).value is True
+
+
+async def test_resources_and_prompts_are_asked_of_the_host(
+    runtime: Runtime, client: FakeClient
+) -> None:
+    await runtime.list_resources()
+    await runtime.list_prompts("mail_2")
+    await runtime.read_resource("git_hub", "repo://{owner}/x{?page}", owner="a/b")
+    read = runtime.of_server("files", "read_resource")
+    await read("file:///a.txt")
+    assert runtime.of_server("files", "call_tool") is None
+    assert [(method, params) for method, params, _ in client.calls] == [
+        ("list_offers", {"kind": "resources", "servers": ["git-hub", "files"]}),
+        ("list_offers", {"kind": "prompts", "servers": ["git-hub", "files"], "server": "mail"}),
+        ("read_resource", {"server": "git-hub", "uri": "repo://a%2Fb/x"}),
+        ("read_resource", {"server": "files", "uri": "file:///a.txt"}),
+    ]
+
+
+async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: FakeClient) -> None:
+    client.answers["get_prompt"] = {
+        "messages": [{"role": "user", "content": {"blob": {"data": "aGk=", "mimeType": "x/y"}}}]
+    }
+    arguments = {"text": "a", "n": 5, "flag": True, "many": [1, "ü"]}
+    prompt = await runtime.get_prompt("git-hub", "review", arguments)
+    assert prompt["messages"][0]["content"].data == b"hi"
+    ((_, params, _),) = client.calls
+    assert params["arguments"] == {"text": "a", "n": "5", "flag": "true", "many": '[1, "ü"]'}
+    with pytest.raises(TypeError, match="arguments must be a dict of the prompt's arguments"):
+        await runtime.get_prompt("git-hub", "review", ["a"])  # type: ignore[arg-type]
+
+
+def test_help_on_a_server_lists_its_tools(
+    capsys: pytest.CaptureFixture[str], client: FakeClient
+) -> None:
+    run = Run(code="", servers=SERVERS, discovered=DISCOVERED)
+    given = build(run, cast("Client", client))
+    for thing in (given["mcp_git_hub"], sys.modules["mcp.servers.git_hub"]):
+        show_help(thing)
+        assert capsys.readouterr().out.splitlines() == [
+            "mcp_git_hub: Repositories and issues",
+            "  .create_issue(title: str = ...)  # Open an issue in a repository.",
+            "  .list_commits(branch: str = ...)  # Return the commits of a branch.",
+            "Each call needs `await`. All of one tool: help(mcp_git_hub.name)",
+        ]
+
+
+def test_help_on_a_server_writes_objects_out(
+    capsys: pytest.CaptureFixture[str], client: FakeClient
+) -> None:
+    """As search does; names of classes would say nothing, and one too long is a `dict`."""
+    properties: dict[str, Any] = {"name": {"type": "string"}, "size": {}}
+    item = {"type": "object", "properties": properties, "required": ["name"]}
+    long = {"type": "object", "properties": {f"field_{n}": {} for n in range(40)}}
+    nested: dict[str, Any] = {"type": "object", "properties": {}}
+    nested["properties"]["inner"] = {"$ref": "#"}
+    made = tool("put", "", items={"type": "array", "items": item}, long=long)
+    made["outputSchema"] = nested
+    server = {"name": "s", "alias": "s", "description": "", "tools": [made]}
+    show_help(build(Run(code="", servers=[server]), cast("Client", client))["mcp_s"])
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "  .put(items: list[{'name': str, 'size'?: Any}] = ..., long: dict = ...)"
+        " -> {'inner'?: Any}"
+    )
+
+
+def test_help_on_runtime_is_a_line_for_each_helper(
+    capsys: pytest.CaptureFixture[str], client: FakeClient
+) -> None:
+    runtime = build(Run(code="", servers=SERVERS), cast("Client", client))["runtime"]
+    show_help(runtime)
+    told = capsys.readouterr().out
+    assert "\nawait call_tool(server, tool, arguments=None)\n" in told
+    assert "\nsave_memory(key, value, metadata=None)\n" in told
+    assert all(name in told for name in PUBLIC)
+    assert "__" not in told
+    assert count_tokens(told) <= 400
+
+
+def test_help_on_anything_else_is_what_it_always_was(capsys: pytest.CaptureFixture[str]) -> None:
+    show_help(len)
+    assert "Return the number of items in a container." in capsys.readouterr().out

@@ -1,0 +1,169 @@
+"""The wire format: what encodes decodes, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.guest.protocol.wire import (
+    Call,
+    Clock,
+    Done,
+    Exited,
+    FrameTooLargeError,
+    GuestFrame,
+    Hello,
+    LineDecoder,
+    Output,
+    Reply,
+    Run,
+    Stop,
+    WireError,
+    decode_guest_frame,
+    decode_host_frame,
+    encode,
+)
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+).filter(lambda value: "Infinity" not in json.dumps(value))
+
+GUEST_FRAMES = [
+    Hello(digest="d", python="3.11", facts={"uid": 1}),
+    Call(id=0, method="call_tool", params={"server": "s"}),
+    Output(stream="stderr", text="\ud800 é \x00", skipped=3),
+    Done(outcome="ok", has_result=True, result=None),
+    Exited(signal=9, oom_kills=1),
+]
+
+
+@pytest.mark.parametrize("frame", GUEST_FRAMES, ids=lambda frame: type(frame).__name__)
+def test_a_guest_frame_survives_the_channel(frame: GuestFrame) -> None:
+    """Every kind, with awkward text in it, arrives as it was sent."""
+    [line] = LineDecoder().feed(encode(frame))
+    assert decode_guest_frame(line) == frame
+
+
+@pytest.mark.parametrize("frame", [Clock(running=False), Stop()], ids=repr)
+def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Clock | Stop) -> None:
+    """With what it holds by default."""
+    [line] = LineDecoder().feed(encode(frame))
+    assert decode_host_frame(line) == frame
+
+
+@given(json_values)
+def test_any_json_value_survives_a_reply(value: object) -> None:
+    """Whatever a tool may answer reaches the program unchanged, on one line."""
+    data = encode(Reply(id=1, value=value))
+    assert data.count(b"\n") == 1
+    assert decode_host_frame(data[:-1]) == Reply(id=1, value=value)
+
+
+def test_a_run_frame_survives_the_channel() -> None:
+    """The host's own frame round-trips with all of its fields."""
+    frame = Run(code="print('\n')", argv=["a"], servers=[{"name": "x"}], limits={"timeout": 1.5})
+    assert decode_host_frame(encode(frame)[:-1]) == frame
+
+
+@given(st.lists(st.binary(max_size=8).filter(lambda part: b"\n" not in part)), st.data())
+def test_lines_do_not_depend_on_how_their_bytes_arrive(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    """The decoder is incremental: any split of the bytes gives the same lines."""
+    text = b"".join(part + b"\n" for part in parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+    decoder = LineDecoder()
+    lines: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        lines.extend(decoder.feed(text[start:end]))
+    assert lines == [part for part in parts if part]
+    assert decoder.pending == 0
+
+
+def test_an_overlong_line_is_refused_before_it_is_whole() -> None:
+    """What the decoder holds is bounded, and the lines before the long one are delivered."""
+    decoder = LineDecoder(max_line_bytes=10)
+    lines = decoder.feed(b"ok\n" + b"x" * 11)
+    assert next(lines) == b"ok"
+    with pytest.raises(FrameTooLargeError, match="longer than 10 bytes"):
+        next(lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (b"\xff\xfe", "not JSON"),
+        (b"{", "not JSON"),
+        (b'{"type":"call","id":NaN,"method":"m","params":{}}', "not JSON"),
+        (b"1" * 5000, "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"42", "JSON int"),
+        (b"[]", "JSON list"),
+        (b"{}", "unknown frame type"),
+        (b'{"type":["call"]}', "unknown frame type"),
+        (b'{"type":"run","code":""}', "unknown frame type"),
+        (b'{"type":"call","id":1,"method":"m"}', "'params' is missing"),
+        (b'{"type":"call","id":1,"type":"exited","code":0}', "does not come first"),
+        (b'{"id":1,"type":"call","method":"m","params":{}}', "does not come first"),
+        (b'{"type":"call","id":true,"method":"m","params":{}}', "'id' is a bool"),
+        (b'{"type":"call","id":"1","method":"m","params":{}}', "'id' is a str"),
+        (b'{"type":"call","id":-1,"method":"m","params":{}}', "'id' is out of range"),
+        (b'{"type":"call","id":9007199254740992,"method":"m","params":{}}', "out of range"),
+        (b'{"type":"call","id":1,"method":"m","params":[]}', "'params' is a list"),
+        (b'{"type":"call","id":1,"method":"m","params":{},"extra":1}', "'extra' is not known"),
+        (b'{"type":"output","stream":"stdin","text":""}', "neither"),
+        (b'{"type":"done","outcome":"fine","exit_code":0}', "not a known outcome"),
+        (b'{"type":"exited","code":1.5}', "'code' is a float"),
+    ],
+)
+def test_a_malformed_guest_frame_is_refused(line: bytes, complaint: str) -> None:
+    """The guest is hostile: shapes are checked before anything acts on them."""
+    with pytest.raises(WireError, match=complaint):
+        decode_guest_frame(line)
+
+
+@given(st.binary() | json_values.map(lambda value: json.dumps(value).encode()))
+def test_arbitrary_bytes_only_ever_raise_a_wire_error(line: bytes) -> None:
+    """No input crashes the host's parser in another way."""
+    try:
+        decode_guest_frame(line)
+    except WireError:
+        return
+
+
+def test_a_guest_cannot_stop_the_clock() -> None:
+    """It is the host's to say."""
+    with pytest.raises(WireError, match="unknown frame type 'clock'"):
+        decode_guest_frame(encode(Clock(running=False))[:-1])
+
+
+def test_a_host_frame_with_unknown_fields_is_refused() -> None:
+    """The guest notices a host that speaks another protocol."""
+    with pytest.raises(WireError, match="malformed reply"):
+        decode_host_frame(b'{"type":"reply","id":1,"colour":"red"}')
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_outside_json_is_a_value_error(value: float) -> None:
+    """NaN must be caught by the sender, where the culprit can be named."""
+    with pytest.raises(ValueError, match="JSON"):
+        encode(Reply(id=1, value=value))
+
+
+def test_a_value_nested_beyond_the_stack_is_a_value_error() -> None:
+    """Depth is the one JSON property that the encoder cannot represent."""
+    value: list[object] = []
+    for _ in range(sys.getrecursionlimit() * 20):
+        value = [value]
+    with pytest.raises(ValueError, match="too deeply"):
+        encode(Reply(id=1, value=value))

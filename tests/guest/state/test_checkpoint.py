@@ -1,0 +1,324 @@
+"""What is kept of a session's values, and what is not and why."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.guest.state import checkpoint_saving
+from bridge.guest.state.checkpoint import restore
+from bridge.guest.state.checkpoint_saving import PART_BYTES, save
+from tests.guest.checkpoint_rig import LIMIT, Calls, opened, saved, session
+
+
+@pytest.fixture(autouse=True)
+def stay(tmp_path: Path) -> Iterator[None]:
+    """Be in the workspace, as a session's process is."""
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    yield
+    os.chdir(before)
+
+
+def round_trip(names: dict[str, Any]) -> dict[str, Any]:
+    data, lost = saved(names)
+    assert lost == {}
+    found, lost = opened(data)
+    assert lost == {}
+    return found
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.fractions()
+    | st.uuids()
+    | st.datetimes()
+    | st.timedeltas()
+    | st.dates()
+    | st.times(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+        | st.sets(st.integers() | st.text(), max_size=4)
+        | st.frozensets(st.integers(), max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,6}", fullmatch=True), PLAIN, max_size=6))
+def test_data_comes_back_as_it_was(names: dict[str, Any]) -> None:
+    names = {"x" + name: value for name, value in names.items()}
+    found = round_trip(names)
+    assert found == names
+    assert list(found) == list(names)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=6, max_size=6),
+    st.sets(st.integers(0, 5)),
+)
+def test_what_names_share_stays_shared_and_bad_ones_go_alone(
+    edges: list[list[int]], bad: set[int]
+) -> None:
+    """Lists that hold each other in any way, some of them a value that cannot be kept."""
+    nodes: list[list[Any]] = [[number] for number in range(6)]
+    for node, targets in zip(nodes, edges, strict=True):
+        node.append([nodes[target] for target in targets])
+    for number in bad:
+        nodes[number].append(iter(()))
+    reached = {number: {number} for number in range(6)}
+    for _ in range(6):
+        for number, targets in enumerate(edges):
+            reached[number].update(*(reached[target] for target in targets))
+    doomed = {number for number in range(6) if reached[number] & bad}
+    data, lost = saved({f"n{number}": node for number, node in enumerate(nodes)})
+    assert set(lost) == {f"n{number}" for number in doomed}
+    found, lost = opened(data)
+    assert lost == {}
+    for number in set(range(6)) - doomed:
+        node = found[f"n{number}"]
+        assert node[0] == number
+        assert len(node[1]) == len(edges[number])
+        assert all(a is found[f"n{b}"] for a, b in zip(node[1], edges[number], strict=True))
+
+
+def test_a_small_state_is_one_part_and_a_large_one_several() -> None:
+    small = list(save({"a": 1}, str(Path.cwd()), LIMIT))
+    assert len(small) == 1
+    large = list(save({"a": bytes(3 * PART_BYTES)}, str(Path.cwd()), LIMIT))
+    assert len(large) == 4
+    assert [len(frame.data) for frame in large[:3]] == [512 * 1024] * 3
+    assert not any(frame.lost for frame in large)
+
+
+def test_of_too_much_the_largest_go_first_and_are_told_of() -> None:
+    names = {"a": bytes(40_000), "b": bytes(30_000), "c": bytes(9_000), "d": 1, "e": bytes(900_000)}
+    data, lost = saved(names, limit=60_000)
+    found, _ = opened(data)
+    assert set(found) == {"b", "c", "d"}
+    assert lost["e"] == "it takes more than the 60,000 bytes there are"
+    assert lost["a"].startswith("there is no room for it")
+
+
+def test_what_is_shared_counts_once_as_long_as_all_of_it_fits() -> None:
+    shared = bytes(40_000)
+    data, lost = saved({"a": [shared], "b": [shared]}, limit=60_000)
+    assert lost == {}
+    found, _ = opened(data)
+    assert found["a"][0] is found["b"][0]
+
+
+def test_what_the_guest_gives_is_neither_kept_nor_lost() -> None:
+    from bridge.guest.api.proxies import Server, Tools
+    from bridge.guest.api.values import Blob, MCPError
+
+    server = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": []}))  # type: ignore[arg-type]
+    given_names = {
+        "runtime": types.ModuleType("mcp.runtime"),
+        "mcp": types.ModuleType("mcp"),
+        "mcp_git": server,
+        "LOADED_MCP_SERVERS": ("git",),
+        "MCPError": MCPError,
+        "Blob": Blob,
+        "__name__": "__main__",
+        "__builtins__": {},
+    }
+    data, lost = saved({**given_names, "x": 1})
+    assert lost == {}
+    assert opened(data)[0] == {"x": 1}
+    # A program's own values of those names are its own.
+    assert round_trip({"mcp_notes": [1], "runtime": 5}) == {"mcp_notes": [1], "runtime": 5}
+
+
+def test_servers_and_tools_come_back_if_they_are_loaded() -> None:
+    from bridge.guest.api.proxies import Server, Servers, Tools
+
+    tool = {"name": "echo", "alias": "echo", "inputSchema": {}}
+    made = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
+    data, lost = saved({"g": made, "say": {"it": made.echo}})
+    assert lost == {}
+    names: dict[str, Any] = {"mcp_servers": Servers({"git": made}, {})}
+    assert restore(names, str(Path.cwd()), data) == []
+    assert names["g"] is made
+    assert names["say"]["it"] is made.echo
+    found, lost = opened(data)
+    assert found == {}
+    assert lost == dict.fromkeys(("g", "say"), "the server 'git' is not loaded")
+
+
+class Hostile:
+    """Runs code of a program's while it is written down."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (ValueError("no\nway"), "keeping it raised ValueError: no way"),
+        (SystemExit(3), "keeping it raised SystemExit: 3"),
+        (GeneratorExit(), "keeping it raised GeneratorExit"),
+        (RecursionError(), "it is nested too deeply"),
+        (MemoryError(), "there is not enough memory to write it down"),
+    ],
+)
+def test_whatever_a_value_raises_costs_its_name_alone(error: BaseException, why: str) -> None:
+    shared = [1]
+    data, lost = saved({"a": shared, "bad": [shared, {"x": Hostile(error)}], "b": [shared]})
+    assert lost == {"bad": why}
+    found, lost = opened(data)
+    assert found["b"][0] is found["a"]
+    assert lost == {}
+
+
+def test_an_interrupt_ends_the_save_and_the_next_leaves_that_value_out() -> None:
+    names = {"a": 1, "slow": Hostile(KeyboardInterrupt())}
+    with pytest.raises(KeyboardInterrupt):
+        saved(names)
+    data, lost = saved(names)
+    assert lost == {"slow": "keeping it took too long the last time"}
+    assert opened(data)[0] == {"a": 1}
+    checkpoint_saving._hung.clear()
+
+
+def test_deep_nesting_is_lost_and_not_the_process() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    data, lost = saved({"deep": deep, "a": 1})
+    assert lost == {"deep": "it is nested too deeply"}
+    assert opened(data)[0] == {"a": 1}
+    while deep:
+        deep = deep[0]
+
+
+def test_a_name_that_cannot_be_read_goes_alone_with_what_it_shares(tmp_path: Path) -> None:
+    programs = (
+        "import colorsys as cs, json\n"
+        "one = {'k': [1]}\n"
+        "bad = [one, ['own'], cs.rgb_to_hls]\n"
+        "shares, other = [bad[1]], [one]\n"
+        "text = 'x' * 300\n"
+    )
+    data = session(tmp_path / "w", programs).data
+    # A module that is not there any more, as with another image.
+    data = data.replace(b"colorsys", b"colorsyz")
+    found, lost = opened(data)
+    assert lost.pop("bad").startswith("restoring it raised ModuleNotFoundError")
+    assert lost.pop("cs").startswith("restoring it raised ModuleNotFoundError")
+    assert lost == {"shares": "it shares something with a name that could not be read"}
+    assert set(found) == {"json", "one", "other", "text"}
+    assert found["other"][0] is found["one"]
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+
+def test_restoring_runs_no_constructor_decorator_or_default(tmp_path: Path) -> None:
+    first = session(
+        tmp_path / "a",
+        "ran = []\n"
+        "def deco(x):\n    ran.append('deco')\n    return x\n"
+        "class A:\n"
+        "    ran.append('body')\n"
+        "    def __init__(self):\n        ran.append('init')\n        self.x = 1\n"
+        "    def __setattr__(self, k, v):\n        ran.append('setattr')\n"
+        "        object.__setattr__(self, k, v)\n"
+        "    def __del__(self): pass\n"
+        "a = A()\n"
+        "@deco\ndef f(x=ran.append('default')): return x\n"
+        "print('top level')\n"
+        "ran.clear()\n",
+    )
+    assert first.lost == {}
+    second = session(
+        tmp_path / "b", "assert ran == [] and a.x == 1 and f(2) == 2", state=first.data
+    )
+    assert second.restored == {}
+
+
+def test_a_redefined_class_and_its_former_are_both_kept(tmp_path: Path) -> None:
+    first = session(
+        tmp_path / "a",
+        "import dataclasses, enum\n@dataclasses.dataclass\nclass P:\n    x: int\n"
+        "class K(enum.Enum):\n    A = 1\nold, k = P(1), K.A",
+        "@dataclasses.dataclass\nclass P:\n    y: str\n"
+        "class K(enum.Enum):\n    B = 1\nnew = P('s')",
+    )
+    assert first.lost == {}
+    second = session(
+        tmp_path / "b",
+        "assert old.x == 1 and new.y == 's' and type(new) is P is not type(old)\n"
+        "assert k.name == 'A' and K.B",
+        state=first.data,
+        first=3,
+    )
+    assert second.restored == {}
+
+
+def test_modules_of_the_workspace_come_back_with_its_files(tmp_path: Path) -> None:
+    first = session(
+        tmp_path / "a",
+        "open('helper.py', 'w').write('class T:\\n    def __init__(self, v): self.v = v\\n'\n"
+        "    'def twice(x): return 2 * x')\n"
+        "import helper\nfrom helper import twice\nt = helper.T(3)\n",
+    )
+    assert first.lost == {}
+    second = session(
+        tmp_path / "b",
+        "assert twice(4) == 8 and t.v == 3 and type(t) is helper.T",
+        state=first.data,
+    )
+    assert second.restored == {}
+
+
+def test_a_setstate_that_raises_loses_its_name_alone(tmp_path: Path) -> None:
+    first = session(
+        tmp_path / "a",
+        "class S:\n    def __getstate__(self): return {'a': 1}\n"
+        "    def __setstate__(self, state): raise RuntimeError('not today')\n"
+        "s, other = S(), [1]",
+    )
+    second = session(tmp_path / "b", "assert other == [1] and S", state=first.data)
+    assert second.restored == {"s": "restoring it raised RuntimeError: not today"}
+
+
+def test_what_is_handed_over_in_place_is_kept() -> None:
+    """Arrays of numpy are written so, from a few kilobytes on."""
+    content = bytes(range(256)) * 1000
+    data, lost = saved({"a": Calls(bytearray, pickle.PickleBuffer(content)), "b": 1})
+    assert lost == {}
+    assert opened(data)[0] == {"a": bytearray(content), "b": 1}
+
+
+def test_arrays_and_frames_come_back_where_they_are_installed() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": [1, 2], "t": ["x", None], "d": pandas.to_datetime(["2020-01-01"] * 2)}
+    )
+    found = round_trip({"frame": frame, "series": frame["a"], "array": frame["a"].to_numpy()})
+    assert found["frame"].equals(frame)
+    assert found["array"].tolist() == [1, 2]

@@ -1,0 +1,54 @@
+"""A checkpoint that somebody cut, changed or made up: the damage is told of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bridge.guest.state.checkpoint import EVERYTHING, MAGIC
+from tests.guest.checkpoint_rig import opened, saved
+
+
+@pytest.fixture(autouse=True)
+def stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be in the workspace, as a session's process is."""
+    monkeypatch.chdir(tmp_path)
+
+
+def with_pickle(data: bytes, written: bytes, name: str = "a") -> bytes:
+    """Return a checkpoint that holds something else than what was saved."""
+    line, _, rest = data.partition(b"\n")
+    size = int.from_bytes(rest[:8], "big")
+    header = json.loads(rest[8 : 8 + size])
+    header["names"] = [[name, len(written)]]
+    made = json.dumps(header).encode()
+    return line + b"\n" + len(made).to_bytes(8, "big") + made + written
+
+
+@pytest.mark.parametrize(
+    "written", [b"", b".", b"N.", b"\x80\x05]q\0.", b"garbage", b"\x80\x05X\xff\xff\xff\x7fab"]
+)
+def test_broken_pickles_lose_their_names(written: bytes) -> None:
+    found, lost = opened(with_pickle(saved({"a": 1})[0], written))
+    assert found == {}
+    assert lost
+
+
+def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
+    data, _ = saved({"a": [1, 2], "b": "x"})
+    for size in range(len(data)):
+        found, lost = opened(data[:size])
+        assert found == {}, size
+        assert list(lost) == [EVERYTHING], size
+    assert opened(data + b"x")[1] == {
+        EVERYTHING: "the checkpoint ends in the middle, or has too much"
+    }
+
+
+def test_another_version_is_refused_with_the_reason() -> None:
+    data, _ = saved({"a": 1})
+    _, lost = opened(data.replace(MAGIC + b"2\n", MAGIC + b"1\n"))
+    assert lost == {EVERYTHING: "the checkpoint is of version 1; this bridge reads version 2"}
+    assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}

@@ -1,0 +1,100 @@
+"""What the host sends: the worker's, but for lines about the run's time and a session's runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.guest.protocol.wire import Call, Clock, Reply, Run, Stop, encode
+from bridge.guest.supervisor.relay import Incoming
+from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
+
+CLOCKS = {encode(Clock(running=running)): running for running in (True, False)}
+
+STOP = encode(Stop())
+
+RUNS = [encode(Run(code=code)) for code in ("1", "x" * 100, STOP.decode())]
+
+OURS = {*CLOCKS, STOP, *RUNS}
+
+HOSTILE = "".join(line.decode() for line in (*CLOCKS, STOP, RUNS[0]))
+"""A text that a server may answer, or a program have answered."""
+
+
+def _beside(text: str) -> bytes:
+    """Return a reply whose text stands beside it, as large ones do."""
+    data = text.encode()
+    value = {"rest": {"a": None}, "texts": [["a"]]}
+    return b"+%d\n%b%b" % (len(data), data, encode(Reply(id=1, value=value)))
+
+
+messages = st.one_of(
+    st.sampled_from(sorted(OURS)),
+    st.builds(lambda value: encode(Reply(id=1, value=value)), st.text() | st.just(HOSTILE)),
+    st.builds(_beside, st.text(min_size=1) | st.just(HOSTILE) | st.just("x\n" + HOSTILE + "+9\n")),
+    # Nothing that the host sends, but all of it has to come through.
+    st.sampled_from([b"\n", b'{"type"\n', b'{"type":"clock","running":1}\n', b'{"type":"cloc']).map(
+        lambda line: line if line.endswith(b"\n") else line + b"\n"
+    ),
+)
+
+
+@given(st.lists(messages, max_size=8), st.lists(st.integers(1, 40), min_size=1, max_size=5))
+def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
+    sent: list[bytes], sizes: list[int]
+) -> None:
+    """And texts beside replies are nobody's frames."""
+    heard: list[bool] = []
+    stops: list[bytes] = []
+    incoming = Incoming(heard.append, lambda: stops.append(STOP))
+    data, passed = b"".join(sent), b""
+    while data:
+        size = sizes[len(data) % len(sizes)]
+        passed += incoming.feed(data[:size])
+        data = data[size:]
+    assert passed == b"".join(message for message in sent if message not in OURS)
+    assert stops == [message for message in sent if message == STOP]
+    assert incoming.runs == [message[:-1] for message in sent if message in RUNS]
+    assert heard == [CLOCKS[message] for message in sent if message in CLOCKS]
+
+
+def test_a_large_reply_passes_as_it_is() -> None:
+    """Not even copied, in one portion."""
+    reply = encode_reply(1, {"a": HOSTILE * (LARGE_CHARACTERS // len(HOSTILE) + 1)})
+    assert reply.startswith(b"+")
+    assert Incoming(lambda running: pytest.fail("heard a text"), lambda: None).feed(reply) is reply
+
+
+def test_a_line_that_begins_like_the_clock_waits_for_its_end_only() -> None:
+    """Nothing else is held back."""
+    incoming = Incoming(lambda running: None, lambda: None)
+    assert incoming.feed(b'{"type":"reply","id":1') == b'{"type":"reply","id":1'
+    assert incoming.feed(b"}\n{") == b"}\n"
+    assert incoming.feed(b'"type":"re') == b'{"type":"re'
+
+
+def test_the_deadline_stands_still_while_the_host_says_so(guest_on: Any) -> None:
+    """And comes after what was left of the time, once that goes on."""
+
+    def answer(guest: Any, call: Call) -> None:
+        guest.write(encode(Clock(running=call.params["arguments"]["text"] == "go on")))
+        guest.reply(call.id, {"json": None})
+
+    finished = guest_on.run(
+        """
+import time
+await mcp_git_hub.echo(text="stop")
+time.sleep(2.5)
+print("still here", flush=True)
+await mcp_git_hub.echo(text="go on")
+while True:
+    pass
+""",
+        answer,
+        limits={"timeout": 2.0},
+    )
+    assert finished.stdout == "still here\n"
+    assert finished.exit.timed_out

@@ -1,0 +1,132 @@
+"""What becomes of a program's last expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.guest.protocol.wire import Done
+
+pytestmark = pytest.mark.usefixtures("tmp_path")
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("(1, [2.5, None], {'a': True})", [1, [2.5, None], {"a": True}]),
+        ("'ünï'", "ünï"),
+        ("__import__('collections').OrderedDict(a=1)", {"a": 1}),
+        ("__import__('collections').namedtuple('P', 'x y')(1, 2)", [1, 2]),
+        ("10 ** 400", 10**400),
+    ],
+)
+def test_values_that_json_holds_are_the_result(
+    make_guest: Any, expression: str, expected: Any
+) -> None:
+    assert make_guest().run(expression).value == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "shown"),
+    [
+        ("float('nan')", "nan"),
+        ("{1: 'a'}", "{1: 'a'}"),
+        ("{3, 4}", "{3, 4}"),
+        ("b'x'", "b'x'"),
+        ("10 ** 5000", "<int object; its repr raised ValueError>"),
+        ("(lambda a: a.append(a) or a)([])", "[[...]]"),
+    ],
+)
+def test_values_that_json_cannot_hold_are_shown_by_repr(
+    make_guest: Any, expression: str, shown: str
+) -> None:
+    done = make_guest().run(expression).outcome
+    assert (done.outcome, done.has_result, done.result_repr) == ("ok", False, shown)
+
+
+def test_a_hostile_repr_and_an_overlong_one_are_bounded(make_guest: Any) -> None:
+    code = "class A:\n    def __repr__(self): raise SystemExit(9)\nA()"
+    done = make_guest().run(code).outcome
+    assert (done.exit_code, done.result_repr) == (0, "<A object; its repr raised SystemExit>")
+    code = "class A:\n    def __getattribute__(self, name): raise SystemExit(9)\nA()"
+    done = make_guest().run(code).outcome
+    assert done.outcome in ("ok", "exit")
+    finished = make_guest().run("class A:\n    def __repr__(self): return 'a' * 9000\nA()")
+    assert finished.outcome.result_repr == "A, printed to stdout as repr"
+    assert finished.stdout == "a" * 9000 + "\n"
+
+
+def test_a_program_without_a_last_expression_has_no_result(guest_on: Any) -> None:
+    done = guest_on.run("x = 1").outcome
+    assert done == Done("ok")
+
+
+def test_an_empty_program_succeeds(guest_on: Any) -> None:
+    assert guest_on.run("").outcome == Done("ok")
+
+
+def test_a_result_that_costs_its_reader_too_much_goes_where_output_goes(make_guest: Any) -> None:
+    """Of that the ends are shown, and all of it is kept."""
+    finished = make_guest().run("list(range(1000))", limits={"result_bytes": 1000})
+    told = "list of 1,000, printed to stdout as JSON, an item a line"
+    assert finished.outcome == Done("ok", result_repr=told)
+    assert finished.stdout.startswith("[\n0,\n1,\n")
+    assert finished.stdout.endswith("999\n]\n")
+    code = "{'rows': [{'id': n, 'of': [1]} for n in range(100)], 'n': 100}"
+    finished = make_guest().run(code, limits={"result_bytes": 1000})
+    told = "dict of 2 ('rows': list of 100, 'n': int), printed to stdout as JSON, an item a line"
+    assert finished.outcome.result_repr == told
+    lines = finished.stdout.splitlines()
+    assert lines[:3] == ["{", '"rows": [', '{"id": 0, "of": [1]},']
+    assert lines[-3:] == ["],", '"n": 100', "}"]
+    finished = make_guest().run("'x' * 1500", limits={"result_bytes": 1000})
+    assert finished.outcome.result_repr == "text of 1,500 characters, printed to stdout"
+    assert finished.stdout == "x" * 1500 + "\n"
+    lines = make_guest().run("'line\\n' * 400", limits={"result_bytes": 1000})
+    assert lines.stdout == "line\n" * 400
+    assert make_guest().run("'x' * 500", limits={"result_bytes": 1000}).value == "x" * 500
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "shape"),
+    [
+        ("{n + 0j for n in range(900)}", 902, "set of 900"),
+        ("{(n, n): 'value' for n in range(500)}", 502, "dict of 500"),
+        ("[{'at': complex(n), 'of': [n]} for n in range(300)]", 302, "list of 300"),
+        ("(b'x' * 5000,)", 3, "tuple of 1"),
+    ],
+)
+def test_what_json_cannot_hold_is_printed_as_a_whole_when_it_is_long(
+    make_guest: Any, code: str, lines: int, shape: str
+) -> None:
+    finished = make_guest().run(code)
+    told = f"{shape}, printed to stdout as repr, an item a line"
+    assert finished.outcome == Done("ok", result_repr=told)
+    assert len(finished.stdout.splitlines()) == lines
+    assert eval(finished.stdout) == eval(code)
+
+
+def test_a_large_value_is_printed_past_what_a_program_put_in_place_of_stdout(
+    make_guest: Any,
+) -> None:
+    """As a notebook shows it; what was written before stands ahead of it."""
+    limits = {"result_bytes": 1000}
+    code = "import io, sys\nsys.stdout = io.StringIO()\nprint('captured')\nlist(range(1000))"
+    finished = make_guest().run(code, limits=limits)
+    assert finished.stdout.startswith("[\n0,\n1,\n")
+    code = (
+        "import io, sys\n"
+        "sys.stdout = io.TextIOWrapper(sys.stdout.buffer)\n"
+        "sys.stdout.write('first\\n')\n"
+        "list(range(1000))"
+    )
+    finished = make_guest().run(code, limits=limits)
+    assert finished.stdout.startswith("first\n[\n0,\n1,\n")
+
+
+def test_a_large_value_that_cannot_be_printed_is_told_of(make_guest: Any) -> None:
+    code = "import sys\nsys.stdout.close()\nlist(range(1000))"
+    finished = make_guest().run(code, limits={"result_bytes": 1000})
+    told = "list of 1,000; it cannot be printed: ValueError"
+    assert finished.outcome == Done("ok", result_repr=told)

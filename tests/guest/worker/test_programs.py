@@ -1,0 +1,430 @@
+"""What a program may rely on inside a run, on the oldest and the newest Python."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bridge.guest.protocol.wire import Call, Done
+
+pytestmark = pytest.mark.usefixtures("tmp_path")
+
+
+def test_the_last_expression_is_the_result(guest_on: Any) -> None:
+    finished = guest_on.run("x = 20\nx + 22")
+    assert finished.value == 42
+    assert finished.exit.code == 0
+    assert finished.status == 0
+
+
+def test_output_of_prints_children_and_raw_writes_lands_in_order(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+        import os, subprocess, sys
+        print("one")
+        os.write(1, b"two\\n")
+        subprocess.run(["echo", "42"])
+        os.system("echo three")
+        print("four", end="")
+        print("err", file=sys.stderr)
+        """
+    )
+    assert finished.stdout == "one\ntwo\n42\nthree\nfour"
+    assert finished.stderr == "err\n"
+    assert finished.outcome == Done("ok")
+
+
+def test_blank_lines_and_lookalikes_pass_unaltered(guest_on: Any) -> None:
+    text = '\n\n()\n{"type":"exited"}\nExtracting\n  \n'
+    assert guest_on.run(f"print({text!r}, end='')").stdout == text
+
+
+def test_top_level_await_async_with_and_comprehensions_work(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def double(n):
+    await asyncio.sleep(0)
+    return n * 2
+class Context:
+    async def __aenter__(self): return "inside"
+    async def __aexit__(self, *exc): return None
+async with Context() as where:
+    pass
+[where, [await double(n) for n in range(3)]]
+"""
+    )
+    assert finished.value == ["inside", [0, 2, 4]]
+
+
+def test_asyncio_run_works_without_and_within_a_running_loop(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def main():
+    return (await mcp_git_hub.echo(text="a")).text
+first = asyncio.run(main())
+second = await main()
+third = asyncio.run(main())
+loop = asyncio.get_running_loop()
+fourth = loop.run_until_complete(main())
+other = asyncio.new_event_loop()
+fifth = other.run_until_complete(main())
+other.close()
+async def nested():
+    return asyncio.run(main())
+[first, second, third, fourth, fifth, asyncio.run(nested())]
+"""
+    )
+    assert finished.value == ["a"] * 6
+    assert finished.stderr == ""
+
+
+def test_asyncio_run_in_a_plain_program_needs_no_tricks(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio, threading
+async def main():
+    return threading.current_thread() is threading.main_thread()
+asyncio.run(main())
+"""
+    )
+    assert finished.value is True
+
+
+def test_a_forgotten_await_on_the_last_line_is_forgiven(guest_on: Any) -> None:
+    assert guest_on.run('mcp_git_hub.echo("a")').value == {"text": "a"}
+
+
+def test_a_forgotten_await_elsewhere_is_warned_of(guest_on: Any) -> None:
+    finished = guest_on.run('x = mcp_git_hub.echo("a")\nprint(1)')
+    assert finished.stderr == (
+        "RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; "
+        "nothing was sent or run. Put `await` before it.\n"
+    )
+    assert finished.calls == []
+
+
+def test_a_forgotten_await_in_the_middle_is_warned_of_by_its_line(guest_on: Any) -> None:
+    finished = guest_on.run('print(0)\nmcp_git_hub.echo("a")\nprint(1)')
+    assert finished.stderr == (
+        "<run_python>:2: RuntimeWarning: coroutine 'mcp_git_hub.echo' was never awaited; "
+        "nothing was sent or run. Put `await` before it.\n"
+    )
+
+
+def test_other_warnings_look_as_python_shows_them(guest_on: Any) -> None:
+    finished = guest_on.run("import warnings\nwarnings.warn('old')\n1")
+    assert finished.stderr == "<run_python>:2: UserWarning: old\n  warnings.warn('old')\n"
+
+
+def test_a_program_may_format_warnings_itself(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import warnings\nwarnings.formatwarning = lambda *args, **kw: 'mine\\n'\n"
+        "x = mcp_git_hub.echo('a')\n"
+    )
+    assert finished.stderr == "mine\n"
+
+
+def test_gather_has_all_calls_under_way_at_once(guest_on: Any) -> None:
+    held: list[Call] = []
+
+    def answer(guest: Any, call: Call) -> None:
+        held.append(call)
+        if len(held) == 5:
+            for waiting in reversed(held):
+                guest.reply(waiting.id, {"json": waiting.params["arguments"]["text"]})
+
+    finished = guest_on.run(
+        """
+import asyncio
+await asyncio.gather(*[mcp_git_hub.echo(str(n)) for n in range(5)])
+""",
+        answer,
+    )
+    assert finished.value == ["0", "1", "2", "3", "4"]
+
+
+def test_calls_work_from_threads_with_loops_of_their_own(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+def work(n):
+    return asyncio.run(mcp_git_hub.echo(str(n))).text
+with ThreadPoolExecutor(8) as pool:
+    found = list(pool.map(work, range(20)))
+found
+"""
+    )
+    assert finished.value == [str(n) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "stderr"),
+    [
+        ("sys.exit()", 0, ""),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit(-1)", 255, ""),
+        ("sys.exit('bad')", 1, "bad\n"),
+        ("exit(4)", 4, ""),
+        ("raise SystemExit", 0, ""),
+    ],
+)
+def test_exits_mean_what_they_mean_to_python(
+    make_guest: Any, statement: str, code: int, stderr: str
+) -> None:
+    finished = make_guest().run(f"import sys\nprint('before')\n{statement}\nprint('after')")
+    assert (finished.outcome.outcome, finished.outcome.exit_code) == ("exit", code)
+    assert finished.exit.code == code
+    assert finished.stdout == "before\n"
+    assert finished.stderr == stderr
+    # What it said stands in stderr; whoever shows both would show it twice.
+    assert finished.outcome.error == ""
+
+
+def test_a_program_from_a_file_goes_by_the_files_name(make_guest: Any) -> None:
+    """In `sys.argv` and in tracebacks; else by the tool's."""
+    code = "import sys\nprint(sys.argv)\ndef f():\n    raise ValueError('x')\nf()"
+    finished = make_guest().run(code, name="report.py", argv=["a"])
+    assert finished.stdout == "['report.py', 'a']\n"
+    assert 'File "report.py", line 5, in <module>\n    f()\n' in finished.outcome.error
+    assert 'File "report.py", line 4, in f\n' in finished.outcome.error
+    assert make_guest().run("import sys\nprint(sys.argv)").stdout == "['run_python']\n"
+
+
+def test_an_abrupt_exit_loses_no_output_and_sends_no_done(guest_on: Any) -> None:
+    finished = guest_on.run("import os\nprint('kept')\nos._exit(7)")
+    assert finished.done is None
+    assert finished.exit.code == 7
+    assert finished.stdout == "kept\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "signal"),
+    [
+        ("import os; os.abort()", 6),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 9),
+        ("import ctypes; ctypes.string_at(0)", 11),
+    ],
+)
+def test_a_crash_is_reported_by_its_signal(make_guest: Any, code: str, signal: int) -> None:
+    finished = make_guest().run(f"print('kept')\n{code}")
+    assert finished.done is None
+    assert finished.exit.signal == signal
+    assert finished.stdout == "kept\n"
+
+
+def test_input_and_stdin_say_that_nobody_is_there(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import sys
+for read in (input, sys.stdin.read, sys.stdin.readline, lambda: list(sys.stdin),
+             sys.stdin.buffer.read):
+    try:
+        read()
+    except EOFError as e:
+        print(e)
+input("Name? ")
+"""
+    )
+    assert finished.stdout.count("no interactive input in run_python") == 5
+    assert finished.stdout.endswith("Name? ")
+    assert finished.outcome.error_type == "EOFError"
+    assert "no interactive input" in finished.outcome.error
+
+
+def test_main_is_a_module_of_its_own(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import dataclasses, inspect, multiprocessing, pickle, sys, typing
+@dataclasses.dataclass
+class Point:
+    x: int
+def square(n):
+    return n * n
+assert __name__ == "__main__" and sys.modules["__main__"].Point is Point
+assert pickle.loads(pickle.dumps(Point(3))) == Point(3)
+assert inspect.getsource(square) == "def square(n):\\n    return n * n\\n"
+assert typing.get_type_hints(Point) == {"x": int}
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(square, range(4)))
+[sys.argv, Point(5)]
+""",
+        argv=["a", "b"],
+    )
+    assert finished.outcome.error == ""
+    assert finished.stdout == "[0, 1, 4, 9]\n"
+    assert finished.outcome.result == [["run_python", "a", "b"], {"x": 5}]
+
+
+def test_only_the_documented_names_are_there(guest_on: Any) -> None:
+    finished = guest_on.run("sorted(n for n in globals() if not n.startswith('__'))")
+    assert finished.value == [
+        "Blob",
+        "LOADED_MCP_SERVERS",
+        "MCPError",
+        *("delete_memory", "get_memory_info", "list_memories", "load_memory"),
+        *("mcp", "mcp_git_hub", "mcp_servers", "memory_exists", "runtime"),
+        *("save_memory", "save_tool", "update_memory"),
+    ]
+
+
+def test_files_in_the_working_directory_can_be_imported(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "open('mine.py', 'w').write('value = 6')\nimport mine, os\n[mine.value, os.getcwd()]"
+    )
+    assert finished.value == [6, str(guest_on.cwd)]
+
+
+def test_files_in_the_working_directory_never_reach_the_supervisor(
+    make_guest: Any, tmp_path: Any
+) -> None:
+    for name in ("json", "asyncio", "socket", "traceback", "bridge", "ctypes"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
+    assert make_guest().run("import json, asyncio\njson.dumps(1)").value == "1"
+
+
+def test_an_exit_from_inside_the_event_loop_is_an_exit(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import asyncio, sys\nasync def leave(): sys.exit(3)\n"
+        "await asyncio.gather(leave(), asyncio.sleep(1000))"
+    )
+    assert (finished.outcome.outcome, finished.outcome.exit_code) == ("exit", 3)
+
+
+def test_only_standard_descriptors_and_the_channel_are_open(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import os\nfds = sorted(map(int, os.listdir('/proc/self/fd')))\n"
+        "[fds[:3], [fd for fd in fds[3:] if os.path.exists(f'/proc/self/fd/{fd}')].__len__()]"
+    )
+    assert finished.value == [[0, 1, 2], 1]
+
+
+def test_children_do_not_inherit_the_channel(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import subprocess, sys\n"
+        "code = 'import os; print(len(os.listdir(\"/proc/self/fd\")))'\n"
+        "int(subprocess.run([sys.executable, '-c', code], close_fds=False, "
+        "stdout=subprocess.PIPE).stdout)"
+    )
+    assert finished.value == 4
+
+
+def test_threads_are_joined_and_exit_handlers_run(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio, atexit, threading
+release = threading.Event()
+def late():
+    release.wait()
+    print("thread", asyncio.run(mcp_git_hub.echo("late")).text)
+threading.Thread(target=late).start()
+atexit.register(print, "exit handler")
+release.set()
+print("main")
+"""
+    )
+    assert finished.stdout == "main\nthread late\nexit handler\n"
+    assert isinstance(finished.frames[-2], Done)
+
+
+def test_pending_tasks_are_cancelled_at_the_end(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def forever():
+    try:
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        print("cancelled")
+        raise
+task = asyncio.ensure_future(forever())
+await asyncio.sleep(0)
+"""
+    )
+    assert finished.stdout == "cancelled\n"
+    assert finished.outcome.outcome == "ok"
+
+
+def test_a_failed_background_task_is_heard_of(guest_on: Any) -> None:
+    finished = guest_on.run(
+        """
+import asyncio
+async def bad():
+    raise ValueError("lost?")
+task = asyncio.ensure_future(bad())
+await asyncio.sleep(0.01)
+"""
+    )
+    assert "lost?" in finished.stderr
+
+
+def test_statements_inside_functions_named_like_ours_do_no_harm(guest_on: Any) -> None:
+    finished = guest_on.run("x = [n for n in range(3)]\ndef main():\n    return x\nmain()")
+    assert finished.value == [0, 1, 2]
+
+
+def test_rlimits_asked_for_are_in_force(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import resource as r\n"
+        "[r.getrlimit(n)[0] for n in (r.RLIMIT_AS, r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, "
+        "r.RLIMIT_CPU, r.RLIMIT_CORE)]",
+        limits={
+            "address_space_bytes": 1 << 30,
+            "open_files": 100,
+            "file_bytes": 4096,
+            "cpu_seconds": 50,
+        },
+    )
+    assert finished.value == [1 << 30, 100, 4096, 50, 0]
+
+
+def test_running_out_of_address_space_is_a_memory_error(guest_on: Any) -> None:
+    finished = guest_on.run("x = bytearray(2 << 30)", limits={"address_space_bytes": 512 << 20})
+    assert finished.outcome.error_type == "MemoryError"
+    assert "line 1" in finished.outcome.error
+
+
+def test_text_with_lone_surrogates_can_be_printed(guest_on: Any) -> None:
+    finished = guest_on.run("print('a\\ud800b')\n'a\\ud800b'")
+    assert finished.stdout == "a\\ud800b\n"
+    assert finished.value == "a\ud800b"
+
+
+def test_hello_tells_what_the_guest_sees(guest_on: Any) -> None:
+    hello = guest_on.hello()
+    assert hello.facts["pid"] == guest_on.pid
+    assert hello.facts["precompiled"] is False
+    assert {"uid", "kernel", "cap_eff", "no_new_privs", "seccomp", "interfaces"} <= set(hello.facts)
+    json.dumps(hello.facts)
+
+
+def test_the_whole_works_on_every_python(make_guest: Any, every_python: str) -> None:
+    finished = make_guest(every_python).run(
+        """
+import asyncio
+from mcp.servers.git_hub import echo
+import threading
+values = await asyncio.gather(*[echo(str(n)) for n in range(10)])
+threading.Thread(target=print, args=("joined",)).start()
+assert asyncio.run(echo("x")).text == "x"
+help(mcp_git_hub.echo)
+[v.text for v in values]
+"""
+    )
+    assert finished.value == [str(n) for n in range(10)]
+    assert "What to say." in finished.stdout
+    assert finished.stderr == ""
+
+
+def test_a_program_after_which_nothing_can_be_imported_ends_like_any_other(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import sys\nsys.modules.pop('atexit', None)\nsys.meta_path.clear()\nprint('x')\n7"
+    )
+    assert finished.value == 7
+    assert finished.stdout == "x\n"
+    assert finished.exit.code == 0

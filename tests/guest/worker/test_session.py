@@ -1,0 +1,242 @@
+"""A session's process: what stays between its runs, and how a run of it is interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.guest.protocol.wire import Call, File, Reply, Stop
+from tests.guest.conftest import ECHO_SERVER, Guest
+from tests.guest.finished import Finished
+from tests.guest.supervisor.test_supervisor_workers import wait_until
+
+Start = Callable[[], Guest]
+
+
+class Session:
+    """Runs programs one after another in one guest."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self._number = 0
+        guest.hello()
+
+    def run(self, code: str, **fields: Any) -> Finished:
+        """Run the next program to its end."""
+        self.start(code, **fields)
+        return self.guest.finish()
+
+    def start(self, code: str, **fields: Any) -> None:
+        """Begin the next program."""
+        self._number += 1
+        self.guest.start(code, session=self._number, **fields)
+
+
+@pytest.fixture
+def session(guest: Guest) -> Session:
+    """A session that has not run anything yet."""
+    return Session(guest)
+
+
+def test_names_imports_files_and_the_working_directory_last(session: Session) -> None:
+    session.run("import math, os\nx = 20\ndef f(n): return math.sqrt(n) + x")
+    session.run("os.mkdir('sub'); os.chdir('sub'); open('here', 'w').write('1')")
+    after = session.run("x += 2\n[f(4), os.path.basename(os.getcwd()), os.listdir()]")
+    assert after.value == [24.0, "sub", ["here"]]
+    assert after.exit.kept
+    assert after.exit.code == 0
+
+
+def test_each_result_tells_what_the_session_holds(session: Session) -> None:
+    held = session.run("import json\nbig = 'x' * 100_000\nn = 3\nclass Shape: pass").outcome.holds
+    names = {name: (kind, size) for name, kind, size in held}
+    assert list(names) == ["big", "n", "Shape"]
+    assert names["big"][0] == "str"
+    assert 100_000 <= names["big"][1] < 101_000
+    assert names["Shape"][0] == "type"
+
+
+def test_a_value_that_answers_every_question_with_an_error_is_held_like_others(
+    session: Session,
+) -> None:
+    """Some libraries' proxies do, outside of a request; others have classes that do."""
+    proxy = "class Proxy:\n    @property\n    def __class__(self): raise RuntimeError('none')\n"
+    first = session.run(f"{proxy}kept = 7\nproxy = Proxy()")
+    assert ["proxy", "Proxy"] in [held[:2] for held in first.outcome.holds]
+    odd = (
+        "class Meta(type):\n    def __getattribute__(self, name): raise SystemExit(name)\n"
+        "class Odd(metaclass=Meta): pass\nodd = Odd()"
+    )
+    assert session.run(odd).exit.kept
+    after = session.run("kept")
+    assert (after.value, after.exit.kept) == (7, True)
+
+
+def test_a_failed_program_leaves_what_it_had_done_and_its_line_in_later_tracebacks(
+    session: Session,
+) -> None:
+    first = session.run("def f():\n    return 1 / 0\nkept = 1\nf()")
+    assert first.outcome.error_type == "ZeroDivisionError"
+    later = session.run("# nothing\n# here\nassert kept == 1\nf()")
+    assert 'File "<run_python 1>", line 2, in f' in later.outcome.error
+    assert "return 1 / 0" in later.outcome.error
+    assert 'File "<run_python 2>", line 4' in later.outcome.error
+
+
+def test_streams_that_a_program_replaced_are_back_for_the_next(session: Session) -> None:
+    """One that captured its output and failed would take that of all later runs along."""
+    first = session.run("import io, sys\nsys.stdout = sys.stderr = taken = io.StringIO()\n1 / 0")
+    assert first.outcome.error_type == "ZeroDivisionError"
+    code = "print('seen'); print('told', file=sys.stderr)\ntaken.getvalue()"
+    after = session.run(code)
+    assert (after.stdout, after.stderr, after.value) == ("seen\n", "told\n", "")
+
+
+def test_exiting_ends_the_run_and_not_the_session(session: Session) -> None:
+    assert session.run("a = 1\nimport sys; sys.exit(3)").outcome.exit_code == 3
+    assert session.run("a").value == 1
+
+
+def test_calls_and_tasks_go_on_over_runs_in_one_event_loop(session: Session) -> None:
+    session.run("import asyncio\nlock = asyncio.Lock()\nawait lock.acquire()")
+    session.run(
+        "async def late():\n    await lock.acquire()\n"
+        "    return await mcp_git_hub.echo(text='hi')\n"
+        "task = asyncio.ensure_future(late())\nawait asyncio.sleep(0)"
+    )
+    assert session.run("lock.release()\n(await task)['text']").value == "hi"
+
+
+def test_servers_can_be_added_to_a_live_session(session: Session) -> None:
+    session.run("old = mcp_git_hub")
+    other = {**ECHO_SERVER, "name": "mail", "alias": "mail"}
+    after = session.run(
+        "from mcp.servers import mail\n[await mcp_mail.echo(text='a'), await old.echo(text='b')]",
+        servers=[ECHO_SERVER, other],
+    )
+    assert [value["text"] for value in after.value] == ["a", "b"]
+    assert [call.params["server"] for call in after.calls] == ["mail", "git-hub"]
+
+
+def test_a_name_of_the_programs_own_is_not_taken_from_it(session: Session) -> None:
+    session.run("runtime = 'mine'")
+    assert session.run("runtime").value == "mine"
+
+
+@pytest.mark.parametrize(
+    ("hangs", "line"),
+    [
+        ("while True:\n    pass", "while True:"),
+        ("import time\ntime.sleep(60)", "line 3"),
+        ("import asyncio\nasync def f():\n    await asyncio.sleep(60)\nawait f()", "line 4, in f"),
+        ("import asyncio\nasync def f():\n    await asyncio.sleep(60)\nasyncio.run(f())", "line 4"),
+        ("await mcp_git_hub.echo(text='unanswered')", "line 2, in"),
+    ],
+)
+def test_a_time_out_interrupts_at_the_line_it_hung_on_and_keeps_the_state(
+    session: Session, hangs: str, line: str
+) -> None:
+    session.start(f"x = 1\n{hangs}", limits={"timeout": 2.0})
+    stopped = session.guest.finish(lambda guest, call: None)
+    assert stopped.exit.timed_out
+    assert stopped.exit.kept
+    assert stopped.outcome.error_type == "Interrupted"
+    assert line in stopped.outcome.error
+    assert session.run("x + 1").value == 2
+
+
+def test_a_program_that_ignores_the_interrupt_is_killed_and_its_state_with_it(
+    session: Session,
+) -> None:
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    stopped = session.run(code, limits={"timeout": 1.0})
+    assert stopped.exit.timed_out
+    assert not stopped.exit.kept
+    assert stopped.status == 0
+
+
+def test_a_host_that_stops_a_run_gets_its_state_kept(session: Session) -> None:
+    session.start("x = 5\nprint('on', flush=True)\nimport time\ntime.sleep(60)")
+    frame = session.guest.receive()
+    assert frame is not None
+    session.guest.send(Stop())
+    stopped = session.guest.finish()
+    assert stopped.exit.kept
+    assert not stopped.exit.timed_out
+    assert session.run("x").value == 5
+
+
+def test_a_crash_is_the_end_of_the_session(session: Session) -> None:
+    crashed = session.run("import os; os._exit(9)")
+    assert crashed.exit.code == 9
+    assert not crashed.exit.kept
+    assert crashed.status == 0
+
+
+def test_a_late_reply_reaches_no_later_call(session: Session) -> None:
+    asked: list[Call] = []
+    session.start(
+        "import asyncio\ntask = asyncio.ensure_future(mcp_git_hub.echo(text='late'))\n"
+        "await asyncio.sleep(0)\ntask.cancel()"
+    )
+    session.guest.finish(lambda guest, call: asked.append(call))
+    session.guest.send(Reply(id=asked[0].id, value={"json": {"text": "x" * 100_000}}))
+    assert session.run("(await mcp_git_hub.echo(text='now'))['text']").value == "now"
+
+
+def test_a_forked_child_that_comes_to_the_end_does_not_serve_the_session(
+    session: Session,
+) -> None:
+    session.run("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)")
+    assert session.run("pid > 0").value is True
+
+
+LATE = """
+import os, threading, time
+def late():
+    while not os.path.exists({go!r}):
+        time.sleep(0.01)
+    {then}
+threading.Thread(target=late, daemon=True).start()
+"""
+
+
+def test_what_threads_write_between_runs_comes_with_the_next(
+    session: Session, tmp_path: Path
+) -> None:
+    go, said = tmp_path / "go", tmp_path / "said"
+    then = f"print('later', flush=True); open({str(said)!r}, 'w').close()"
+    session.run(LATE.format(go=str(go), then=then))
+    go.touch()
+    wait_until(said.exists)
+    assert session.run("").stdout == "later\n"
+
+
+def test_what_threads_write_while_the_state_is_saved_is_not_lost(session: Session) -> None:
+    session.run(
+        "import threading\ngo = threading.Event()\nsaid = threading.Event()\n"
+        "class Slow:\n"
+        "    def __reduce__(self):\n        go.set(); said.wait(); return (int, ())\n"
+        "def late():\n    go.wait(); print('meanwhile', flush=True); said.set()\n"
+        "threading.Thread(target=late, daemon=True).start()\nslow = Slow()"
+    )
+    saved = session.run("", save=True)
+    assert saved.stdout == ""
+    assert session.run("said.is_set()").stdout == "meanwhile\n"
+
+
+def test_a_session_whose_process_dies_between_runs_ends(session: Session, tmp_path: Path) -> None:
+    session.run(LATE.format(go=str(tmp_path / "go"), then="os._exit(3)"))
+    (tmp_path / "go").touch()
+    assert session.guest.receive() is None
+    assert session.guest.wait() == 0
+
+
+def test_a_crash_brings_back_only_what_its_own_run_left(session: Session) -> None:
+    session.run("open('out/first', 'w').write('1')")
+    crashed = session.run("open('out/second', 'w').write('2')\nimport os; os._exit(1)")
+    names = {frame.name for frame in crashed.frames if isinstance(frame, File)}
+    assert names == {"second"}
