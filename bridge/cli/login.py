@@ -81,7 +81,7 @@ async def _spec(server: str, settings: Settings, *, connecting: bool = False) ->
         spec = engine.servers.pool.spec(engine.servers.resolve(server))
         if connecting:
             # Whoever says so at a terminal has said so of the server as it is defined now.
-            await engine.gatekeeping.starts.start(spec, asked_for=True)
+            await engine.gate.starts.start(spec, asked_for=True)
         return spec
 
 

@@ -139,7 +139,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
         raise UsageError(servers.unknown(unknown))
     errors = await servers.look_up(reading.references.servers, patient=True)
     found = foreseen_calls(reading.survey, servers.entries())
-    policy = engine.gatekeeping.policy()
+    policy = engine.gate.policy()
     judged = _judge(policy, found.calls, lambda name: servers.known.tools(name) is not None)
     if as_json:
         _write_json(judged, found, errors)

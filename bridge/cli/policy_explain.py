@@ -57,10 +57,10 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         server = engine.servers.resolve(arguments.server)
         spec = engine.servers.pool.spec(server)
-        start = engine.gatekeeping.starts.decide(spec)
+        start = engine.gate.starts.decide(spec)
         requested = arguments.tool in (READ_RESOURCE, GET_PROMPT)
         definition = None if requested else await _definition(engine, server, arguments.tool)
-        policy = engine.gatekeeping.policy()
+        policy = engine.gate.policy()
     found = _explained(
         policy,
         CallFacts(

@@ -158,7 +158,7 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
         "definition": spec.definition,
     }
     try:
-        start = engine.gatekeeping.starts.decide(spec)
+        start = engine.gate.starts.decide(spec)
     except SettingsError as error:
         row["start"], row["reason"] = "deny", error.message
     else:

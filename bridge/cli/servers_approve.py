@@ -18,6 +18,7 @@ from bridge.discovery.consents import ConsentError
 from bridge.discovery.find import Discovery, ProposedServer
 from bridge.errors import UnknownServerError, UsageError
 from bridge.gate.audit import AuditLog
+from bridge.gate.audit.log import audit_log
 from bridge.gate.decision import REDEFINED
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -25,7 +26,6 @@ from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
 from bridge.model import ServerSpec
 from bridge.servers.consents import consents_of
-from bridge.servers.gatekeeping import log_of
 from bridge.servers.proposed import called, described
 from bridge.servers.servers import context_for
 from bridge.settings import Settings, store_of
@@ -132,7 +132,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
 
 async def _record(spec: ServerSpec, settings: Settings) -> None:
     """Record what a person said, and have a server start as it is defined."""
-    audit = log_of(settings)
+    audit = audit_log(settings)
     try:
         await _starts(settings, audit).approve(spec, "terminal")
     finally:

@@ -36,11 +36,13 @@ from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import tool_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.plans import Covered, HeldRequest, KeptPlan, Known, resolve
+from bridge.gate.receipt import accounted
+from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.render.plan import plan_asked
+from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import tool_error, wire_value
-from bridge.servers.gatekeeping import GateServices, Watch, accounted
 from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
@@ -123,13 +125,13 @@ class PlanExecutor:
     """Applies plans."""
 
     def __init__(
-        self, servers: Servers, gatekeeping: GateServices, times: Times | None = None
+        self, servers: Servers, services: GateServices, times: Times | None = None
     ) -> None:
         self._servers = servers
-        self._gatekeeping = gatekeeping
+        self._services = services
         self._times = times or Times()
 
-    async def apply(self, request: ApplyRequest, run: RunCaller) -> RunResult:
+    async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
         """Make a plan's calls, after a person has approved of exactly those.
 
         Raises:
@@ -141,28 +143,28 @@ class PlanExecutor:
         kept = self._take(request, run_id)
         begun = False
         try:
-            watch = self._gatekeeping.watch(run_id, request, run, planned_by=kept.run_id)
-            approval = await self._approved(kept, request, watch, run_id)
+            run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
+            approval = await self._approved(kept, request, run, run_id)
             facts = {**_facts(kept), "approval": approval_fields(approval)}
-            async with watch.recording(request, _servers(kept), facts) as record:
+            async with run.recording(request, _servers(kept), facts) as record:
                 begun = True
                 gate = Gate(
                     Grant(servers=frozenset(_servers(kept)), calls=len(kept.requests)),
                     self._servers.pool.call_tool,
-                    watch.oversight,
+                    run.context,
                 )
-                execution = _Execution(kept, gate, watch, approval, self._servers)
+                execution = _Execution(kept, gate, run, approval, self._servers)
                 result = await self._perform(execution, run_id, record)
-            return accounted(result, gate, watch)
+            return accounted(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {_moment()}, and did not approve of it"
-            self._gatekeeping.plans.close(kept, why)
+            self._services.plans.close(kept, why)
             raise
         finally:
             if not begun:
                 # Nobody could be asked, or the question was cut off: nothing was done with it.
-                self._gatekeeping.plans.give_back(kept)
+                self._services.plans.give_back(kept)
 
     def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
         """Take the plan.
@@ -170,18 +172,18 @@ class PlanExecutor:
         Raises:
             UnknownPlanError: It is not there; says what became of it.
         """
-        plans = self._gatekeeping.plans
+        plans = self._services.plans
         try:
             return plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
-            if not self._gatekeeping.journals.knows(request.plan_id, request.owner):
+            if not self._services.journals.knows(request.plan_id, request.owner):
                 raise
             message = f"{request.plan_id} is a run's id, and `apply` takes a plan's."
             remedy = 'A run with mode="plan" that held a call has one: its text ends with it.'
             raise UnknownPlanError(message, remedy=remedy) from None
 
     async def _approved(
-        self, kept: KeptPlan, request: ApplyRequest, watch: Watch, run_id: str
+        self, kept: KeptPlan, request: ApplyRequest, run: RunContext, run_id: str
     ) -> Approval:
         """Ask for approval of the plan; that there was none is recorded."""
         plan = kept.plan
@@ -190,10 +192,10 @@ class PlanExecutor:
             plan = replace(plan, stopped="it looked at the result of a held call")
         shown, whole = plan_asked(plan, MAX_QUESTION)
         try:
-            return await watch.oversight.approver.approve_plan(kept.plan, shown, whole)
+            return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
             facts: dict[str, Json] = {**_facts(kept), "approval": {"refused": error.code}}
-            async with watch.recording(request, _servers(kept), facts) as record:
+            async with run.recording(request, _servers(kept), facts) as record:
                 record(RunResult(run_id=run_id, status="error", reason="policy", summary=""))
             raise
 
@@ -216,7 +218,7 @@ class PlanExecutor:
             )
             result = replace(result, usage=usage, timeout_seconds=self._times.apply)
             record(result)
-            self._gatekeeping.plans.close(
+            self._services.plans.close(
                 kept,
                 f"it was applied by the run {run_id}, which ended at {_moment()}: "
                 f"{result.summary.rstrip('.')}",
@@ -233,11 +235,11 @@ class _Execution:
     """
 
     def __init__(
-        self, kept: KeptPlan, gate: Gate, watch: Watch, approval: Approval, servers: Servers
+        self, kept: KeptPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers
     ) -> None:
         self.kept = kept
         self.gate = gate
-        self._watch = watch
+        self._run = run
         self._approval = approval
         self._servers = servers
         # A result is kept for as long as a call to come is made with it.
@@ -249,7 +251,7 @@ class _Execution:
 
     async def perform(self, times: Times) -> None:
         """Make the calls in order, as far as it goes. Cancelled, it stops between two calls."""
-        clock = self._watch.run.clock
+        clock = self._run.caller.clock
         until = clock.now() + times.apply
         for step in self.steps:
             await anyio.lowlevel.checkpoint()
@@ -288,11 +290,11 @@ class _Execution:
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:
             return
-        real = self._watch.oversight.vault.reveal(call.server, dict(arguments))
+        real = self._run.context.vault.reveal(call.server, dict(arguments))
         wrong = problem(real, tool.input_schema, tool.input_schema, "arguments")
         if wrong is not None:
             # What is wrong may quote what the token stands for.
-            wrong = self._watch.oversight.vault.conceal(wrong)
+            wrong = self._run.context.vault.conceal(wrong)
             message = f"{call} does not take what the plan has for it by now: {wrong}."
             raise InvalidRequestError(message)
 
@@ -300,7 +302,7 @@ class _Execution:
         """Make a call, and write down what became of it before anything can interrupt that."""
         request, gate = step.request, self.gate
         covered = Covered(self._approval, request)
-        gate.go_on_under(replace(self._watch.oversight, flow_state=request.flow, approver=covered))
+        gate.go_on_under(replace(self._run.context, flow_state=request.flow, approver=covered))
         before = gate.calls
         step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:

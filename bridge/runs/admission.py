@@ -16,13 +16,13 @@ from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.servers import References
 from bridge.errors import InvalidRequestError, UnknownServerError
+from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, ProgramChecks, stopped
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared import PreparedRun
 from bridge.runs.reading import Reading, advised, read, refused
 from bridge.sandbox.limits import limits_for
-from bridge.servers.gatekeeping import GateServices
 from bridge.servers.proposals import Proposals
 from bridge.servers.servers import Servers
 from bridge.sessions import Sessions
@@ -49,16 +49,16 @@ class Admission:
         artifacts: ArtifactStore,
         skills: Skills,
         sessions: Sessions,
-        gatekeeping: GateServices,
+        gate_services: GateServices,
     ) -> None:
         self._settings = settings
         self._servers = servers
         self._artifacts = artifacts
         self._skills = skills
         self._sessions = sessions
-        self._gatekeeping = gatekeeping
+        self._gate_services = gate_services
         self._checks = ProgramChecks(servers, settings)
-        self._proposals = Proposals(servers, gatekeeping.audit, gatekeeping.starts)
+        self._proposals = Proposals(servers, gate_services.audit, gate_services.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
         """Return a request with its input files, and the limits of its run.
@@ -120,7 +120,7 @@ class Admission:
         run = PreparedRun(
             run_id=run_id,
             caller=caller,
-            watch=self._gatekeeping.watch(run_id, request, caller),
+            gate=self._gate_services.begin(run_id, request, caller),
             request=request,
             limits=limits,
             servers=servers,

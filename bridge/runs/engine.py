@@ -11,9 +11,11 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 
 from bridge.artifacts import store_for
-from bridge.callers.client import Client
+from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.gate.result_redaction import cleared
+from bridge.gate.server_starts import Asker
+from bridge.gate.services import GateServices
 from bridge.model import (
     ApplyRequest,
     RunRequest,
@@ -31,13 +33,14 @@ from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
 from bridge.sandbox.run_queue import RunQueue, default_runs, usable_memory
-from bridge.servers.gatekeeping import GateServices
+from bridge.servers.definitions import Definitions
 from bridge.servers.guide import GuestGuide
 from bridge.servers.servers import Servers
 from bridge.sessions import Sessions
 from bridge.settings import Settings, store_of
 from bridge.skills.skills import Skills
 from bridge.tasks import background_task
+from bridge.upstream.asking import current_caller
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +67,19 @@ class Engine:
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)))
         self.artifacts = store_for(settings)
-        self.gatekeeping = GateServices(settings, servers)
+        self.gate = GateServices(
+            settings, Definitions(servers), servers.secrets.redactor, _current_asker
+        )
+        servers.pool.admission = self.gate.starts
         self.skills = Skills(
             settings,
             servers,
-            policy=lambda: self.gatekeeping.policy().spec.skills,
-            note=self.gatekeeping.audit.later,
+            policy=lambda: self.gate.policy().spec.skills,
+            note=self.gate.audit.later,
         )
         self.guide = GuestGuide(servers, settings, self.skills.shelf)
-        self.commands = Commands(settings, audit_of=self.gatekeeping.audit_of, queue=self.queue)
-        self.plan_executor = PlanExecutor(servers, self.gatekeeping)
+        self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
+        self.plan_executor = PlanExecutor(servers, self.gate)
         self._runner = Runner(
             servers,
             Admission(
@@ -82,7 +88,7 @@ class Engine:
                 artifacts=self.artifacts,
                 skills=self.skills,
                 sessions=self.sessions,
-                gatekeeping=self.gatekeeping,
+                gate_services=self.gate,
             ),
             Places(self.queue, self.packages, self.sandboxes, self.sessions),
             Executions(
@@ -93,7 +99,7 @@ class Engine:
                 artifacts=self.artifacts,
                 packages=self.packages,
                 sandboxes=self.sandboxes,
-                gatekeeping=self.gatekeeping,
+                gate_services=self.gate,
             ),
         )
         self._stack = AsyncExitStack()
@@ -111,7 +117,7 @@ class Engine:
     async def __aenter__(self) -> Engine:
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
-        self._stack.callback(self.gatekeeping.audit.close)
+        self._stack.callback(self.gate.audit.close)
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)
         await self._stack.enter_async_context(self.sandboxes)
@@ -147,3 +153,8 @@ class Engine:
         caller = caller_of(request, client)
         work = attended(caller, self.plan_executor.apply(request, caller))
         return await cleared(work, self._servers.secrets.redactor)
+
+
+def _current_asker() -> Asker | None:
+    caller = current_caller()
+    return caller.asker if isinstance(caller, RunCaller) else None

@@ -14,9 +14,13 @@ from bridge.artifacts import ArtifactStore
 from bridge.gate.bridge_calls import BridgeCalls
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.provenance import ProvenanceTracker
+from bridge.gate.receipt import accounted
+from bridge.gate.services import GateServices
 from bridge.model import RunResult, Tool
 from bridge.offload import offload
 from bridge.packages.packages import Packages
+from bridge.plans.planned import planned
+from bridge.render.receipt import bytes_returned
 from bridge.rpc.dispatcher import Answer, answering
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
@@ -27,7 +31,6 @@ from bridge.runs.prepared import PreparedRun, run_frame
 from bridge.runs.program import Facts, Program
 from bridge.runs.result import run_result
 from bridge.runs.sandboxes import Sandboxes
-from bridge.servers.gatekeeping import GateServices, accounted
 from bridge.servers.guide import GuestGuide
 from bridge.servers.servers import Servers
 from bridge.settings import Settings
@@ -47,14 +50,14 @@ class Executions:
         artifacts: ArtifactStore,
         packages: Packages,
         sandboxes: Sandboxes,
-        gatekeeping: GateServices,
+        gate_services: GateServices,
     ) -> None:
         self.settings = settings
         self.servers = servers
         self.guide = guide
         self.skills = skills
         self.artifacts = artifacts
-        self.gatekeeping = gatekeeping
+        self.gate_services = gate_services
         self._packages = packages
         self._sandboxes = sandboxes
 
@@ -74,7 +77,7 @@ class Executions:
         async with backend.in_use():
             execution = Execution(self, run, tools, place, guest)
             session = {} if place.session is None else {"session": place.session.session_id}
-            async with run.watch.recording(run.request, tuple(tools), session) as record:
+            async with run.gate.recording(run.request, tuple(tools), session) as record:
                 await execution.start()
                 yield execution
                 record(execution.concluded)
@@ -103,7 +106,7 @@ class Execution:
         self._session = place.session
         self._guest = guest
         self._started = time.monotonic()
-        context, caller, redactor = run.watch.oversight, run.caller, parts.servers.secrets.redactor
+        context, caller, redactor = run.gate.context, run.caller, parts.servers.secrets.redactor
         only_listed = parts.settings.listed_servers_only
         self._gate = Gate(
             Grant(
@@ -165,7 +168,7 @@ class Execution:
         run = self._run
         wall = time.monotonic() - self._started
         result = run_result(run, tuple(self._tools), self._guest, facts, self._gate, wall)
-        result = await self._parts.gatekeeping.concluded(result, facts.ending.done, run.watch)
+        result = await planned(result, facts.ending.done, run.gate, self._parts.gate_services.plans)
         if self._session is not None:
             result = self._session.conclude(result, facts.ending)
         self.concluded = result
@@ -174,7 +177,9 @@ class Execution:
         """Return the result with its receipt, once its end is recorded."""
         result = self.concluded
         # What the program returned is written as JSON to be counted.
-        return await offload(result.result, partial(accounted, result, self._gate, self._run.watch))
+        return await offload(
+            result.result, partial(accounted, result, self._gate, self._run.gate, bytes_returned)
+        )
 
     def _more_answers(self) -> Mapping[str, Answer]:
         """Return what answers calls that are about neither servers nor their tools."""
@@ -186,7 +191,7 @@ class Execution:
             run.skills,
             gate=self._gate,
             lasting=self._provenance,
-            own=BridgeCalls(run.watch.oversight, self._gate),
+            own=BridgeCalls(run.gate.context, self._gate),
             run_id=run.run_id,
         )
         return {"read_output": answering(outputs.read_output), **skills}

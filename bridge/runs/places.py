@@ -90,7 +90,7 @@ class Places:
             placed = replace(
                 run,
                 # What earlier runs read counts for this one.
-                watch=run.watch.in_session(session.flow),
+                gate=run.gate.in_session(session.flow),
                 # What earlier programs defined may call any tool.
                 reach=None,
                 packages=session.packages,

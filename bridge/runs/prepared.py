@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.servers import Reach
+from bridge.gate.receipt import BYTES_PER_TOKEN
+from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Run
 from bridge.model import Limits, RunRequest, Tool
 from bridge.packages.packages import NOTHING, PackageSet
@@ -16,7 +18,6 @@ from bridge.runs.guest_session import GuestSession
 from bridge.runs.input_files import frame_files
 from bridge.runs.reading import Reading
 from bridge.sandbox.layers import guest_limits
-from bridge.servers.gatekeeping import BYTES_PER_TOKEN, Watch
 from bridge.servers.guide import GuestGuide
 from bridge.servers.inventory import ToolInventory
 from bridge.skills.skills import SkillUse
@@ -31,7 +32,7 @@ class PreparedRun:
         tolerant: Whether it begins without servers that fail or take long.
         program: What its text shows.
         check: What is wrong with it, as far as is known.
-        watch: What its calls go through.
+        gate: What its calls go through.
     """
 
     run_id: str
@@ -44,7 +45,7 @@ class PreparedRun:
     skills: SkillUse
     check: Check
     caller: RunCaller
-    watch: Watch
+    gate: RunContext
     packages: PackageSet = NOTHING
 
 

@@ -151,7 +151,7 @@ class Checkpoints:
             OSError: It cannot be. What was saved before is as it was.
         """
         if len(saved.data) > min(MAX_STATE_BYTES, self._total_bytes):
-            raise OSError(errno.EFBIG, "the state is larger than what is kept")
+            raise OSError(errno.EFBIG, "the state is larger than the limit")
         lost = [[loss.name, loss.why] for loss in saved.lost[:MAX_LOST]]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         facts = json.dumps(told)

@@ -70,10 +70,10 @@ def engine_for(home: Path, log: Path) -> AbstractAsyncContextManager[Engine]:
 
 async def plan(engine: Engine, second: str) -> str:
     """Make a plan as a program would; return its id."""
-    keeping = engine.gatekeeping
-    watch = keeping.watch("planned", RunRequest(code="", mode="plan"), RunCaller(None, Clock()))
-    gate = Gate(Grant(servers=None, calls=CALLS), engine.servers.pool.call_tool, watch.oversight)
-    holding = watch.oversight.holding
+    keeping = engine.gate
+    watch = keeping.begin("planned", RunRequest(code="", mode="plan"), RunCaller(None, Clock()))
+    gate = Gate(Grant(servers=None, calls=CALLS), engine.servers.pool.call_tool, watch.context)
+    holding = watch.context.holding
     assert holding is not None
     await gate.call("log", "create", {"title": "one"})
     await gate.call("log", second, {"title": "two"} if second == "create" else {})
@@ -82,7 +82,7 @@ async def plan(engine: Engine, second: str) -> str:
     )
     made = keeping.plans.keep(holding, "", run_id="planned")
     facts: dict[str, Json] = {"plan": made.plan_id, "calls": len(made.calls)}
-    await watch.oversight.audit.event("plan", facts)
+    await watch.context.audit.event("plan", facts)
     return made.plan_id
 
 
@@ -92,7 +92,7 @@ async def main(home: Path, log: Path, kind: str, number: int, when: str) -> None
         plan_id = await plan(engine, "slow" if when == "never" else "create")
         print(plan_id, flush=True)
         directory = engine.settings.state_dir / "audit"
-        engine.gatekeeping.audit = KillingLog(directory, kind, number, when)
+        engine.gate.audit = KillingLog(directory, kind, number, when)
         await engine.apply(ApplyRequest(plan_id=plan_id))
 
 

@@ -157,7 +157,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
     engine: Engine, settings: Settings, log: Path
 ) -> None:
     """A server that hangs must not keep a client that has gone."""
-    engine.plan_executor = PlanExecutor(engine.servers, engine.gatekeeping, Times(finish=0))
+    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, Times(finish=0))
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(applied, engine, plan)
@@ -172,7 +172,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
 async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None:
     """No call is begun after it; nothing under way is cut off."""
     _, plan = await planned(engine, THREE)
-    engine.plan_executor = PlanExecutor(engine.servers, engine.gatekeeping, Times(apply=0))
+    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, Times(apply=0))
     done = await applied(engine, plan)
     assert (done.status, done.reason, statuses(done)) == ("timeout", "timeout", ["not done"] * 3)
     assert recorded(log) == []
@@ -218,17 +218,17 @@ async def test_what_cannot_be_recorded_is_not_planned_and_not_applied(
     """A plan that is there stays for when it can be."""
     code = "await mcp_log.create(title='a')"
     _, plan = await planned(engine, code)
-    audit = engine.gatekeeping.audit
-    engine.gatekeeping.audit = FullLog("apply")
+    audit = engine.gate.audit
+    engine.gate.audit = FullLog("apply")
     with pytest.raises(AuditError):
         await applied(engine, plan)
-    engine.gatekeeping.audit = FullLog("plan")
+    engine.gate.audit = FullLog("plan")
     result, none = await planned(engine, code)
     assert (none.plan_id, none.stopped, len(none.calls)) == ("", "The disk is full.", 1)
     assert "nothing to apply" in result.summary
-    engine.gatekeeping.audit = FullLog("held")
+    engine.gate.audit = FullLog("held")
     _, none = await planned(engine, f"try:\n    {code}\nexcept Exception:\n    pass")
     assert (none.plan_id, none.stopped) == ("", "The disk is full.")
     assert recorded(log) == []
-    engine.gatekeeping.audit = audit
+    engine.gate.audit = audit
     assert (await applied(engine, plan)).status == "success"

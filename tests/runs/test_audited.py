@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from bridge.errors import AuditError
+from bridge.gate.services import code_digest
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine, open_engine
-from bridge.servers.gatekeeping import code_digest
 from bridge.settings import Settings
 from tests.audit_rig import records, whole
 from tests.engine_rig import ListFinder

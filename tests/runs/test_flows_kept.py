@@ -52,8 +52,8 @@ async def engine(settings: Settings, tmp_path: Path, log: Path) -> AsyncIterator
 def _gate(engine: Engine, run_id: str = "", retry_of: str = "") -> Gate:
     request = RunRequest(code="1", retry_of=retry_of)
     run_id = run_id or uuid4().hex
-    watch = engine.gatekeeping.watch(run_id, request, RunCaller(None, Clock()))
-    return Gate(Grant(servers=None, calls=10), engine.servers.pool.call_tool, watch.oversight)
+    watch = engine.gate.begin(run_id, request, RunCaller(None, Clock()))
+    return Gate(Grant(servers=None, calls=10), engine.servers.pool.call_tool, watch.context)
 
 
 async def test_a_retry_has_read_what_its_first_run_read(engine: Engine, log: Path) -> None:

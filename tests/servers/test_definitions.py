@@ -31,8 +31,8 @@ SEND: Mapping[str, Any] = {"to": "someone", "text": "all of it"}
 def _gate(engine: Engine) -> Gate:
     """Return what the calls of a program go through that names none of its servers."""
     request = RunRequest(code="1")
-    watch = engine.gatekeeping.watch("f" * 32, request, RunCaller(None, Clock()))
-    return Gate(Grant(servers=None, calls=10), engine.servers.pool.call_tool, watch.oversight)
+    watch = engine.gate.begin("f" * 32, request, RunCaller(None, Clock()))
+    return Gate(Grant(servers=None, calls=10), engine.servers.pool.call_tool, watch.context)
 
 
 async def test_what_an_earlier_bridge_knew_of_a_tool_decides_nothing(

@@ -249,7 +249,7 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
     """Also if that ended before the server was started."""
     policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
-        starts = engine.gatekeeping.starts
+        starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
         yes = _answer("once")
         first.asker = Asker(run="first", ask=yes.elicit)
@@ -303,7 +303,7 @@ async def test_where_every_start_is_asked_about_a_change_is_told(
     """And a command that asks for a start, as logging in does, is no word on a change."""
     policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
-        starts = engine.gatekeeping.starts
+        starts = engine.gate.starts
         await _run(engine, _answer("always"))
         _redefine(engine, other)
         client = _answer("once")
@@ -366,7 +366,7 @@ async def test_a_session_grant_is_not_for_another_definition_of_the_name(
         assert (len(recorded(log)), quiet.asked) == (2, [])
         _redefine(engine, other)
         await engine.servers.refresh()
-        await engine.gatekeeping.starts.approve(other, "terminal")
+        await engine.gate.starts.approve(other, "terminal")
         asked = FakeClient()
         result = await _run(engine, asked)
         assert result.status == "error"

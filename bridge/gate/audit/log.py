@@ -38,6 +38,7 @@ from bridge.gate.audit.records import (
     when,
 )
 from bridge.model import Json
+from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -421,3 +422,13 @@ class AuditLog:
         reason = error.strerror or str(error)
         message = f"The audit log cannot be written ({reason}), and no call is made without it."
         return AuditError(message, host_detail=f"It is in {self.directory}.", remedy=remedy)
+
+
+def audit_log(settings: Settings) -> AuditLog:
+    """Return the audit log that the settings ask for."""
+    return AuditLog(
+        None if settings.audit == "off" else settings.state_dir / "audit",
+        sync=settings.audit == "sync",
+        days=settings.audit_days,
+        quota=settings.audit_bytes,
+    )

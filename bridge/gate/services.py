@@ -1,0 +1,284 @@
+"""The gate's parts that outlive runs, and what each run's calls go through.
+
+Owns which parts a run's `GateContext` is put together from. Decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from bridge.clock import Clock
+from bridge.errors import UnknownRunError, UpstreamError
+from bridge.gate.approval import Approver, Grants
+from bridge.gate.audit import RunAudit
+from bridge.gate.audit.log import audit_log
+from bridge.gate.budget import Rates, RunBudget
+from bridge.gate.canonical import digest
+from bridge.gate.context import GateContext
+from bridge.gate.flow import FlowState
+from bridge.gate.journal import Journals, Replay
+from bridge.gate.pins import Pins
+from bridge.gate.plans import Holding, Plans
+from bridge.gate.policy import Policy
+from bridge.gate.policy_file import PolicyFile
+from bridge.gate.privacy import Vault, Vaults
+from bridge.gate.redaction import Redactor
+from bridge.gate.result_redaction import NOT_SHOWN, clear_value
+from bridge.gate.server_questions import ServerQuestions
+from bridge.gate.server_starts import Asker, Starts
+from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
+from bridge.settings import Settings, store_of
+
+
+class Caller(Protocol):
+    """Who asked for a run, as the gate needs it; see `bridge.callers.client.RunCaller`.
+
+    Attributes:
+        identified: Whether it is known whose answers it gives, so that they count as approvals.
+        asker: Who is asked about servers that the run starts.
+        asking: What servers may ask it.
+        secretless: Takes secrets out of what a person is asked.
+        tell: Takes secrets and personal data out of what the client gets.
+    """
+
+    identified: bool
+    asker: Asker | None
+    asking: ServerQuestions
+    secretless: Callable[[str, Json], Json]
+    tell: Callable[[str, Json], Json]
+
+    @property
+    def clock(self) -> Clock:
+        """The run's time, which stands still while a person is asked."""
+
+    async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+        """Ask the person; see MCP's `elicitation/create`."""
+
+
+class Inventory(Protocol):
+    """What is known of the servers."""
+
+    def definition(self, server: str) -> str:
+        """Return the digest of a server's definition; empty if there is no such server."""
+
+    def is_current(self, server: str) -> bool:
+        """Return whether a server's tools are known as it lists them now."""
+
+    async def define(self, server: str, tool: str) -> Tool | None:
+        """Return a tool as its server described it last; the server is asked at most once."""
+
+    async def define_now(self, looked: set[str], server: str, tool: str) -> Tool | None:
+        """Return a tool as its server describes it now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """One run at the gate: what its calls go through, who asked for it, and whose it is."""
+
+    context: GateContext
+    caller: Caller
+    owner: str
+
+    def in_session(self, flow: FlowState) -> RunContext:
+        """Return it for a run of a session, to which the labels of earlier runs apply."""
+        journal = self.context.journal
+        # A retry brings along what the run before it read.
+        flow.absorb(journal.flow)
+        journal.flow = flow
+        return replace(self, context=replace(self.context, flow_state=flow))
+
+    @asynccontextmanager
+    async def recording(
+        self,
+        request: RunRequest | ApplyRequest,
+        servers: Sequence[str],
+        more: Mapping[str, Json] | None = None,
+    ) -> AsyncIterator[Callable[[RunResult], None]]:
+        """Record the beginning of a program, or of a plan, and its end.
+
+        Args:
+            more: To be recorded with the beginning.
+
+        Yields:
+            What takes the result, if there is one.
+
+        Raises:
+            AuditError: The beginning cannot be recorded, so the program must not begin.
+        """
+        audit = self.context.audit
+        facts: dict[str, Json] = {
+            "principal": request.principal,
+            "owner": request.owner,
+            "clientSays": request.client,
+            "servers": list(servers),
+            **(more or {}),
+        }
+        if isinstance(request, ApplyRequest):
+            await audit.began({**facts, "plan": request.plan_id}, "apply")
+        else:
+            facts |= {"mode": request.mode, "retryOf": request.retry_of}
+            await audit.began({**facts, "code": code_digest(request.code)})
+        async with audit.until_end() as end:
+            with self.context.journal.recording():
+                yield lambda result: end(
+                    {**_ending(result), "questionsRefused": self.caller.asking.refused or None}
+                )
+
+
+class GateServices:
+    """The parts of the gate that outlive runs."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        redactor: Redactor,
+        current_asker: Callable[[], Asker | None],
+    ) -> None:
+        """Make them.
+
+        Args:
+            inventory: What is known of the servers.
+            redactor: Takes this machine's secrets out of texts.
+            current_asker: Returns who is asked about servers that the current run starts.
+        """
+        self._inventory = inventory
+        self.redactor = redactor
+        self.audit = audit_log(settings)
+        self._policy = PolicyFile(settings, self.audit.later)
+        self._pins = Pins(store_of(settings))
+        self.starts = Starts(self.policy, self.audit, self._pins, current_asker)
+        self._grants = Grants()
+        self._rates = Rates()
+        self._vaults = Vaults()
+        self.journals = Journals()
+        self.plans = Plans()
+
+    def audit_of(self, run_id: str) -> RunAudit:
+        """Return the records of something that no policy decides on, as of a command."""
+        return RunAudit(self.audit, run_id, mask=self.redactor.arguments)
+
+    def policy(self) -> Policy:
+        """Return the policy in force.
+
+        Raises:
+            SettingsError: Its file does not parse.
+        """
+        return self._policy.now()[0]
+
+    def begin(
+        self,
+        run_id: str,
+        request: RunRequest | ApplyRequest,
+        caller: Caller,
+        *,
+        planned_by: str = "",
+    ) -> RunContext:
+        """Return what the calls of a run that begins go through.
+
+        Args:
+            planned_by: The run that made the plan which this one applies.
+
+        Raises:
+            SettingsError: The policy does not parse.
+            UnknownRunError: There is nothing to retry.
+        """
+        policy, flow = self._policy.now()
+        self._grants.keep_to(policy.spec)
+        replay = self._replay(run_id, request)
+        vault = self._vaults.of(request.owner, policy.spec.privacy)
+        self._redact_for(caller, vault)
+        caller.asker = Asker(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
+        if planned_by:
+            journal = self.journals.begin_plan(run_id, request.owner, planned_by)
+        else:
+            journal = self.journals.begin(run_id, request.owner, replay)
+        audit = RunAudit(
+            self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
+        )
+        caller.asking = ServerQuestions(policy.spec, audit, run_id)
+        alone = isinstance(request, RunRequest) and request.ends_bridge
+        context = GateContext(
+            define=partial(self._inventory.define_now, set())
+            if policy.spec.present
+            else self._inventory.define,
+            identify=self._inventory.definition,
+            lists=self._inventory.is_current,
+            now=caller.clock.now,
+            policy=policy,
+            flow=flow,
+            budget=RunBudget(policy.spec.budgets, self._rates),
+            pins=self._pins,
+            approver=Approver(
+                caller.elicit,
+                grants=self._grants,
+                owner="" if alone else request.owner,
+                mask=self.redactor.arguments,
+                # Whoever cannot be told from others has no say in what holds for all.
+                policy=policy.spec if request.principal else None,
+            ),
+            audit=audit,
+            journal=journal,
+            flow_state=journal.flow,
+            vault=vault,
+            replay=replay,
+            holding=Holding(self.redactor.arguments) if _plans(request) else None,
+        )
+        return RunContext(context=context, caller=caller, owner=request.owner)
+
+    def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
+        if not isinstance(request, RunRequest) or not request.retry_of:
+            return None
+        if self.plans.knows(request.retry_of, request.owner):
+            message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
+            remedy = "To make the plan's calls, give the id alone, as `apply`."
+            raise UnknownRunError(message, remedy=remedy)
+        return Replay(
+            self.journals.find(request.retry_of, request.owner),
+            request.reads,
+            run_id=run_id,
+            mask=self.redactor.arguments,
+        )
+
+    def _redact_for(self, caller: Caller, vault: Vault) -> None:
+        """Set what of servers' texts a run's client gets; only a person sees personal data."""
+        redactor = self.redactor
+
+        def secretless(server: str, value: Json) -> Json:
+            return clear_value(value, redactor)
+
+        def tell(server: str, value: Json) -> Json:
+            try:
+                return clear_value(vault.hidden(server, value), redactor)
+            except UpstreamError:
+                # Too large to be searched for personal data.
+                return NOT_SHOWN
+
+        caller.secretless, caller.tell = secretless, tell
+
+
+def _plans(request: RunRequest | ApplyRequest) -> bool:
+    return isinstance(request, RunRequest) and request.mode == "plan"
+
+
+def _ending(result: RunResult) -> dict[str, Json]:
+    """Return what is recorded of a run's end."""
+    ending: dict[str, Json] = {
+        "status": result.status,
+        "reason": result.reason,
+        "calls": result.usage.tool_calls,
+        "resultBytes": result.usage.tool_result_bytes,
+        "wallMs": result.usage.wall_ms,
+    }
+    if result.plan is not None:
+        ending |= {"plan": result.plan.plan_id, "held": len(result.plan.calls)}
+    return ending
+
+
+def code_digest(code: str) -> str:
+    """Return what a program is recorded by."""
+    return digest(code.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,68 @@
+"""The result of a run in plan mode: the plan that it made, and why it stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bridge.errors import AuditError
+from bridge.gate.plans import Holding, Plans
+from bridge.gate.services import RunContext
+from bridge.guest.protocol.wire import Done
+from bridge.model import RunResult
+from bridge.offload import offload
+from bridge.render.plan import plan_summary
+
+HELD_RESULT_ERROR = "HeldResultError"
+"""What a guest stops a program with that looks at the result of a held call."""
+
+MAX_STOPPED = 2_000
+"""Characters of what it says of that; the words are the guest's."""
+
+
+async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
+    """Return a program's result with the plan that it made, if it ran in plan mode."""
+    holding = run.context.holding
+    if holding is None:
+        return result
+    if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
+        # It stopped where a plan does: what it would do after that depends on the results.
+        result = replace(result, status="success", reason=None, exit_code=None, error="")
+        stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:MAX_STOPPED]
+    else:
+        stopped = ""
+    result, stopped = _readable(result, stopped, holding)
+    # Here it is done beside the event loop; what keeps the plan takes it from there.
+    await offload([request.call.arguments for request in holding.requests], holding.shown)
+    failed = result.status != "success"
+    plan = plans.keep(holding, run.owner, run_id=result.run_id, stopped=stopped, failed=failed)
+    plan = replace(plan, askable=run.caller.identified)
+    if plan.plan_id:
+        known = {
+            "plan": plan.plan_id,
+            "owner": run.owner,
+            "calls": len(plan.calls),
+            "seconds": plan.seconds,
+        }
+        try:
+            await run.context.audit.event("plan", known)
+        except AuditError as error:
+            plan = plans.withdraw(plan, error.message)
+    if not failed:
+        result = replace(result, summary=plan_summary(plan))
+    return replace(result, plan=plan)
+
+
+def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunResult, str]:
+    """Return what the program wrote, and why it stopped, with results of held calls by name."""
+    shown = holding.labelled
+    result = replace(
+        result,
+        summary=shown(result.summary),
+        stdout=shown(result.stdout),
+        stderr=shown(result.stderr),
+        result=shown(result.result),
+        result_repr=shown(result.result_repr),
+        error=shown(result.error),
+        shown=tuple(replace(item, text=shown(item.text)) for item in result.shown),
+    )
+    return result, shown(stopped)
