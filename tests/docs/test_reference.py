@@ -1,0 +1,52 @@
+"""docs/reference says what the code says."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import reference
+from scripts.docstrings import prose, section
+
+
+@pytest.mark.parametrize("name", reference.pages())
+def test_each_page_is_what_the_code_says(name: str) -> None:
+    fresh = reference.pages()[name]
+    written = (reference.PAGES / name).read_text("utf-8")
+    assert written == fresh, f"docs/reference/{name} is outdated: run `make reference`"
+
+
+def test_there_are_no_other_pages() -> None:
+    """One that is no longer written would go on saying what was true once."""
+    assert {path.name for path in reference.PAGES.iterdir()} == set(reference.pages())
+
+
+def test_no_item_is_without_an_explanation() -> None:
+    """Not even in its last cell, where errors have advice; a model needs none on `limit`."""
+    bare = [
+        line
+        for name, text in reference.pages().items()
+        if name != "errors.md"
+        for line in text.splitlines()
+        if line.endswith("|  |") and not line.startswith("| `limit` |")
+    ]
+    assert bare == []
+
+
+def test_an_entry_of_a_docstring_may_name_several_and_take_several_lines() -> None:
+    def documented() -> None:
+        """Do it.
+
+        More of it.
+
+        Args:
+            one, two: What both
+                are.
+            *three: The rest.
+        """
+
+    assert section(documented, "Args") == {
+        "one": "What both are.",
+        "two": "What both are.",
+        "*three": "The rest.",
+    }
+    assert prose(documented) == "Do it.\n\nMore of it."
