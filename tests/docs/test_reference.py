@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from bridge.guest import mcp_api, wire
 from scripts import reference
 from scripts.docstrings import prose, section
 
@@ -30,6 +34,18 @@ def test_no_item_is_without_an_explanation() -> None:
         if line.endswith("|  |") and not line.startswith("| `limit` |")
     ]
     assert bare == []
+
+
+def test_each_global_of_a_program_is_explained() -> None:
+    """In a process of its own: what a program gets takes the place of the SDK's `mcp`."""
+    code = (
+        f"from {mcp_api.__name__} import MEMORIES, build;"
+        f"from {wire.__name__} import Run; server = dict(name='a-b', alias='a_b', tools=[]);"
+        "print(*{*build(Run(code='', servers=[server]), None)} - {*MEMORIES, 'save_tool'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    given = set(done.stdout.replace("mcp_a_b", "mcp_ALIAS").split())
+    assert given == section(mcp_api.build, "Names").keys()
 
 
 def test_an_entry_of_a_docstring_may_name_several_and_take_several_lines() -> None:

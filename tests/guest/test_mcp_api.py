@@ -12,12 +12,10 @@ import pytest
 from bridge.guest import values
 from bridge.guest.client import Client
 from bridge.guest.finding import show_help
-from bridge.guest.library import MEMORIES
 from bridge.guest.mcp_api import PUBLIC, Runtime, build
 from bridge.guest.values import ArgumentsError, MCPError
 from bridge.guest.wire import Call, Run
 from bridge.tokens import count_tokens
-from scripts.docstrings import section
 
 
 class FakeClient:
@@ -359,14 +357,6 @@ async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: 
     assert params["arguments"] == {"text": "a", "n": "5", "flag": "true", "many": '[1, "ü"]'}
     with pytest.raises(TypeError, match="arguments must be a dict of the prompt's arguments"):
         await runtime.get_prompt("git-hub", "review", ["a"])  # type: ignore[arg-type]
-
-
-def test_each_global_of_a_program_is_explained(client: FakeClient) -> None:
-    """docs/reference/guest.md lists what the docstring says."""
-    run = Run(code="", servers=SERVERS, discovered=DISCOVERED)
-    given = set(build(run, cast("Client", client))) - {*MEMORIES, "save_tool"}
-    servers = {f"mcp_{server['alias']}" for server in SERVERS}
-    assert {*section(build, "Names"), *servers} - {"mcp_ALIAS"} == given
 
 
 def test_help_on_a_server_lists_its_tools(
