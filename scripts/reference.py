@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,9 +20,10 @@ import bridge.settings as package
 from bridge.cli.app import COMMANDS, GROUPS, SETTINGS_PANEL
 from bridge.cli.line import PROGRAM
 from bridge.guest import mcp_api, surroundings, values
-from bridge.model import CommandResult, Directory, RunResult
+from bridge.model import CommandResult, Directory, Limits, RunResult
 from bridge.render import commands as rendered_commands
 from bridge.render import structured as rendered
+from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.command_tool import COMMAND_OUTPUT_SCHEMA, COMMAND_TOOL, command_tool
 from bridge.server.content import RECORD_KEY
@@ -45,6 +45,7 @@ from bridge.settings import commands as profiles_of_commands
 from bridge.settings import file as settings_file
 from bridge.settings.commands import CommandProfile
 from scripts.docstrings import attributes, prose, section, summary
+from scripts.samples import nested, sample
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "reference"
@@ -105,7 +106,7 @@ def size_text(number: int) -> str:
     for unit, letter in ((1024**4, "t"), (1024**3, "g"), (1024**2, "m"), (1024, "k")):
         if number and number % unit == 0:
             return f"{number // unit}{letter}"
-    return str(number)
+    return f"{number:,}"
 
 
 def default_text(value: object, parse: Callable[..., Any] | None = None) -> str:
@@ -141,6 +142,7 @@ def settings_page() -> str:
         _keys("[directories.NAME]", directories.KEYS, Directory, {"mode": "writable"}),
         _commands_table(),
         _servers_table(),
+        _limits(),
         _removed(),
     )
 
@@ -173,6 +175,14 @@ def _profiles() -> Iterator[str]:
     yield prose(profiles).partition("\n\n")[2]
     yield ""
     rows = [[code(name), text] for name, text in section(profiles.ProfileSpec, "Keys").items()]
+    strict, standard = Settings(profile="strict"), Settings()
+    changed = [
+        code(f"{name} = {default_text(getattr(strict, name)).strip('`')}")
+        for name in SETTINGS
+        if name != "profile" and getattr(strict, name) != getattr(standard, name)
+    ]
+    yield f"Strict always has {', '.join(changed)}, and the [limits](#limits-of-a-run) below."
+    yield ""
     names = ", ".join(map(code, sorted(profiles.KEYS)))
     yield from table(["key", "what it says"], [*rows, [names, "as above"]])
 
@@ -257,11 +267,22 @@ def _default(each: dataclasses.Field[Any]) -> object:
     return each.default
 
 
-def nested(hint: Any) -> type | None:
-    """Return the dataclass that a type hint is of or has in it; None for none."""
-    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        return hint
-    return next((found for each in typing.get_args(hint) if (found := nested(each))), None)
+def _limits() -> Iterator[str]:
+    """Yield the limits of a run with the defaults, and what the strict profile makes of them."""
+    yield from [
+        "## Limits of a run",
+        "",
+        "With the default settings, and in the strict profile:",
+        "",
+    ]
+    settings, texts = (Settings(), Settings(profile="strict")), attributes(Limits)
+    rows = []
+    for each in dataclasses.fields(Limits):
+        both = [getattr(limits_for(one), each.name) for one in settings]
+        if each.name.endswith("_bytes"):
+            both = [size_text(value) for value in both]
+        rows.append([code(each.name), *map(default_text, both), _unset(texts[each.name])])
+    yield from table(["limit", "standard", "strict", "what it says"], rows)
 
 
 def _removed() -> Iterator[str]:
@@ -325,41 +346,6 @@ def schema_kind(schema: Mapping[str, Any]) -> str:
         if key in schema
     ]
     return f"{kind}, {' and '.join(bounds)}" if bounds else kind
-
-
-# A result with everything in it: what is rendered of it has every field that there is.
-
-
-def sample(shape: type) -> Any:
-    """Return a dataclass whose fields all hold something."""
-    hints = typing.get_type_hints(shape)
-    given = {each.name: _filled(hints[each.name], each.name) for each in dataclasses.fields(shape)}
-    return shape(**given)
-
-
-def _filled(hint: Any, name: str) -> Any:
-    origin, inside = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return _filled(inside[0], name)
-    if origin is Literal:
-        return inside[0]
-    if origin is tuple:
-        one = _filled(inside[0], name)
-        return tuple(_variants(one)) if dataclasses.is_dataclass(one) else (one,)
-    if origin is not None:
-        return {name: 1} if issubclass(origin, Mapping) else origin([name])
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return sample(hint)
-    simple: Mapping[Any, Any] = {int: 1, float: 1.5, bool: True, bytes: b"x"}
-    return simple.get(hint, name)
-
-
-def _variants(one: Any) -> Iterator[Any]:
-    """Yield a dataclass twice, and with each of the words that its fields may hold."""
-    yield from (one, one)
-    for name, hint in typing.get_type_hints(type(one)).items():
-        if typing.get_origin(hint) is Literal:
-            yield from (dataclasses.replace(one, **{name: word}) for word in typing.get_args(hint))
 
 
 @dataclasses.dataclass
@@ -457,7 +443,7 @@ def errors_page() -> str:
     classes = [
         each
         for each in vars(faults).values()
-        if isinstance(each, type) and issubclass(each, faults.BridgeError)
+        if isinstance(each, type) and issubclass(each, faults.BridgeError) and "code" in vars(each)
     ]
     rows = ([code(each.code), str(each.exit_status), *_split(each)] for each in classes)
     base = attributes(faults.BridgeError)
