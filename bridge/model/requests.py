@@ -18,11 +18,12 @@ class Limits:
 
     Attributes:
         timeout: Seconds of wall time for the program.
-        longest_timeout: What may be asked for instead.
+        longest_timeout: Most seconds that a run may ask for.
         memory_bytes: RAM and swap together; tmpfs contents count towards it.
         pids: Processes and threads.
         cpus: CPUs' worth of time; None leaves it to the engine.
-        tmp_bytes, workspace_bytes: Sizes of the two writable directories.
+        tmp_bytes: Size of /tmp.
+        workspace_bytes: Size of /workspace, the working directory.
         open_files: Descriptors per process.
         output_bytes: Kept of stdout, and as much again of stderr.
         output_tokens: What both may cost a model, about; the rest of it is only kept.
@@ -30,7 +31,8 @@ class Limits:
         frame_bytes: Longest line on the channel in either direction.
         tool_calls: Calls a run may make in all.
         concurrent_calls: Calls that may be under way at once; more wait.
-        out_bytes, out_files: What it may leave behind in files.
+        out_bytes: What it may leave behind.
+        out_files: Files that it may leave behind.
         shown_bytes: Of the pictures that its result holds, as base64.
     """
 
