@@ -12,6 +12,10 @@ PERSON_OWNERS = frozenset({"stdio", "terminal"})
 too. Any other came over HTTP, and is known only by what it shows."""
 
 
+SCRIPT_OPENING = "# /// script"
+"""How the metadata of a script begins (PEP 723), which may name packages."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What one run may use. Every field is enforced on the host or by the kernel.
@@ -100,6 +104,20 @@ class RunRequest:
     ends_bridge: bool = False
 
     @property
+    def is_identified(self) -> bool:
+        """Whether its caller is known, so that its answers count as approvals.
+
+        Not over HTTP without authentication: what a caller shows there of itself (`owner`) tells it
+        from others, and not who it is; it may be the very program that asks.
+        """
+        return bool(self.principal)
+
+    @property
+    def may_need_packages(self) -> bool:
+        """Whether it may ask for packages; most do not."""
+        return bool(self.packages) or SCRIPT_OPENING in self.code
+
+    @property
     def ends_session_only(self) -> bool:
         """Whether it ends a session without a run."""
         return bool(self.session) and self.end_session and not self.code
@@ -113,3 +131,8 @@ class ApplyRequest:
     principal: str = ""
     owner: str = ""
     client: str = ""
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether its caller is known; see `RunRequest`."""
+        return bool(self.principal)
