@@ -198,6 +198,11 @@ bench-publish: venv ## put the last results into docs/performance.md
 lock: ## write requirements.lock anew, with the newest versions
 	scripts/lock
 
+.PHONY: docs
+docs: venv ## the documents as a site, in build/site; a broken link is an error
+	@$(VENV)/python scripts/site.py build/site
+	@echo "Built: build/site/index.html"
+
 # --- clean-up ----------------------------------------------------------------------------------------
 
 .PHONY: clean
