@@ -1,7 +1,7 @@
 """Build the documents as a site in the directory given: `python scripts/site.py build/site`.
 
-Links are relative to the repository, so a copy of all that they may lead to is built. A page that is
-in no menu, and a link whose file or heading does not exist, are errors. Nothing is fetched.
+Links are relative to the repository, so a copy of all that they may lead to is built. A page that
+is in no menu, and a link whose file or heading does not exist, are errors. Nothing is fetched.
 """
 
 from __future__ import annotations
