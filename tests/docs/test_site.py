@@ -62,3 +62,26 @@ def test_a_broken_link_is_an_error_that_names_it(tmp_path: Path, link: str) -> N
 
 def test_the_readme_is_read_in_five_minutes() -> None:
     assert len(README.read_text("utf-8").splitlines()) < 150
+
+
+def _measured(row: str, column: int) -> list[float]:
+    """Return one column's numbers of a row of the published table, a number for each engine."""
+    lines = (site.ROOT / "docs" / "performance.md").read_text("utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(f"| {row}"))
+    cells = [line.split("|") for line in lines[first : first + 3]]
+    return [float(each[column].split()[0].replace(",", "")) for each in cells]
+
+
+def test_the_readme_has_the_costs_that_were_measured() -> None:
+    readme = " ".join(README.read_text("utf-8").split())
+    run, call = _measured("run_python(1+1) through client", 4), _measured("tool call from", 6)
+    memory = _measured("idle with 4 warm sandboxes: memory", 4)
+    assert f"takes {min(run):.0f} to {max(run):.0f} ms from the client and back" in readme
+    assert f"takes {min(call):.1f} to {max(call):.1f} times as long" in readme
+    assert f"with four sandboxes ready {min(memory):.0f} to {max(memory):.0f} MB" in readme
+    disclosure = (site.ROOT / "docs" / "disclosure.md").read_text("utf-8")
+    total = next(line for line in disclosure.splitlines() if "**all of these**" in line)
+    tools, _, direct, behind = re.findall(r"\*\*([\d,]+)\*\*", total)
+    assert (
+        f"with {tools} tools cost a model {direct} tokens when loaded directly, {behind}" in readme
+    )
