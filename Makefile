@@ -208,6 +208,11 @@ recording: packages venv ## record a run in a terminal, into docs/images/run.svg
 lock: ## write requirements.lock anew, with the newest versions
 	scripts/lock
 
+.PHONY: docs
+docs: venv ## the documents as a site, in build/site; a broken link is an error
+	@$(VENV)/python scripts/site.py build/site
+	@echo "Built: build/site/index.html"
+
 # --- clean-up ----------------------------------------------------------------------------------------
 
 .PHONY: clean
