@@ -1,8 +1,8 @@
 """Parses a decoded configuration file into servers, skipped entries and warnings: pure.
 
 Owns the structure above the entries: keys that hold servers, per-project tables, files with one
-bare entry, lists of entries, inputs, and lists that turn servers on or off. Never raises on a file's
-content: every mistake becomes a `SkippedServer` or a `ConfigWarning`, and the rest still loads.
+bare entry, lists of entries, inputs, and lists that turn servers on or off. Never raises on a
+file's content: mistakes become `SkippedServer` or `ConfigWarning`, and the rest still loads.
 """
 
 from __future__ import annotations
