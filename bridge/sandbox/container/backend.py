@@ -1,8 +1,11 @@
-"""docker and podman as places to run code.
+"""docker and podman: sandboxes as containers.
 
-Owns launching, probing, the settling of the image and the reaping of what dead bridges left. All
-that needs the engines' client libraries is imported from here on. The connection to the engine is
-`connection`'s, a single container's life `sandbox`'s, what it is created with `hardening`'s.
+Owns launching, probing, resolving the image and reaping what dead bridges left. The engines' client
+libraries are imported from here on only. The connection is in `connection`, one container's life in
+`sandbox`, its configuration in `hardening`.
+
+Enforces: a demanded OCI runtime is checked after each start. A layer that an engine declines is
+requested no more and reported as missing; a mandatory one that is seen missing ends the launch.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ from bridge.sandbox.container.connection import (
     Connector,
     EnsureMachine,
 )
-from bridge.sandbox.container.engines import Surroundings
-from bridge.sandbox.container.examining import seen_from_inside
+from bridge.sandbox.container.endpoints import Surroundings
+from bridge.sandbox.container.examination import seen_from_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name
 from bridge.sandbox.container.image import choose as choose_image
@@ -52,7 +55,7 @@ from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, ru
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.probing import failed_probe, try_out
+from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.settings import Settings, runtime_dir
 
@@ -164,13 +167,13 @@ class ContainerBackend:
 
     async def probe(self) -> Probe:
         """Run something in a container; see `Backend.probe`."""
-        return await try_out(
+        return await run_probe(
             self.name,
             self.launch,
             self._success,
             self._limits,
-            silent="Rebuild the image with `mcp-code-bridge image build`.",
-            late=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
+            no_answer_remedy="Rebuild the image with `mcp-code-bridge image build`.",
+            timeout_error=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
         )
 
     @asynccontextmanager

@@ -1,9 +1,8 @@
-"""Being connected to an engine: finding it, or starting it, and choosing its OCI runtime.
+"""The connection to an engine: found or started, with its OCI runtime chosen.
 
-Owns the one connection in use, the podman service started for it and podman's machine.
-What is launched over the connection is `backend`'s part. OCI runtimes that isolate alike stand in
-for each other; one that the user named is never replaced. The choice is a guess until a container
-has run.
+Owns the one connection in use, the podman service started for it and podman's machine. `backend`
+launches over it. OCI runtimes with equal isolation stand in for each other; one that the user named
+is never replaced. The choice is a guess until a container has run.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ import anyio.to_thread
 
 from bridge.errors import EngineDownError, OciRuntimeError
 from bridge.model import HostKernel
-from bridge.sandbox.container import engines, faults
+from bridge.sandbox.container import endpoints as engines
+from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
-from bridge.sandbox.container.engines import Endpoint, Surroundings
-from bridge.sandbox.container.examining import Looked
+from bridge.sandbox.container.endpoints import Endpoint, Surroundings
+from bridge.sandbox.container.examination import Looked
+from bridge.sandbox.container.extra_layers import Reinforcement, reinforce
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
 from bridge.sandbox.container.machine_command import CommandRunner
-from bridge.sandbox.container.reinforcement import Reinforcement, reinforce
 from bridge.sandbox.container.service import PodmanService
 from bridge.sandbox.layers import this_kernel
 from bridge.sandbox.reaper import current_owner

@@ -1,7 +1,6 @@
-"""What an engine is and what it can enforce, read from its answers.
+"""What an engine is and what it can enforce, from its `/info`. Pure.
 
-Owns `EngineFacts` and how it is made from the JSON of `/info`. Pure. Engines'
-claims are taken as upper bounds: what they say they cannot do is not asked for.
+Engines' claims are upper bounds: what they say they cannot do is not requested.
 """
 
 from __future__ import annotations

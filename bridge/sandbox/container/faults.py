@@ -1,11 +1,10 @@
-"""What went wrong with an engine, told from what it and the SDK said.
+"""Engine failures as the bridge's errors, each with a remedy. Pure.
 
-Owns the translation of the docker SDK's and requests' exceptions, of engines' own words and of the
-podman command's output into the bridge's error classes, each with a remedy. Pure: it looks at
-values and raises nothing. When to ask is the callers' business.
+Owns the translation of the docker SDK's and requests' exceptions, of engines' error texts and of
+the podman command's output. Raises nothing itself.
 
 The patterns were taken from real engines (Docker 20.10, podman 4.3) and are tested against those
-very strings. Order matters: the first pattern that fits decides, and the specific ones stand first.
+very strings. Order matters: the first pattern that matches decides, so specific ones come first.
 """
 
 from __future__ import annotations

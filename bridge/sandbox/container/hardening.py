@@ -1,12 +1,18 @@
-"""What a sandbox's container is created with.
+"""The configuration of a sandbox's container, and the layers it makes. Pure, but for `placed`.
 
-Owns the whole body of the engine's create call, and the account of which layers it puts in force.
-Pure but for `placed`. Everything is written out, even what engines default to, so that an
-engine's changed default or a user's engine configuration does not loosen a sandbox.
+Enforces, through the body of the create call: no network, read-only root, sized tmpfs without
+execution, no capabilities, no new privileges, private IPC, an unprivileged user, our seccomp
+profile where the engine takes it, resource limits, no logs on disk. Every field is explicit, even
+engines' defaults, so a changed default or the user's engine configuration does not loosen a
+sandbox.
 
-What engines add to the environment of the process by themselves: docker PATH, HOSTNAME and HOME;
-podman also TERM and container=podman; both what the image's own configuration sets. None of it
+Does not: mask /proc and /sys itself; the engine's masks stay. Limits that an engine cannot apply
+are not requested, and `isolation` reports them as weaker. Engines add to the environment: docker
+PATH, HOSTNAME and HOME; podman also TERM and container=podman; both what the image sets. None of it
 comes from the host.
+
+Verified: from inside in every sandbox (`layers`), `tests/sandbox/container/test_hardening.py`, and
+`tests/contract/test_container_layers.py` on real engines.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from pathlib import Path
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
 from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.binds import STRANGER, bind_layers, group_of, has_directories
+from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.reaper import RUN_LABEL
@@ -91,7 +97,7 @@ def container_name(run_id: str, nonce: str) -> str:
     return f"{_NAME_PREFIX}-{safe}-{nonce}"
 
 
-_NOBODY = f"{STRANGER}:{STRANGER}"
+_NOBODY = f"{NOBODY_ID}:{NOBODY_ID}"
 
 
 def placed(
@@ -113,7 +119,7 @@ def placed(
             placement, image=command.image, user=_NOBODY, seccomp=seccomp.get(purpose, "")
         )
         own = [bind for bind in spec.binds if bind.inside == WORKSPACE]
-    elif has_directories(spec.binds) and placement.user == _NOBODY:
+    elif has_user_directories(spec.binds) and placement.user == _NOBODY:
         own = [bind for bind in spec.binds if bind.writable]
     else:
         return placement

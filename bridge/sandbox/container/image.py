@@ -1,7 +1,7 @@
-"""The runtime image: what it is called, which one a run gets, and what is known of one.
+"""The runtime image: its names and labels, which one a run uses, and its status.
 
-Owns the names, the labels, the choice among setting, built image and public image, and the status
-report. Building is `image_build`'s, talking to an engine `image_engine`'s.
+Decides among the setting, a built image and the public image. `image_build` builds; `image_engine`
+speaks to engines.
 """
 
 from __future__ import annotations

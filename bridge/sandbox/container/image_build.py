@@ -1,8 +1,8 @@
 """`image build`: the runtime image onto an engine, from the public base image or from packages.
 
-Owns the order of steps and their safety: an image is made under a name of its own and takes the
-real name only when it is whole, so a build that fails, is cancelled or is killed leaves the image
-that worked. Both ways go through the engine's API (`image_engine`), never through a command.
+Owns the order of steps and their safety: an image is built under a temporary name and gets the real
+name only when it is complete, so a build that fails, is cancelled or is killed leaves the previous
+image. Both ways use the engine's API (`image_engine`), never a command.
 """
 
 from __future__ import annotations

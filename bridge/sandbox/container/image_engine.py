@@ -1,8 +1,8 @@
-"""Images on an engine: look, fetch, build, import, tag, remove.
+"""Images on an engine: inspect, pull, build, import, tag, remove.
 
-Owns the seam for it and the implementation on the docker SDK, for docker and podman alike: both
-serve the same calls on their sockets, so neither command need be installed, and a remote engine
-gets its context and tarballs through the same connection. Decides no names.
+Owns the Protocol and its implementation on the docker SDK, for docker and podman alike: both serve
+the same calls on their sockets, so neither command need be installed, and a remote engine gets its
+context and tarballs over the same connection. Decides no names.
 """
 
 from __future__ import annotations

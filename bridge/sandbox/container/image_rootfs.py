@@ -1,7 +1,7 @@
-"""The root filesystem of the offline image: where its recipe is, how it is made, where it is kept.
+"""The root filesystem of the offline image: its recipe, how it is built, where it is cached.
 
-Owns running `build-rootfs.sh` and the cache of what it made. What is in the image is the recipe's
-business; turning the tarball into an image is `image_build`'s.
+Owns running `build-rootfs.sh` and the cache of its results. The recipe decides what is in the
+image; `image_build` turns the tarball into one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""podman's virtual machine, where podman needs one: started if needed, and stopped when idle.
+"""podman's virtual machine, where podman needs one: started if needed, stopped when idle.
 
-Owns the sequence of `podman` commands and the reading of what podman prints. A machine is stopped
-by the bridge that started it, and only when no container runs there. None is made here, and a
-machine's settings (rootful or not, volumes, CPUs) are the user's and never changed. Nothing here
-runs on Linux, unless podman is set up there as a remote client of a machine.
+Owns the sequence of `podman` commands and parsing their output. A machine is stopped only by the
+bridge that started it, and only when no container runs there. None is created, and a machine's
+settings (rootful or not, volumes, CPUs) are never changed. Nothing here runs on Linux, unless
+podman is set up there as a remote client of a machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One command line run to its end, with bounded output and a deadline.
+"""Runs one command line to its end, with bounded output and a deadline.
 
-Owns the seam that `podman machine` and the image build go through, and its real implementation.
-Decides nothing about what the output means.
+Owns the Protocol that `podman machine` and the image build use, and its implementation. Does not
+interpret output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""One container with a program in it, as the engine sees it.
+"""One container with a program in it, as the engine reports it.
 
-Owns the life of a single container: create, attach, start, and its removal whatever happens; and
-the reading of how its first process ended. Which engine, which image and which limits were chosen
-elsewhere.
+Owns its life: create, attach, start, removal whatever happens; and reading how its first process
+ended. Engine, image and limits were chosen elsewhere.
+
+Verified: `tests/sandbox/container/test_sandbox.py`, and `tests/contract` on real engines.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A podman service of the bridge's own, for hosts where none is listening.
+"""A podman service of the bridge's own, for hosts where none listens.
 
 Owns the process `podman system service`, the private directory with its socket and log, and the
-removal of both; and of what dead bridges left of theirs. Speaks no API.
+removal of both, also of those that dead bridges left. Speaks no API.
 
-The service dies with the bridge: at `aclose`; when the bridge is killed, because the kernel then
-signals it (on Linux); and failing that, because the next bridge ends it.
+The service ends with the bridge: at `aclose`; when the bridge is killed, by a signal from the
+kernel (on Linux); failing that, by the next bridge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anyio.abc import Process
 
 from bridge.errors import EngineDownError, LaunchError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.reaper import Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)

@@ -1,14 +1,14 @@
-"""The attached connection: a sandbox's stdin, stdout and stderr on one socket.
+"""The attached connection: a container's stdin, stdout and stderr on one socket.
 
-Owns asking the engine to upgrade an HTTP connection to a raw stream, and reads and writes that
-without blocking the event loop, whether it is a local, a TCP or a TLS one.
+Owns asking the engine to upgrade an HTTP connection to a raw stream, and non-blocking reads and
+writes on it, whether it is local, TCP or TLS.
 
-What comes is stdout and stderr in frames: an eight-byte header (stream number, three zero bytes,
-big-endian length) and a payload. Engines cut frames anywhere, so a frame says nothing about lines
-or messages, and a payload is passed on as it comes.
+stdout and stderr arrive in frames: an eight-byte header (stream number, three zero bytes,
+big-endian length) and a payload. Engines cut frames anywhere, so a frame means nothing for lines or
+messages, and a payload is passed on as it arrives.
 
-Nothing is read ahead: bytes stay in the kernel's buffers until somebody calls `receive`, so a
-program that floods its output stops at the kernel's bounds and not at the host's memory.
+Nothing is read ahead: bytes stay in the kernel's buffers until `receive` is called, so a flood
+stops at the kernel's bounds and not at the host's memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import h11
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.facts import EngineKind
 
 HEADER_BYTES = 8

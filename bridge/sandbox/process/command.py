@@ -1,14 +1,24 @@
-"""What bubblewrap is told, what the stage does inside, and which layers that makes.
+"""bubblewrap's options, the stage's plan, and the layers they make. Pure, but for path checks.
 
-Pure: values in, values out. Everything is written out, and nothing depends on bubblewrap's defaults
-beyond an empty root. bubblewrap makes the namespaces and the read-only tree; `stage`, the first
-thing that runs inside, does what bubblewrap cannot and locks up.
+Everything is explicit; nothing depends on bubblewrap's defaults beyond an empty root. bubblewrap
+makes the namespaces and the read-only tree; `stage`, the first code that runs inside, does the
+rest.
 
-A command of the user's has the same namespaces, filters, limits and Landlock, and of the host's
-files besides the system's libraries only what it is granted. What it may execute is a rule of
-Landlock's: the executables named, their interpreters and the loader. The system's directories of
-programs are not there at all. A program that may be executed can still have the loader run any
-other that it can read or write: what it can do by that it could do by itself as well.
+Enforces: user, pid, mount, network, IPC, UTS and cgroup namespaces; a read-only root with only the
+interpreter's files; sized tmpfs without execution; no capabilities; no new privileges; resource
+limits; Landlock and the system call filters.
+
+Does not: bound memory, processes and CPU of all processes together without a cgroup (see `group`).
+Where that or Landlock is missing, `Isolation.weaker` says so.
+
+A command of the user's gets the same namespaces, filters, limits and Landlock. Of the host it sees
+the system's libraries and what it is granted, not the system's program directories. It may execute
+the named executables, their interpreters and the loader. A program that may be executed can have
+the loader run any other file that it can read or write; that gives it nothing beyond what its own
+code could do.
+
+Verified: from inside in every sandbox (`layers`), by attacks in `tests/sandbox/process` and
+`tests/security`, and by `tests/security/test_broken_layers.py`.
 """
 
 from __future__ import annotations
@@ -132,7 +142,7 @@ class Descriptors:
         info: Where bubblewrap writes what it started and how that ended.
         status: Where the stage writes why it could not go on; its silent end is success.
         passwd, group: Hold the texts of those files.
-        data: Hold further files, in the order of `Start.data`.
+        data: Hold further files, in the order of `LaunchPlan.data`.
         leave: Where the stage reads that it may go on, when it was asked what it sees.
         stage: Holds the stage and its plan.
     """
@@ -142,7 +152,7 @@ class Descriptors:
     passwd: int = -1
     group: int = -1
     data: tuple[int, ...] = ()
-    leave: int = -1
+    permission: int = -1
     stage: int = -1
 
 
@@ -189,7 +199,7 @@ def stage_input(
             # That one would write to the workspace, which is the user's; the mounts tell it too.
             "attempts": [x for x in isolation(spec, around).layers if x != "sized-tmpfs-noexec"],
             "unnamed": "" if named or not around.landlock_abi else interpreter.executable,
-            "leave": descriptors.leave,
+            "permission": descriptors.permission,
         }
     return loaded(stage, json.dumps({**plan, "status": descriptors.status}))
 

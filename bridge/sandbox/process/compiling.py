@@ -1,10 +1,10 @@
-"""What a sandbox's interpreter begins with: a short command, and a descriptor that holds the rest.
+"""The interpreter's command line in a sandbox, and what its loader reads from a descriptor.
 
-Owns the stage's command line, which is read by people and by scanners of endpoints, and what lies
-behind it: the stage as code and its plan. Compiling the stage in every start would cost 8 ms there;
-to load it costs a tenth of a millisecond.
+Owns the short command line, which people and endpoint scanners read, and the payload behind it: the
+stage as code, and its plan. Compiling the stage in every start would cost 8 ms there; loading it
+costs a tenth of a millisecond.
 
-Bytecode is for one kind of interpreter. This one compiles for its own kind; another one is asked to
+Bytecode is for one kind of interpreter. This one compiles for its own kind; another one is run to
 compile for itself.
 """
 
@@ -69,7 +69,7 @@ def loaded(step: str | bytes, *words: str) -> bytes:
     return marshal.dumps([step, *words], LIST_VERSION)
 
 
-def compiled_for(interpreter: Interpreter) -> bytes:
+def compiled_stage(interpreter: Interpreter) -> bytes:
     """Return the stage as code for an interpreter. Blocks where another one is asked.
 
     Raises:
@@ -77,11 +77,11 @@ def compiled_for(interpreter: Interpreter) -> bytes:
     """
     if interpreter.tag == own_tag():
         return marshal.dumps(_compile(stage_text()))
-    [code] = compiled_by(interpreter.executable, [stage_text()], name="<string>")
+    [code] = compile_with(interpreter.executable, [stage_text()], name="<string>")
     return code
 
 
-def compiled_by(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:
+def compile_with(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:
     """Have an interpreter compile texts; return each as it marshals it. Blocks.
 
     Raises:

@@ -1,8 +1,10 @@
-"""What the stage is asked to look at before a command starts, and what is made of its answer.
+"""The stage's examination of a command's isolation, and the verdict on it.
 
-Programs have a guest that reports what it sees of its isolation; a command has none, so the stage
-looks in its place, by the guest's own code, after everything is in force and before it becomes the
-command. The command starts only when this side has judged the answer.
+Programs have a guest that reports what it sees of its isolation; a command has none. So the stage
+runs the guest's examination after everything is in force and before it executes the command.
+
+Enforces: the command starts only after the host has judged the report; the mandatory layers of
+`layers`, and no mount that was not requested.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from bridge.sandbox.bundle import guest_modules
 from bridge.sandbox.layers import insist, verified
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import TMP
-from bridge.sandbox.process.compiling import LIST_VERSION, compiled_by
+from bridge.sandbox.process.compiling import LIST_VERSION, compile_with
 from bridge.sandbox.process.pipes import read_now, wait_ready
 
 Judge = Callable[[Mapping[str, Any]], Isolation]
@@ -42,7 +44,7 @@ def compiled(executable: str) -> str:
     """
     modules = guest_modules()
     texts = [modules["bridge.guest.facts"], modules["bridge.guest.denials"]]
-    codes = compiled_by(executable, texts, name="<examination>")
+    codes = compile_with(executable, texts, name="<examination>")
     return base64.b64encode(marshal.dumps(codes, LIST_VERSION)).decode("ascii")
 
 
@@ -60,13 +62,13 @@ def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, 
         **facts,
         # The workspace is the user's directory; what else can be written to is in memory.
         "mounts": {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {},
-        "strays": strays(facts.get("mount_table"), places),
+        "unexpected_mounts": unexpected_mounts(facts.get("mount_table"), places),
     }
     insist(isolation, seen)
     return verified(isolation, seen)
 
 
-def strays(table: object, places: Mapping[str, bool]) -> list[str] | None:
+def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | None:
     """Return what is mounted and should not be, or not so; None when that cannot be told.
 
     What is mounted below a path of the host comes with it, and is no stray.
@@ -98,7 +100,9 @@ def _unescaped(text: str) -> str:
     return text.replace("\\134", "\\")
 
 
-async def hear(status: int, leave: int, judge: Judge) -> tuple[Isolation | None, bytes]:
+async def receive_examination(
+    status: int, permission: int, judge: Judge
+) -> tuple[Isolation | None, bytes]:
     """Hear what the stage sees, judge it and let the stage go on.
 
     Args:
@@ -131,5 +135,5 @@ async def hear(status: int, leave: int, judge: Judge) -> tuple[Isolation | None,
         raise LaunchError(message)
     isolation = judge(facts)
     with suppress(BrokenPipeError):  # it ended, which its silence will tell
-        os.write(leave, stage.LEAVE)
+        os.write(permission, stage.PERMISSION)
     return isolation, rest

@@ -1,8 +1,7 @@
-"""Which files of the host an executable is made of: itself, its interpreter, the loader.
+"""The host files that an executable consists of: itself, its interpreter, the loader.
 
-Owns following links, `#!` lines and ELF headers, once per profile. What directories of the system
-hold is in every sandbox that runs commands (see `command`); what is added here is what lies
-elsewhere, such as a virtual environment.
+Owns following links, `#!` lines and ELF headers, once per profile. System directories are in every
+command's sandbox (see `command`); this adds what lies elsewhere, such as a virtual environment.
 """
 
 from __future__ import annotations

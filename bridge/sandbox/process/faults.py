@@ -1,6 +1,6 @@
-"""Why bubblewrap could not do it, read from its own words and the kernel's settings.
+"""Why bubblewrap failed, from its stderr and the kernel's settings. Pure.
 
-Pure: the texts in tests are captured from real runs. Owns the remedies, one per cause.
+Owns the remedies, one per cause. The texts in its tests were captured from real runs.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
     if _UNEXPECTED_CAPABILITIES.search(said):
         message = f"bubblewrap was started with capabilities: {said}"
         return OciRuntimeError(message, remedy="Run the bridge as root or as an ordinary user.")
-    message = f"bubblewrap did not start the sandbox: {said or 'it said nothing'}."
+    message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 
 
@@ -126,7 +126,7 @@ def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
         # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.
         message = f"AppArmor keeps the sandbox from being finished: {said}."
         return OciRuntimeError(message, remedy=APPARMOR_REMEDY)
-    message = f"The sandbox could not be finished: {said or 'it ended without a word'}."
+    message = f"The sandbox could not be finished: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 
 

@@ -1,13 +1,22 @@
-"""One sandbox's control groups: made, limited, entered, counted, removed.
+"""The cgroups of one sandbox: created, limited, entered, counted, removed.
 
-Owns finding where groups can be made, for both versions; the names that say whose one is; the file
-operations, which block and are called in threads; the removal of what dead bridges left; and what
-is still to be removed of this one's.
+Owns finding where cgroups can be made, for both versions; their names, which hold the owner; the
+file operations, which block and are called in threads; the removal of what dead bridges left; and
+the list of this bridge's that are still to be removed.
 
-Moving a process to a group makes the kernel wait until no CPU is in a fork or an exit: some 10 ms,
-whatever the machine does. A thread that moves itself, which version 1 allows, need not wait, and
-what it starts begins its life in the group. So processes are started by a thread of their own that
-is in the group for that moment.
+Enforces: memory, processes and CPU of all processes of a sandbox together, for each controller that
+is writable here.
+
+Does not: apply a limit whose controller is missing. `missing_controllers` gives the reason, which
+the isolation reports as weaker. Swap is bounded where the kernel accounts for it.
+
+Verified: `tests/sandbox/process/test_groups.py` and `test_visiting.py`; from inside where the
+cgroup is visible (`layers`).
+
+Moving a process into a cgroup makes the kernel wait until no CPU is in a fork or an exit: some 10
+ms on any machine. A thread that moves itself, which version 1 allows, need not wait, and what it
+starts is born in the cgroup. So a thread of its own enters the cgroups, starts the process and
+leaves them.
 """
 
 from __future__ import annotations
@@ -52,7 +61,7 @@ _PARTS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CgroupParent:
     """A directory in which groups may be made.
 
     Attributes:
@@ -66,17 +75,17 @@ class Place:
     directory: str
     controllers: frozenset[str]
     unified: bool
-    visited: bool = False
+    threads_may_enter: bool = False
 
 
-def places(own: str, mounts: str) -> tuple[Place, ...]:
+def places(own: str, mounts: str) -> tuple[CgroupParent, ...]:
     """Return where to try, best first.
 
     Args:
         own: /proc/self/cgroup.
         mounts: /proc/self/mountinfo.
     """
-    found: list[Place] = []
+    found: list[CgroupParent] = []
     for line in own.splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -86,12 +95,12 @@ def places(own: str, mounts: str) -> tuple[Place, ...]:
         wanted = frozenset(names.split(",")) & frozenset(CONTROLLERS)
         directory = _mounted(path, mounts, "cgroup", wanted) if wanted else None
         if directory is not None:
-            found.append(Place(directory=directory, controllers=wanted, unified=False))
+            found.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
     # Version 1 first: where both are mounted, it has the controllers.
     return tuple(sorted(found, key=lambda place: place.unified))
 
 
-def _unified(path: str, mounts: str) -> list[Place]:
+def _unified(path: str, mounts: str) -> list[CgroupParent]:
     directory = _mounted(path, mounts, "cgroup2", frozenset())
     if directory is None:
         return []
@@ -101,7 +110,9 @@ def _unified(path: str, mounts: str) -> list[Place]:
         levels.append(str(PurePosixPath(levels[-1]).parent))
     # A group that holds processes, like the bridge's own, can have no limited groups below it, so
     # it is usually the one above that works.
-    return [Place(directory=level, controllers=frozenset(), unified=True) for level in levels]
+    return [
+        CgroupParent(directory=level, controllers=frozenset(), unified=True) for level in levels
+    ]
 
 
 def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> str | None:
@@ -203,7 +214,7 @@ def scope_group(own: str, mounts: str) -> str | None:
     return None
 
 
-def lacking(found: Sequence[str], *, root: bool) -> str:
+def missing_controllers(found: Sequence[str], *, root: bool) -> str:
     """Say why not every controller can be had; empty when nothing is missing."""
     missing = [name for name in CONTROLLERS if name not in found]
     if not missing:
@@ -225,19 +236,19 @@ _MYSELF = "0"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shelf:
+class CgroupParents:
     """Where this bridge's groups go: one directory per controller, one for all on version 2."""
 
-    places: tuple[Place, ...] = ()
+    parents: tuple[CgroupParent, ...] = ()
 
     @property
     def controllers(self) -> frozenset[str]:
         """What groups made here will bound."""
-        return frozenset().union(*(place.controllers for place in self.places))
+        return frozenset().union(*(place.controllers for place in self.parents))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
+class CgroupEntry:
     """Where a thread goes into a group by itself, and where it comes out again.
 
     Attributes:
@@ -250,7 +261,7 @@ class Door:
 
 
 @dataclass(kw_only=True)
-class Group:
+class SandboxCgroups:
     """The control groups of one sandbox.
 
     Attributes:
@@ -262,14 +273,16 @@ class Group:
     name: str
     directories: tuple[Path, ...]
     counter: Path | None = field(default=None)
-    doors: tuple[Door, ...] = ()
-    visitor: Executor | None = field(default=None, repr=False)
+    entries: tuple[CgroupEntry, ...] = ()
+    launcher: Executor | None = field(default=None, repr=False)
 
     @property
-    def others(self) -> tuple[Path, ...]:
+    def unentered(self) -> tuple[Path, ...]:
         """The groups that what `spawn` started is not in, and has to be moved to."""
-        visited = {door.inside for door in self.doors} if self.visitor is not None else set()
-        return tuple(path for path in self.directories if path not in visited)
+        threads_may_enter = (
+            {door.inside for door in self.entries} if self.launcher is not None else set()
+        )
+        return tuple(path for path in self.directories if path not in threads_may_enter)
 
     def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         """Start a process, inside as many of the groups as can be visited.
@@ -277,23 +290,25 @@ class Group:
         Raises:
             CgroupError: One could not be entered or left; the process does not run.
         """
-        if self.visitor is None or not self.doors:
+        if self.launcher is None or not self.entries:
             return start()
-        return self.visitor.submit(self._visit, start).result()
+        return self.launcher.submit(self._spawn_inside, start).result()
 
-    def _visit(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        entered: list[Door] = []
+    def _spawn_inside(
+        self, start: Callable[[], subprocess.Popen[bytes]]
+    ) -> subprocess.Popen[bytes]:
+        entered: list[CgroupEntry] = []
         try:
-            self._go_in(entered)
+            self._move_thread_in(entered)
             process = start()
         except BaseException:
-            self._come_home(entered, None)
+            self._move_thread_out(entered, None)
             raise
-        self._come_home(entered, process)
+        self._move_thread_out(entered, process)
         return process
 
-    def _go_in(self, entered: list[Door]) -> None:
-        for door in self.doors:
+    def _move_thread_in(self, entered: list[CgroupEntry]) -> None:
+        for door in self.entries:
             entered.append(door)
             try:
                 _write(door.inside / "tasks", _MYSELF)
@@ -301,7 +316,9 @@ class Group:
                 message = f"Cannot enter the control group {door.inside}: {error}."
                 raise CgroupError(message) from error
 
-    def _come_home(self, entered: list[Door], process: subprocess.Popen[bytes] | None) -> None:
+    def _move_thread_out(
+        self, entered: list[CgroupEntry], process: subprocess.Popen[bytes] | None
+    ) -> None:
         try:
             for door in entered:
                 _write(door.home / "tasks", _MYSELF)
@@ -312,12 +329,12 @@ class Group:
             raise CgroupError(f"Cannot leave a control group: {error}.") from error
 
     def enter(self, pid: int) -> None:
-        """Move a process to the `others`; what it starts from now on is in as well.
+        """Move a process to the `unentered`; what it starts from now on is in as well.
 
         Raises:
             CgroupError: It could not be moved.
         """
-        for directory in self.others:
+        for directory in self.unentered:
             try:
                 _write(directory / "cgroup.procs", str(pid))
             except OSError as error:
@@ -341,18 +358,18 @@ class Group:
         return all(gone)
 
 
-def find_shelf(own: str, mounts: str, owner: Owner) -> Shelf:
+def find_cgroup_parents(own: str, mounts: str, owner: Owner) -> CgroupParents:
     """Find where groups can be made, by making one and removing it again."""
-    found: list[Place] = []
+    found: list[CgroupParent] = []
     for place in places(own, mounts):
         had = frozenset().union(*(known.controllers for known in found))
         usable = _try(place, owner, had)
         if usable is not None:
             found.append(usable)
-    return Shelf(places=tuple(found))
+    return CgroupParents(parents=tuple(found))
 
 
-def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
+def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
     """Make a sandbox's groups and set their limits.
 
     Raises:
@@ -360,36 +377,40 @@ def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
-    doors: list[Door] = []
+    entries: list[CgroupEntry] = []
     counter: Path | None = None
     try:
-        for place in shelf.places:
+        for place in cgroup_parents.parents:
             if place.controllers == {"cpu"} and limits.cpus is None:
                 continue  # entering a group costs milliseconds
             directory = Path(place.directory) / name
             directory.mkdir()
             made.append(directory)
-            if place.visited:
-                doors.append(Door(inside=directory, home=Path(place.directory)))
+            if place.threads_may_enter:
+                entries.append(CgroupEntry(inside=directory, home=Path(place.directory)))
             for controller in sorted(place.controllers):
                 _limit(directory, limits, controller, unified=place.unified)
                 if controller == "memory":
                     file = "memory.events" if place.unified else "memory.oom_control"
                     counter = directory / file
     except OSError as error:
-        Group(name=name, directories=tuple(made)).remove()
+        SandboxCgroups(name=name, directories=tuple(made)).remove()
         raise CgroupError(f"Cannot make a control group: {error}.") from error
-    return Group(name=name, directories=tuple(made), counter=counter, doors=tuple(doors))
+    return SandboxCgroups(
+        name=name, directories=tuple(made), counter=counter, entries=tuple(entries)
+    )
 
 
-def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
+def reap(
+    cgroup_parents: CgroupParents, judge: Owner, *, dead: Callable[[Owner], bool] | None = None
+) -> int:
     """Remove the groups of dead bridges; return how many sandboxes that were.
 
     Args:
         dead: Decides; the real judgement unless a test says otherwise.
     """
     gone: set[str] = set()
-    for place in shelf.places:
+    for place in cgroup_parents.parents:
         for directory in _directories(Path(place.directory)):
             owner = group_owner(directory.name)
             if owner is None or owner == judge:
@@ -402,7 +423,7 @@ def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = N
     return len(gone)
 
 
-def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
+def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent | None:
     wanted = frozenset(CONTROLLERS) - had
     directory = Path(place.directory) / group_name(owner, "try")
     try:
@@ -423,9 +444,12 @@ def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
             directory.rmdir()
     if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
         return None
-    visited = not place.unified and os.access(directory.parent / "tasks", os.W_OK)
-    return Place(
-        directory=place.directory, controllers=usable, unified=place.unified, visited=visited
+    threads_may_enter = not place.unified and os.access(directory.parent / "tasks", os.W_OK)
+    return CgroupParent(
+        directory=place.directory,
+        controllers=usable,
+        unified=place.unified,
+        threads_may_enter=threads_may_enter,
     )
 
 
@@ -495,30 +519,30 @@ MAX_UNREMOVED = 100
 """Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
 
 
-class Grouping:
+class CgroupManager:
     """Makes control groups, and remembers those that could not be removed."""
 
     def __init__(self) -> None:
-        self._unremoved: dict[str, Group] = {}
+        self._unremoved: dict[str, SandboxCgroups] = {}
         # Its one thread starts when first needed.
-        self._visitor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
+        self._launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
 
     def __len__(self) -> int:
         return len(self._unremoved)
 
     @asynccontextmanager
     async def group(
-        self, shelf: Shelf, owner: Owner, limits: Limits
-    ) -> AsyncIterator[Group | None]:
+        self, cgroup_parents: CgroupParents, owner: Owner, limits: Limits
+    ) -> AsyncIterator[SandboxCgroups | None]:
         """Make a sandbox's groups, where they can be made; leaving kills what is in them."""
-        if not shelf.places:
+        if not cgroup_parents.parents:
             yield None
             return
         for left in list(self._unremoved.values()):
             await self._remove(left)
         # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        group = await anyio.to_thread.run_sync(make_group, shelf, owner, limits)
-        group.visitor = self._visitor
+        group = await anyio.to_thread.run_sync(make_group, cgroup_parents, owner, limits)
+        group.launcher = self._launcher
         try:
             yield group
         finally:
@@ -531,7 +555,7 @@ class Grouping:
             for group in list(self._unremoved.values()):
                 await self._remove(group)
 
-    async def _remove(self, group: Group) -> None:
+    async def _remove(self, group: SandboxCgroups) -> None:
         self._unremoved.pop(group.name, None)
         gone = await anyio.to_thread.run_sync(group.remove)
         if not gone and len(self._unremoved) < MAX_UNREMOVED:

@@ -1,7 +1,7 @@
-"""What this machine offers: its kernel's settings and features, read once per backend.
+"""This machine's kernel settings and features, and the user that sandboxes run as outside.
 
-Owns the reading; what follows from it is decided in `command`, `group` and `faults`. And whom
-sandboxes are outside, who must be able to reach what they are granted.
+Reads only; `command`, `group` and `faults` decide what follows. Also checks that the user of a
+sandbox can reach the host paths that it is granted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
     found = find_command("setpriv", environ)
     if found is None:
         return ""
-    words = [found, *becoming(uid, uid), found, "--dump"]
+    words = [found, *setpriv_options(uid, uid), found, "--dump"]
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(
             words,
@@ -57,7 +57,7 @@ def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def becoming(uid: int, gid: int) -> tuple[str, ...]:
+def setpriv_options(uid: int, gid: int) -> tuple[str, ...]:
     """Return the words between `setpriv` and the command that it becomes."""
     return (f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--")
 
@@ -147,7 +147,7 @@ _COMMAND_REMEDY = (
 )
 
 
-def whom(spec: LaunchSpec, stranger: int | None) -> tuple[int | None, int | None]:
+def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, int | None]:
     """Return whom a sandbox is outside: user and group; None for the bridge's own. Blocks.
 
     For commands a bridge that is root becomes the owner of the workspace, so that files there stay
@@ -159,12 +159,12 @@ def whom(spec: LaunchSpec, stranger: int | None) -> tuple[int | None, int | None
     Raises:
         LaunchError: Whoever that is cannot reach what is granted.
     """
-    if stranger is None:
+    if nobody_uid is None:
         return None, None
-    uid, gid = stranger, stranger
+    uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            insist_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
+            require_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
         return uid, gid
     for bind in spec.binds:
         if bind.inside == WORKSPACE:
@@ -172,10 +172,10 @@ def whom(spec: LaunchSpec, stranger: int | None) -> tuple[int | None, int | None
             if owner != 0 and is_mapped(owner, text("/proc/self/uid_map")):
                 uid, gid = owner, group_of(owner)
     for bind in spec.binds:
-        insist_reachable(bind.source, uid, gid, bind.writable, _COMMAND_REMEDY)
+        require_reachable(bind.source, uid, gid, bind.writable, _COMMAND_REMEDY)
     for tool in spec.command.executables:
         for path in tool.executes:
-            insist_reachable(path, uid, gid, False, _COMMAND_REMEDY)
+            require_reachable(path, uid, gid, False, _COMMAND_REMEDY)
     return uid, gid
 
 
@@ -193,7 +193,7 @@ def _program_remedy(bind: Bind) -> str:
     )
 
 
-def insist_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
+def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
     """See that a user can get at a path of the host. Blocks.
 
     Raises:

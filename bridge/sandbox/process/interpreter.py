@@ -1,13 +1,13 @@
 """Which Python runs inside, and the least of the host's files that it needs.
 
 Owns finding an interpreter and the list of what is bound into a sandbox for it: the executable, its
-standard library, and the shared libraries that the standard library's extension modules load, each
-one by name. Library directories are not bound whole: they hold programs and plugins of everything
-else that is installed. The interpreter itself is asked for the list, once per bridge, by importing
-every extension module it has; nothing of a program's is involved in that.
+standard library, and the shared libraries that its extension modules load, each by name. Library
+directories are not bound whole: they hold programs and plugins of everything else installed. The
+interpreter itself lists its needs, once per bridge, by importing all its extension modules; nothing
+of a program is involved.
 
-Of a virtual environment with packages nothing is executed, and only its directory of packages is
-shown to programs.
+Of a virtual environment with packages nothing is executed, and programs see only its package
+directory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Packages:
         return self.version is None or tuple(version[:2]) == self.version
 
 
-def read_packages(place: Path, *, as_stranger: bool, setting: str = VARIABLE) -> Packages:
+def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> Packages:
     """Find the packages of a virtual environment, or take a directory as it is.
 
     Args:
@@ -70,7 +70,7 @@ def read_packages(place: Path, *, as_stranger: bool, setting: str = VARIABLE) ->
     if not real.is_dir():
         message = f"{setting}: the packages in {place} cannot be offered: there is no {directory}."
         raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
-    if as_stranger and not open_to_all(real):
+    if as_nobody and not open_to_all(real):
         message = f"{setting}: the packages in {place} cannot be offered: as the bridge runs as "
         message += "root, programs run as nobody, who may not read them."
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
@@ -90,7 +90,7 @@ def check_environment(place: Path, setting: str = VARIABLE) -> None:
     if not (place / "pyvenv.cfg").is_file():
         message = f"{setting}: {place} is no virtual environment: it has no pyvenv.cfg."
         raise SettingsError(message, remedy=f"Make one with `{_MAKER} DIRECTORY` and name that.")
-    read_packages(place, as_stranger=False, setting=setting)
+    read_packages(place, as_nobody=False, setting=setting)
 
 
 def other_version(
@@ -245,9 +245,7 @@ def candidates(base_prefix: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((SYSTEM_PYTHON, own)))
 
 
-def find(
-    *, packages: Path | None = None, only: str | None = None, as_stranger: bool
-) -> Interpreter:
+def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bool) -> Interpreter:
     """Return the first usable interpreter. Blocks: it is run.
 
     Args:
@@ -259,11 +257,11 @@ def find(
         SandboxError: There is none.
         SettingsError: The packages cannot be used, or not with any of the interpreters.
     """
-    offered = read_packages(packages, as_stranger=as_stranger) if packages is not None else None
+    offered = read_packages(packages, as_nobody=as_nobody) if packages is not None else None
     problems, others = [], []
     for executable in (only,) if only else candidates(sys.base_prefix):
         real = os.path.realpath(executable)
-        problem = _unusable(real, as_stranger=as_stranger)
+        problem = _unusable(real, as_nobody=as_nobody)
         if not problem:
             facts = _ask(real)
             version = _version(facts["version"])
@@ -335,10 +333,10 @@ def _merged_directories() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _unusable(executable: str, *, as_stranger: bool) -> str:
+def _unusable(executable: str, *, as_nobody: bool) -> str:
     if not os.access(executable, os.X_OK):
         return "is not there"
-    if as_stranger and not open_to_all(Path(executable)):
+    if as_nobody and not open_to_all(Path(executable)):
         return "is readable by its owner only"
     return ""
 

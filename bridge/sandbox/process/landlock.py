@@ -1,12 +1,18 @@
-"""The Landlock ruleset that goes on top of the mounts.
+"""The Landlock ruleset that is applied on top of the mounts. Pure, but for `version`.
 
-Owns which rights a ruleset handles under each version of the kernel's interface, and which paths
-get what. Decides only: `stage` applies it, from inside, because rules hold on to the files they
-name and those are there only once everything is mounted.
+Owns which rights a ruleset handles under each ABI version, and which paths get which. `stage`
+applies it from inside, because rules hold on to the files they name and those exist only once
+everything is mounted.
 
-What it adds to the mount namespace: a path that leads out of it by a kernel's mistake or a
-forgotten descriptor still opens nothing; writable directories execute nothing; and where the kernel
-can, TCP ports, signals and abstract sockets beyond the sandbox are out of reach as well.
+Enforces: a path that leads out of the mount namespace, by a kernel bug or a leaked descriptor,
+opens nothing; writable directories execute nothing; from ABI 4 no TCP port, and from ABI 6 no
+signal or abstract socket beyond the sandbox.
+
+Does not: cover what happens to a file without opening it (chmod, chown, times, extended
+attributes), named sockets, or existing descriptors. Mounts and the system call filter cover those.
+
+Verified: `tests/sandbox/process/test_landlock.py` and `test_attacks.py`; at run time the guest
+tries to list a directory without a rule ("landlock" in `layers`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
-"""Turns the list of system calls into the programs that the kernel runs.
+"""Compiles the system call list into seccomp filter programs.
 
-Owns the calls into libseccomp, through `ctypes`. libseccomp itself is well kept and on every
-distribution that has bubblewrap (systemd, podman and docker stand on it); its ready-made Python
-bindings are not a choice: the one on PyPI is such a `ctypes` wrapper too, unchanged since
-January 2021, and the distributions' own is bound to their interpreter. What is needed of it is
-eight functions.
+Owns the calls into libseccomp through `ctypes`. libseccomp is maintained and on every distribution
+that has bubblewrap (systemd, podman and docker use it). Its Python bindings are no choice: the one
+on PyPI is such a `ctypes` wrapper too, unchanged since January 2021, and the distributions' own is
+bound to their interpreter. Eight functions are needed.
+
+Enforces: calls of another architecture's table (i386, x32) kill the process. A name that libseccomp
+does not know gets the default, ENOSYS, which is the stricter answer.
+
+Verified: `tests/sandbox/test_syscalls.py` and `tests/security/test_surface.py`.
 """
 
 from __future__ import annotations
@@ -95,7 +99,7 @@ def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
 
 
 @cache
-def refusing(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
+def refusal_filter(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
     """Return a program that refuses calls for their arguments, to be installed besides `filters`.
 
     Raises:

@@ -1,7 +1,7 @@
-"""A process's stdin, stdout and stderr as this end sees them, without blocking the event loop.
+"""A process's stdin, stdout and stderr as the bridge's ends see them, non-blocking.
 
-Owns the descriptors and the bounded tail of stderr. Nothing is read ahead of `receive`: what a
-program writes waits in the kernel's pipes, so a flood stops there and not in this process.
+Owns the descriptors and the bounded end of stderr. Nothing is read ahead of `receive`: output waits
+in the kernel's pipes, so a flood stops there and not in this process.
 """
 
 from __future__ import annotations

@@ -1,14 +1,18 @@
-"""The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
+"""The last step into a sandbox: runs inside, ahead of the program, and confines itself.
 
-It is run by `python3 -I -S -c` with a loader (see `compiling`), started by bubblewrap or a keeper,
-so it imports only the standard library and keeps to Python 3.9. It mounts the writable directories
-(bubblewrap cannot say "noexec"), gives up the two capabilities that took, sets limits, Landlock and
-the system call filters, says so on the status pipe and becomes the program. Asked to, it looks
-around before, says what it sees and waits for leave to go on. Where there is no bubblewrap its plan
-has fewer steps. Any step that fails ends it: a program never runs half shut in. What is put in
-force was decided outside; see `command`.
+Started by bubblewrap or `monitor` as `python3 -I -S -c` with a loader (see `compiling`), so it
+imports only the standard library and supports Python 3.9. It mounts the writable directories
+(bubblewrap has no "noexec"), gives up the two capabilities that took, sets limits, Landlock and the
+system call filters, reports on the status pipe and becomes the program. For a command it first
+reports what it sees of its isolation and waits for permission. Without bubblewrap its plan has
+fewer steps. `command` decides what is put in force.
 
-A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
+Enforces: any step that fails ends the process, so a program never runs half confined.
+
+Verified: it reads its capabilities back itself; the rest is checked by the guest (`layers`) and by
+`tests/security/test_broken_layers.py`.
+
+A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
 """
 
 from __future__ import annotations
@@ -30,11 +34,11 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 71
 
-SHUT_IN = b"ok"
+CONFINED = b"ok"
 """Written to the status pipe once everything is in force. The pipe's end after it means that the
 program runs; anything else on it is the reason why not."""
 
-LEAVE = b"go"
+PERMISSION = b"go"
 """What whoever wanted to know what is seen from inside answers, when it is as it should be."""
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
@@ -187,7 +191,7 @@ def filter_calls(programs: list[str]) -> None:
         check(done, "installing a system call filter")
 
 
-def shut_in(plan: dict[str, Any]) -> None:
+def confine(plan: dict[str, Any]) -> None:
     """Put everything in force, in the one order that works."""
     os.umask(0o022)
     if plan.get("oom_score"):
@@ -237,15 +241,15 @@ def examine(wanted: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def ask_leave(wanted: dict[str, Any], status: int) -> None:
+def await_permission(wanted: dict[str, Any], status: int) -> None:
     """Say what is seen from here, and go on only when told to."""
     answer = memoryview(json.dumps(examine(wanted)).encode("ascii") + b"\n")
     while answer:
         answer = answer[os.write(status, answer) :]
-    leave = os.read(wanted["leave"], len(LEAVE))
-    os.close(wanted["leave"])
-    if leave != LEAVE:
-        raise OSError("there was no leave to go on")
+    permission = os.read(wanted["permission"], len(PERMISSION))
+    os.close(wanted["permission"])
+    if permission != PERMISSION:
+        raise OSError("the bridge gave no permission to start")
 
 
 def close_others(*kept: int) -> None:
@@ -281,11 +285,11 @@ def main() -> NoReturn:
     argv = plan["argv"]
     wanted = plan.get("examine")
     try:
-        close_others(status, *([wanted["leave"]] if wanted else []))
-        shut_in(plan)
+        close_others(status, *([wanted["permission"]] if wanted else []))
+        confine(plan)
         if wanted:
-            ask_leave(wanted, status)
-        os.write(status, SHUT_IN)
+            await_permission(wanted, status)
+        os.write(status, CONFINED)
         if plan["text"] is None:
             become(argv, plan.get("file"))
         code = compile(plan["text"], "<string>", "exec", dont_inherit=True)

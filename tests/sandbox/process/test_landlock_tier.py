@@ -26,7 +26,7 @@ from bridge.sandbox.process import landlock
 from bridge.sandbox.process.command import UID, Surroundings
 from bridge.sandbox.process.interpreter import Bind, Interpreter
 from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
-from bridge.sandbox.process.rundir import RunDirectory
+from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, workshop
@@ -382,14 +382,14 @@ async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
 def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
     """Without scopes, signals reach processes of the same user."""
     asked = spec("1")
-    old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), stranger=False, root=False)
+    old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), as_nobody=False, root=False)
     assert old.weaker[0] == TIER
     assert any("no network rights or scopes" in text for text in old.weaker)
     assert any("bridge's own user id" in text for text in old.weaker)
     assert (
         "unprivileged-user"
         not in isolation(
-            asked, Surroundings(landlock_abi=7, cpus=1), stranger=False, root=True
+            asked, Surroundings(landlock_abi=7, cpus=1), as_nobody=False, root=True
         ).layers
     )
 

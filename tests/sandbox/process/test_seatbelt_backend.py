@@ -20,8 +20,8 @@ import pytest
 from bridge.errors import ChannelClosedError, EngineNotFoundError, LaunchError, WrongSystemError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
-from bridge.sandbox.process.plain_backend import nobody
 from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from bridge.sandbox.process.unnamespaced import nobody_uid
 from tests.sandbox.process.rig import (
     FOREVER,
     PATIENCE,
@@ -120,7 +120,7 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
     place, found, session, bounds = ran.out.splitlines()
     assert place.startswith(str(room / "runs"))
     assert place.endswith("/workspace")
-    uid = nobody() if os.getuid() == 0 else os.getuid()
+    uid = nobody_uid() if os.getuid() == 0 else os.getuid()
     assert found == f"0o700 [] {uid}"
     assert session.startswith("True [0, 1, 2, ")
     assert bounds.startswith("[(0, 0), (16777216, 16777216), (99, 99)]")

@@ -1,9 +1,11 @@
-"""Ends the launches that are under way when the bridge is killed.
+"""Kills the launches that are under way when the bridge is killed.
 
-Owns one small process beside the bridge, and telling it what is being launched. bubblewrap ties its
-own life to the bridge's before it tells the process it made to go on; killed between the two, it
-leaves that process waiting for ever, which nothing inside can end. Once a sandbox is in force the
-kernel sees to it, and the warden is told to forget it.
+Owns one small process beside the bridge, and its list of process groups being launched. bubblewrap
+ties its own life to the bridge's before it tells its child to go on; killed between the two, it
+leaves that child waiting forever, and nothing inside can end it. Once a sandbox is in force the
+kernel ends it with the bridge, and it is taken off the list.
+
+Verified: `tests/sandbox/process/test_watchdog.py` and `test_lifetime.py`.
 """
 
 from __future__ import annotations
@@ -34,14 +36,14 @@ done
 are being launched; the end of what it reads is the bridge's, however that came."""
 
 
-class Warden:
+class LaunchWatchdog:
     """The process beside the bridge, once `start` was called; ended by `close`."""
 
     def __init__(self, shell: str = "/bin/sh") -> None:
         self._shell = shell
         self._process: subprocess.Popen[bytes] | None = None
-        self._line = -1
-        self._held: set[int] = set()
+        self._input = -1
+        self._watched: set[int] = set()
 
     def start(self) -> None:
         """Start it, unless that was done. Blocks for a millisecond.
@@ -69,22 +71,22 @@ class Warden:
         finally:
             os.close(reader)
         os.set_blocking(writer, False)
-        self._line = writer
+        self._input = writer
 
-    def hold(self, group: int) -> None:
-        """Have a process group killed should the bridge be killed before `release`."""
-        self._held.add(group)
-        self._tell("+", group)
+    def watch(self, group: int) -> None:
+        """Have a process group killed should the bridge be killed before `unwatch`."""
+        self._watched.add(group)
+        self._send("+", group)
 
-    def release(self, group: int) -> None:
+    def unwatch(self, group: int) -> None:
         """Leave a process group alone from now on. Idempotent."""
-        if group in self._held:
-            self._held.discard(group)
-            self._tell("-", group)
+        if group in self._watched:
+            self._watched.discard(group)
+            self._send("-", group)
 
     def close(self) -> None:
         """End it. Blocks for a millisecond; idempotent."""
-        line, self._line = self._line, -1
+        line, self._input = self._input, -1
         process, self._process = self._process, None
         if line >= 0:
             os.close(line)
@@ -96,8 +98,8 @@ class Warden:
             process.kill()
             process.wait()
 
-    def _tell(self, sign: str, group: int) -> None:
+    def _send(self, sign: str, group: int) -> None:
         # Whoever killed or stopped it takes no launch along.
-        if self._line >= 0:
+        if self._input >= 0:
             with suppress(BrokenPipeError, BlockingIOError):
-                os.write(self._line, f"{sign} {group}\n".encode("ascii"))
+                os.write(self._input, f"{sign} {group}\n".encode("ascii"))

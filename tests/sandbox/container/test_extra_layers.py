@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.container.facts import EngineFacts
-from bridge.sandbox.container.reinforcement import (
+from bridge.sandbox.container.extra_layers import (
     AUTO_NAMESPACE,
     PURPOSES,
     Reinforcement,
@@ -22,6 +21,7 @@ from bridge.sandbox.container.reinforcement import (
     reinforce,
     write_profile,
 )
+from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
 
 PODMAN = EngineFacts(

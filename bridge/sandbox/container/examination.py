@@ -1,9 +1,11 @@
-"""What is seen from inside of a container that commands run in.
+"""The isolation of a command's container, as seen from inside.
 
 A command is the first process of its container, with no code of ours before it. So the examination
-that programs' guests make of themselves is made in another container of the same configuration,
-once for each configuration on a connection, by the image's own Python. An image without one cannot
-be looked into; what its containers have in force is then what the engine was asked for.
+that guests make of themselves runs in another container of the same configuration, once per
+configuration and connection, by the image's own Python.
+
+Enforces: the mandatory layers of `layers`, before the first such command starts. An image without
+Python cannot be examined; then the isolation is what was requested, marked as unverified.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from bridge.model import Isolation, Json
 from bridge.sandbox.container import hardening
 from bridge.sandbox.container.sandbox import ContainerCalls, run_container
 from bridge.sandbox.layers import insist, verified
-from bridge.sandbox.probing import answered, probe_argv
+from bridge.sandbox.probe import probe_argv, receive_facts
 
 LOOK_SECONDS = 60.0
 """For a container to start and answer: under a second."""
@@ -110,7 +112,7 @@ async def _look(
             not_removed=not_removed,
         ) as sandbox:
             with anyio.move_on_after(LOOK_SECONDS):
-                return await answered(sandbox)
+                return await receive_facts(sandbox)
     except ChannelClosedError:
         return None  # what is called python3 there does not listen
     except SandboxError as error:

@@ -1,16 +1,21 @@
-"""Keeps a program that has no process namespace: starts it, ends all that came of it, reports.
+"""Starts a program outside of any pid namespace, ends all its processes, and reports its exit.
 
-Stands where bubblewrap stands for the backend that has namespaces, and speaks as bubblewrap does:
-`--args FD -- COMMAND`, and documents of JSON about the first process on a descriptor. It confines
-nothing; what it starts shuts itself in (see `stage`), and this process stays outside.
+Does for Landlock and Seatbelt what bubblewrap's own outer process does, with the same interface:
+`--args FD -- COMMAND`, and JSON documents about the first process on a descriptor. It confines
+nothing; what it starts confines itself (see `stage`), and this process stays outside.
 
-Its text is given to `python3 -I -S -c`, so it imports only the standard library and keeps to Python
-3.9. The first line on FD says what to do. The rest of FD is a leash: when it ends, the bridge has
-ended, however it did, and so does everything here.
+It is passed to `python3 -I -S -c`, so it imports only the standard library and supports Python 3.9.
+The first line on FD holds its instructions. FD stays open as long as the bridge lives: at its end
+this process kills everything it started and exits.
 
-What it finds: on Linux everything, since orphans below it become its children. Elsewhere what `ps`
-shows of the program's parents, process groups and command line; a program that detaches twice and
-executes anew between two looks can stay, confined as it is, until its CPU time is used up.
+Enforces: on Linux every process ends with the run, since orphans become children of this process (a
+subreaper).
+
+Does not: find all of them elsewhere. There it searches `ps` for the program's parents, process
+groups and command line; a program that detaches twice and executes anew between two searches can
+stay, confined, until its CPU time is used up. `Isolation.weaker` says so.
+
+Verified: `tests/sandbox/process/test_monitor.py`, `test_lifetime.py` and `test_landlock_tier.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +56,7 @@ def prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
 
 
-def read_order(leash: int) -> dict[str, Any]:
+def read_instructions(leash: int) -> dict[str, Any]:
     """Return what to do; end when the bridge has gone before it said."""
     said = b""
     while b"\n" not in said and len(said) < MAX_ORDER_BYTES:
@@ -59,11 +64,11 @@ def read_order(leash: int) -> dict[str, Any]:
         if not data:
             os._exit(EXIT_FAILED)
         said += data
-    order: dict[str, Any] = json.loads(said.partition(b"\n")[0])
-    return order
+    instructions: dict[str, Any] = json.loads(said.partition(b"\n")[0])
+    return instructions
 
 
-def start(command: list[str], order: dict[str, Any], dies_with: bool) -> int:
+def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> int:
     """Start the program in a session of its own and return its id."""
     parent = os.getpid()
     pid = os.fork()
@@ -77,14 +82,14 @@ def start(command: list[str], order: dict[str, Any], dies_with: bool) -> int:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(EXIT_FAILED)
-        os.execve(command[0], command, order["env"])
+        os.execve(command[0], command, instructions["env"])
     except BaseException as error:
         problem = f"{command[0]}: {error}"
-        os.write(order["status"], problem.encode("utf-8", "replace")[:4000])
+        os.write(instructions["status"], problem.encode("utf-8", "replace")[:4000])
     os._exit(EXIT_FAILED)
 
 
-class Family:
+class ProcessTree:
     """The first process and everything that came of it."""
 
     def __init__(self, child: int, mark: str, adopts: bool) -> None:
@@ -119,7 +124,7 @@ class Family:
         stopped: set[int] = set()
         looks = 0
         while self.reap() and time.monotonic() < deadline:
-            found = below(os.getpid(), by_proc())
+            found = descendants(os.getpid(), processes_by_proc())
             # Stopped first, until no new ones turn up: what is killed makes room for the next fork.
             if found - stopped and looks < _LOOKS:
                 signal_all(found - stopped, signal.SIGSTOP)
@@ -135,7 +140,7 @@ class Family:
             signal_all([self.child], signal.SIGKILL)
         signal_all([-self.child], signal.SIGKILL)
         for _ in range(_LOOKS):
-            found = related(by_ps(), self.child, groups, self._mark) - {os.getpid()}
+            found = relatives(processes_by_ps(), self.child, groups, self._mark) - {os.getpid()}
             signal_all(found, signal.SIGSTOP)
             signal_all(found, signal.SIGKILL)
             if not self.reap() and not found or time.monotonic() > deadline:
@@ -152,7 +157,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             continue
 
 
-def below(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
+def descendants(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
     """Return the processes below one, of pairs of process and parent."""
     children: dict[int, list[int]] = {}
     for pid, parent in pairs:
@@ -167,7 +172,7 @@ def below(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
     return found
 
 
-def related(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
+def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
     """Return the living processes that came of `child`; `groups` learns of their groups.
 
     By parent, by process group, and by the run's mark on the command line, which forks keep.
@@ -189,7 +194,7 @@ def related(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set
         found |= more
 
 
-def by_proc() -> Iterable[tuple[int, int]]:
+def processes_by_proc() -> Iterable[tuple[int, int]]:
     """Return every process and its parent, as /proc has it."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost 5 ms
         if not name.isdigit():
@@ -202,7 +207,7 @@ def by_proc() -> Iterable[tuple[int, int]]:
             continue
 
 
-def by_ps() -> list[Row]:
+def processes_by_ps() -> list[Row]:
     """Return every process as `ps` shows it."""
     import subprocess
 
@@ -219,10 +224,10 @@ def by_ps() -> list[Row]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return rows_of(said.decode("utf-8", "replace"))
+    return parse_ps(said.decode("utf-8", "replace"))
 
 
-def rows_of(text: str) -> list[Row]:
+def parse_ps(text: str) -> list[Row]:
     """Read what `ps` printed."""
     rows: list[Row] = []
     for line in text.splitlines():
@@ -233,7 +238,7 @@ def rows_of(text: str) -> list[Row]:
     return rows
 
 
-def wait(family: Family, leash: int, wake: int) -> None:
+def wait(family: ProcessTree, leash: int, wake: int) -> None:
     """Wait until the first process ends, the leash does, or somebody asks this process to end."""
     poller = select.poll()
     poller.register(leash, select.POLLIN)
@@ -250,7 +255,7 @@ def wait(family: Family, leash: int, wake: int) -> None:
             return
 
 
-def waker() -> int:
+def signal_descriptor() -> int:
     """Turn signals into bytes on a descriptor; return it."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -263,33 +268,33 @@ def waker() -> int:
 def main() -> NoReturn:
     """Start the program, wait, clear up, report."""
     leash, command = int(sys.argv[2]), sys.argv[4:]
-    order = read_order(leash)
-    info = int(order["info"])
+    instructions = read_instructions(leash)
+    info = int(instructions["info"])
     for descriptor in (leash, info):
         os.set_inheritable(descriptor, False)
-    adopts = bool(order["adopts"])
+    adopts = bool(instructions["adopts"])
     if adopts and not (prctl(_PR_SET_CHILD_SUBREAPER, 1) and prctl(_PR_SET_DUMPABLE, 0)):
-        os.write(order["status"], b"this kernel does not let a process adopt orphans")
+        os.write(instructions["status"], b"this kernel does not let a process adopt orphans")
         os._exit(EXIT_FAILED)
-    wake = waker()
-    child = start(command, order, adopts)
+    wake = signal_descriptor()
+    child = start(command, instructions, adopts)
     # The streams and the status are the program's: their end is its end.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    os.close(int(order["status"]))
-    family = Family(child, str(order["mark"]), adopts)
-    tell(info, "child-pid", child)
+    os.close(int(instructions["status"]))
+    family = ProcessTree(child, str(instructions["mark"]), adopts)
+    report(info, "child-pid", child)
     wait(family, leash, wake)
     family.end()
     if family.status is not None:
         status = family.status
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        tell(info, "exit-code", SIGNAL_BASE + ended_by if ended_by else os.WEXITSTATUS(status))
+        report(info, "exit-code", SIGNAL_BASE + ended_by if ended_by else os.WEXITSTATUS(status))
     os._exit(0)
 
 
-def tell(info: int, name: str, value: int) -> None:
+def report(info: int, name: str, value: int) -> None:
     """Write one document about the first process; nobody may be left to read it."""
     try:
         os.write(info, json.dumps({name: value}).encode("ascii") + b"\n")

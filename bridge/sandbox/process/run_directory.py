@@ -1,10 +1,10 @@
-"""A run's own directory on the host's disk, for backends that cannot mount one in memory.
+"""A run's private directory on the host's disk, for backends without a tmpfs.
 
-Owns making it private, removing it whatever a program left in it, and finding those of dead
-bridges. Everything here blocks and is called in threads.
+Owns creating it, removing it whatever a program left in it, and finding those of dead bridges.
+Everything here blocks and is called in threads.
 
-A program can leave names without rights, links to anywhere and directories deeper than a path can
-be long. So nothing here follows a link, and nothing is removed by a path but by its directory.
+A program can leave names without permissions, links to anywhere and directories deeper than a path
+can be long. So nothing here follows a link, and everything is removed by directory descriptor.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class RunDirectory:
         return self.path / "tmp"
 
 
-def base_directory(wanted: str | None, *, as_stranger: bool) -> Path:
+def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:
     """Return where to make directories: where the user's go, if whoever runs there can enter."""
     place = Path(wanted) if wanted else FALLBACK
     usable = place.is_absolute() and place.is_dir()
-    if usable and as_stranger:
+    if usable and as_nobody:
         usable = all(p.stat().st_mode & stat.S_IXOTH for p in (place, *place.parents))
     return Path(os.path.realpath(place if usable else FALLBACK))
 

@@ -1,15 +1,17 @@
-"""Layers that engines put in force only when told more than their own defaults.
+"""Layers that engines put in force only if asked for more than their defaults.
 
-Owns what is asked for on an engine: our own seccomp profile, and ids of the host that are nobody's
-(podman's "auto" user namespaces); the file that podman wants the profile in; and what an engine
-declined, which is asked once and then reported as missing.
+Owns what is requested of an engine: our seccomp profile, and unused host ids for a user namespace
+(podman's "auto"); the file that podman reads the profile from; and what an engine declined, which
+is requested once and then reported as missing.
 
-Remapped ids cost little where the kernel can map the owners of an image's files (5.19, overlay
-storage): 0.215 s instead of 0.20 s for a podman run, measured. Elsewhere podman copies and chowns
-the image once for each set of ids in use, that is once per sandbox at a time, so they are not asked
-for there. Nor are they where podman has no ids to give: that is how distributions ship it, so it
-counts as a wish that was never made and not as one refused. Docker's remapping is its daemon's own
-setting; rootless engines remap in any case.
+Does not: request ids of their own where they are expensive. Where the kernel maps the owners of an
+image's files (5.19, overlay storage) they cost 0.215 s instead of 0.20 s for a podman run,
+measured. Elsewhere podman copies and chowns the image once per set of ids in use. Nor where podman
+has no ids to give, which is how distributions ship it: that is not reported as missing. Docker's
+remapping is a setting of its daemon; rootless engines always remap.
+
+Verified: `tests/sandbox/container/test_extra_layers.py`; "own-seccomp" and "user-namespace" from
+inside (`layers`).
 """
 
 from __future__ import annotations

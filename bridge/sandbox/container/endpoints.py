@@ -1,8 +1,8 @@
 """Where an engine listens.
 
-Owns the list of places to look, in order, and the finding of the first that answers. Decides from
-the values it is given (an environment mapping, a platform, a user id); starts nothing and speaks no
-API. Starting a podman service of our own is `service`'s part, podman's virtual machine `machine`'s.
+Owns the list of endpoints to try, in order, and finding the first that answers. Decides from values
+(an environment mapping, a platform, a user id); starts nothing and speaks no API. `service` starts
+a podman service, `machine` podman's virtual machine.
 """
 
 from __future__ import annotations

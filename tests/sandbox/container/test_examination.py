@@ -8,7 +8,7 @@ import pytest
 
 from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import Isolation
-from bridge.sandbox.container.examining import UNSEEN, judged, lacks_python, looking
+from bridge.sandbox.container.examination import UNSEEN, judged, lacks_python, looking
 
 ISOLATION = Isolation(
     backend="podman", layers=("no-capabilities", "sized-tmpfs-noexec", "memory-limit")
