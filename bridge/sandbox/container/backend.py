@@ -70,18 +70,18 @@ MAX_UNREMOVED = 1000
 
 
 class ContainerBackend:
-    """Runs sandboxes as containers of one engine. Enter it before use; it connects when needed.
+    """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
 
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
-        runtime_dir: A directory of this user's alone, for sockets, logs and what worked.
-        environ: The bridge's environment: tells where engines are and configures podman.
+        runtime_dir: This user's private directory, for sockets, logs and the OCI runtime in use.
+        environ: The bridge's environment, which locates engines and configures podman.
         user: "uid:gid" inside containers.
-        oci_runtime: What containers must be started with; None leaves it open.
+        oci_runtime: The required OCI runtime; None allows any.
         machine: Makes podman's virtual machine answer, on systems where it needs one.
-        run: Runs command lines; a process of this machine unless a test says otherwise.
-        limits: What the probe runs under.
+        run: Runs command lines; None runs them as processes of this machine.
+        limits: The probe's limits.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class ContainerBackend:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close connections, end a service of ours, let go of the machine. Idempotent."""
+        """Close connections, end the bridge's own service, release the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
             connection = self._connector.connection
             if connection is not None and self._unremoved:
@@ -152,11 +152,11 @@ class ContainerBackend:
 
     @property
     def flavour(self) -> str:
-        """The flavour of the runtime image, if it is one that the bridge built."""
+        """The runtime image's flavour; empty if the bridge did not build it."""
         return next((one for one in FLAVOURS if self._image == local_name(one)), "")
 
     def use_image(self, image: str) -> None:
-        """Start what is launched from now on from another image."""
+        """Set the image of further launches."""
         self._image = image
 
     @asynccontextmanager
@@ -187,7 +187,7 @@ class ContainerBackend:
                 yield
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Stop a podman machine of ours when it is idle; see `Backend.tend`."""
+        """Stop a podman machine that this bridge started when it is idle; see `Backend.tend`."""
         machine = self._connector.machine
         if machine is not None:
             machine.before_stop = drain
@@ -214,7 +214,7 @@ class ContainerBackend:
         return reaped
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
-        """Start a container, with other means where the first do not work."""
+        """Start a container; retry with fewer extra layers, another OCI runtime or connection."""
         for _ in range(MAX_ATTEMPTS - 1):
             connection = await self._connector.connected()
             try:
@@ -299,7 +299,7 @@ class ContainerBackend:
             yield sandbox
 
     async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
-        """See that the engine used the OCI runtime it was told to; once, or always if demanded."""
+        """Check the OCI runtime that the engine used; once, or always if one is required."""
         choice = self._connector.choice(connection.facts.kind)
         if connection.proven and choice.named is None:
             return
@@ -321,7 +321,7 @@ class ContainerBackend:
             self._unremoved.add(name)
 
     async def _remove_leftovers(self, api: EngineApi) -> None:
-        """Try again to remove what an engine would not remove before."""
+        """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
             if not await remove_surely(api, name):
@@ -366,7 +366,7 @@ NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of th
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
-    """Return the backend for one engine; nothing is started or asked yet."""
+    """Return the backend for one engine, without starting or connecting to anything."""
     run = SystemRunner(env=settings.environ)
     machine = None
     # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
@@ -397,7 +397,7 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
 
 
 async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
-    """Settle the image, and run something in it."""
+    """Choose the image, pull it if necessary, and probe it."""
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
@@ -406,9 +406,9 @@ async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:
-        # Whatever listens there speaks HTTP, and is no engine that anybody has met.
-        logger.exception("settling the image of %s failed in a way nobody foresaw", backend.name)
-        message = f"What answers as {backend.name} does not answer as an engine does: {error!r}."
+        # What listens there speaks HTTP, but not like a known engine.
+        logger.exception("choosing the image of %s failed unexpectedly", backend.name)
+        message = f"The service at {backend.name}'s socket does not behave like it: {error!r}."
         return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
     backend.use_image(image)
     probe = await backend.probe()

@@ -30,15 +30,15 @@ LOOK_SECONDS = 60.0
 """For a container to start and answer: under a second."""
 
 MAX_LOOKED = 100
-"""Outcomes kept on a connection, one for each profile usually."""
+"""Most results kept per connection; usually one per profile."""
 
-UNSEEN = "verification: nothing could be looked at from inside, for the image has no usable python3"
+UNSEEN = "verification: not examined from inside, since the image has no usable python3"
 
 _UNTRIED = ("sized-tmpfs-noexec",)
-"""It would write to the workspace, which is the user's; the mounts' options tell it too."""
+"""That attempt would write to the user's workspace; the mount options show it as well."""
 
 _SHAPING = ("Image", "User", "NetworkDisabled", "HostConfig")
-"""Of a create call's body: what decides how its container is isolated."""
+"""The fields of a create call's body that decide how its container is isolated."""
 
 _NO_PYTHON = re.compile(
     r"python3.{0,80}(not found|no such file)|(not found|error finding).{0,80}python3",
@@ -46,7 +46,7 @@ _NO_PYTHON = re.compile(
 )
 
 Looked = dict[str, Mapping[str, Any] | None]
-"""What was seen, by what shapes a container; None where nothing could be."""
+"""Facts by the configuration fields of `_SHAPING`, as JSON; None if an image has no Python."""
 
 
 async def seen_from_inside(
@@ -56,15 +56,15 @@ async def seen_from_inside(
     looked: Looked,
     not_removed: Callable[[str], None],
 ) -> Isolation:
-    """Return the isolation of a container like this as it was seen, before it is made.
+    """Return the isolation of a container as seen from inside a like one, before it is made.
 
     Args:
         config: The body of the create call.
-        looked: Outcomes so far; this one is added.
+        looked: Results so far; this one is added.
 
     Raises:
-        BrokenIsolationError: What was seen may not be.
-        OciRuntimeError: A kernel of its own was demanded and not seen.
+        BrokenIsolationError: A mandatory layer does not hold.
+        OciRuntimeError: A kernel of its own is required and was not seen.
         SandboxError: Such a container does not start.
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
@@ -77,12 +77,12 @@ async def seen_from_inside(
 
 
 def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
-    """Return the isolation as `facts` have it; see `seen_from_inside`."""
+    """Return the isolation as the facts show it; see `seen_from_inside`."""
     if facts is None:
         insist(isolation, {})
         return replace(isolation, weaker=(*isolation.weaker, UNSEEN), host_kernel=None)
     found = facts.get("mounts")
-    # The workspace is the user's directory; what else can be written to is in memory.
+    # The workspace is the user's directory; all else that is writable is in memory.
     mounts = {hardening.TMP: found[hardening.TMP]} if found and hardening.TMP in found else {}
     seen = {**facts, "mounts": mounts}
     insist(isolation, seen)
@@ -90,7 +90,7 @@ def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
 
 
 def looking(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the body of the create call for a container that looks around in a command's place."""
+    """Return the create call's body for the container that is examined instead of a command's."""
     argv = probe_argv(untried=_UNTRIED)
     return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
 
@@ -114,7 +114,7 @@ async def _look(
             with anyio.move_on_after(LOOK_SECONDS):
                 return await receive_facts(sandbox)
     except ChannelClosedError:
-        return None  # what is called python3 there does not listen
+        return None  # the image's python3 is not a usable Python
     except SandboxError as error:
         if not lacks_python(error.message):
             raise
@@ -122,5 +122,5 @@ async def _look(
 
 
 def lacks_python(said: str) -> bool:
-    """Tell whether an engine did not start a container because its image has no Python."""
+    """Return whether an engine's error means that the image has no Python."""
     return _NO_PYTHON.search(said) is not None

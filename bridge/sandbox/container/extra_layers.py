@@ -42,7 +42,7 @@ USER_NAMESPACE = "user-namespace"
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 NAMESPACE_IDS = 65_536
-"""Ids in a sandbox's user namespace: all that an image's files and users may have."""
+"""Ids in a sandbox's user namespace: enough for all of an image's files and users."""
 
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
 
@@ -50,10 +50,10 @@ MAPPED_OVERLAY_SINCE = (5, 19)
 """The kernel that maps owners on overlay mounts."""
 
 MAX_FILE_BYTES = 1024 * 1024
-"""Read of /etc/subuid and of storage.conf; both are a few lines."""
+"""Most read of /etc/subuid and of storage.conf, which have a few lines."""
 
 _DEFAULT_USER = "containers"
-"""Whose ids podman gives away, unless its storage.conf says otherwise."""
+"""The user whose subordinate ids podman uses, unless its storage.conf names another."""
 
 _STORAGE_CONF = (Path("/etc/containers/storage.conf"), Path("/usr/share/containers/storage.conf"))
 _ID_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
@@ -69,18 +69,18 @@ _DECLINED = (
 
 @cache
 def profile_text(purpose: Purpose) -> str:
-    """Return our seccomp profile, as engines take it; see `oci_profile`."""
+    """Return the bridge's seccomp profile as JSON; see `oci_profile`."""
     return json.dumps(oci_profile(purpose), separators=(",", ":"))
 
 
 @dataclass(kw_only=True)
 class Reinforcement:
-    """What is asked of one engine beyond its defaults. It changes only towards less.
+    """The layers requested of one engine beyond its defaults. Layers are only ever removed.
 
     Attributes:
-        seccomp: What its option "seccomp=" is given for each purpose: the profile, or a path.
+        seccomp: The value of "seccomp=" for each purpose: the profile, or a path.
         user_namespace: podman's mode; empty for the engine's default.
-        lacking: What was wanted and is not asked for, each with its cause.
+        lacking: Layers that are not requested, each with its cause.
     """
 
     seccomp: dict[Purpose, str] = field(default_factory=dict)
@@ -88,11 +88,11 @@ class Reinforcement:
     lacking: list[str] = field(default_factory=list)
 
     def declined(self, error: SandboxError, *, proven: bool) -> bool:
-        """Take back what `error` is about; tell whether there was such a thing.
+        """Remove the layer that `error` is about; return whether there was one.
 
         Args:
-            proven: Whether containers have started with all this on the engine. What it then says
-                of filters is something else; ids may still run out.
+            proven: Whether containers have started with all this on the engine. Then an error
+                about filters has another cause; ids may still run out.
         """
         for layer, about in _DECLINED:
             if not about.search(error.message):
@@ -118,23 +118,23 @@ def reinforce(
     local: bool,
     owner: int = 0,
 ) -> Reinforcement:
-    """Decide what to ask of an engine, and write what it must read.
+    """Return the layers to request of an engine; write the file that podman reads.
 
     Args:
-        oci_runtime: What containers will be started with.
-        runtime_dir: A directory of this user's alone, where podman's file goes.
+        oci_runtime: The OCI runtime in use.
+        runtime_dir: This user's private directory, for podman's file.
         environ: podman's environment.
         local: Whether the engine sees this machine's files.
-        owner: Whose engine it is, by user id.
+        owner: The user id that runs the engine.
     """
     made = Reinforcement()
     if brings_own_kernel(oci_runtime):
-        # gVisor loads no profile; inside a virtual machine it would guard the machine's kernel.
+        # gVisor loads no profile; in a virtual machine it would protect the machine's kernel.
         return made
     if facts.kind == "docker":
         made.seccomp = {purpose: profile_text(purpose) for purpose in PURPOSES}
     elif not facts.seccomp:
-        # podman would take the profile and go on without.
+        # podman would accept the profile and not apply it.
         made.lacking.append(f"{OWN_SECCOMP}: podman finds no seccomp here")
     elif local and owner not in (0, os.getuid()):
         made.lacking.append(f"{OWN_SECCOMP}: podman is another user's, who cannot read our file")
@@ -151,7 +151,7 @@ def reinforce(
 
 
 def maps_cheaply(facts: EngineFacts) -> bool:
-    """Tell whether ids of their own cost a podman's containers next to nothing."""
+    """Return whether this podman remaps ids at little cost."""
     release = re.match(r"(\d+)\.(\d+)", facts.kernel)
     return (
         facts.kind == "podman"
@@ -163,13 +163,13 @@ def maps_cheaply(facts: EngineFacts) -> bool:
 
 
 def gives_ids(environ: Mapping[str, str]) -> bool:
-    """Tell whether rootful podman here has subordinate ids to give to containers."""
+    """Return whether rootful podman here has subordinate ids for containers."""
     user = id_owner(environ)
     return all(has_range(_read(path), user) for path in _ID_FILES)
 
 
 def id_owner(environ: Mapping[str, str]) -> str:
-    """Return whose ids rootful podman gives away."""
+    """Return the user whose subordinate ids rootful podman uses."""
     named = environ.get("CONTAINERS_STORAGE_CONF")
     for path in (Path(named),) if named else _STORAGE_CONF:
         with suppress(tomllib.TOMLDecodeError, AttributeError):
@@ -181,7 +181,7 @@ def id_owner(environ: Mapping[str, str]) -> str:
 
 
 def has_range(text: str, user: str) -> bool:
-    """Tell whether a file like /etc/subuid gives `user` ids for at least one sandbox."""
+    """Return whether a file like /etc/subuid has ids of `user` for at least one sandbox."""
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         count = rest.partition(":")[2]
@@ -191,7 +191,7 @@ def has_range(text: str, user: str) -> bool:
 
 
 def write_profile(directory: Path, purpose: Purpose) -> Path:
-    """Have our profile in a file that podman can read by its path; return it.
+    """Write the bridge's profile to a file for podman, unless it exists; return its path.
 
     Raises:
         OSError: It cannot be written, or others could replace it.

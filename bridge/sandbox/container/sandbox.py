@@ -24,19 +24,19 @@ from bridge.sandbox.container.stream import AttachedStream
 logger = logging.getLogger(__name__)
 
 REMOVE_SECONDS = 30.0
-"""For kill and removal, 0.05 to 0.5 s usually. What is not gone then is tried again later."""
+"""For kill and removal, 0.05 to 0.5 s usually. A removal that takes longer is tried again later."""
 
 FIRST_POLL_SECONDS = 0.01
 LAST_POLL_SECONDS = 1.0
-"""Between looks whether a container has ended: at first the time an engine takes to notice, then
-doubled, so that waiting through a long run costs one cheap call a second."""
+"""Intervals of asking whether a container has ended: first the time an engine takes to notice, then
+doubled, so that waiting for a long run costs one cheap call a second."""
 
 _SIGNAL_BASE = 128
 """Engines report death by signal n as exit code 128 + n, as shells do."""
 
 
 class ContainerCalls(Protocol):
-    """What a container's life needs of an engine; `EngineApi` offers it."""
+    """The engine calls for a container's life; `EngineApi` implements them."""
 
     async def create(self, config: Mapping[str, Json], name: str) -> str: ...
     async def attach(self, container: str) -> AttachedStream: ...
@@ -74,15 +74,15 @@ class ContainerSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What the backend put in force."""
+        """The layers in force."""
         return self._isolation
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass all that is read of stderr to `take` from now on."""
+        """Pass stderr to `take` from now on."""
         self._stream.on_error(take)
 
     def end_input(self) -> None:
-        """Let stdin end."""
+        """Close stdin."""
         self._stream.end_input()
 
     async def send(self, data: bytes) -> None:
@@ -90,9 +90,9 @@ class ContainerSandbox:
         await self._stream.send(data)
 
     async def end_output(self) -> None:
-        """End the command: both outputs come on one connection, so none can be refused alone.
+        """Kill the command: both outputs share a connection, so one cannot be closed alone.
 
-        The connection goes first: engines wait for their monitor, which waits for whoever reads.
+        The connection is closed first: engines wait for their monitor, which waits for a reader.
         """
         self._refused = True
         self._stream.close()
@@ -106,7 +106,7 @@ class ContainerSandbox:
         return data
 
     def diagnostics(self) -> str:
-        """Return the end of what the process wrote to stderr, as far as it was read."""
+        """Return the end of stderr, as far as it was read."""
         return self._stream.stderr
 
     async def kill(self) -> None:
@@ -140,9 +140,9 @@ class ContainerSandbox:
 
 
 def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | None:
-    """Read an engine's `State`; None while the container has not ended.
+    """Return how the first process ended, from an engine's `State`; None while it runs.
 
-    A first process that itself exits with 128 + n cannot be told from one killed by signal n.
+    Exit status 128 + n is indistinguishable from death by signal n.
     """
     if state.get("Running") or state.get("Status") in ("created", "running", "paused"):
         return None
@@ -153,7 +153,7 @@ def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | N
     return ExitReport(
         exit_code=None if killed or not isinstance(code, int) else code,
         signal=signal if killed else None,
-        # Without a limit of its own a sandbox falls to the host's OOM killer, and no engine sees.
+        # Without a memory limit the host's OOM killer acts, which engines do not report.
         oom_killed=oom if oom or knows_oom else None,
         detail=str(state.get("Error") or ""),
     )
@@ -178,10 +178,10 @@ async def run_container(
     not_removed: Callable[[str], None],
     apart: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
-    """Start a container under a name nobody else has; on leaving it is gone.
+    """Start a container under a unique name; remove it on leaving.
 
     Args:
-        not_removed: Told the name, should the engine not remove it now.
+        not_removed: Called with the name if the engine does not remove it now.
         apart: Whether stdin and the outputs get a connection each; see `EngineApi.attach_apart`.
 
     Raises:
@@ -203,9 +203,9 @@ async def run_container(
 
 
 async def remove_surely(api: ContainerCalls, name: str) -> bool:
-    """Remove a container, even when cancelled; tell whether it is gone.
+    """Remove a container, even when cancelled; return whether it is gone.
 
-    podman refuses to remove what is ending just now, so a refusal is followed by another try.
+    podman refuses to remove a container that is just ending, so a refusal is retried.
     """
     pause = FIRST_POLL_SECONDS
     refusal = f"no answer within {REMOVE_SECONDS:g} s"

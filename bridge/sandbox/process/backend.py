@@ -51,17 +51,18 @@ from bridge.sandbox.process.watchdog import LaunchWatchdog
 from bridge.sandbox.reaper import Owner, current_owner
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
-"""Where the user's systemd is asked; bubblewrap clears it."""
+"""What `systemd-run --user` needs; bubblewrap clears it for the sandbox."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What was found out about this machine.
+    """Facts about this machine, found once per backend.
 
     Attributes:
-        bwrap: The executable.
-        systemd_run: The one that makes scopes; empty when groups are made directly, or not at all.
-        setpriv: The one that becomes another user; empty where that is not needed, or not there.
+        bwrap: bubblewrap's path.
+        systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
+            not at all.
+        setpriv: Path of the command that changes the user; empty if not needed or not installed.
     """
 
     bwrap: str
@@ -76,16 +77,16 @@ class Findings:
 
 
 class BubblewrapBackend:
-    """Runs sandboxes in namespaces. Enter it before use; it looks around when first needed.
+    """Runs sandboxes in namespaces. Enter it before use; it examines the machine at first use.
 
     Args:
-        environ: The bridge's environment: tells where commands and the user's systemd are.
+        environ: The bridge's environment, for the search path and the user's systemd.
         bwrap: The executable's name or path.
-        interpreter: The one Python to put inside; None finds one.
+        interpreter: The Python to put inside; None finds one.
         packages: A directory of packages, such as a virtual environment's `site-packages`, that
             programs may import from, read-only.
-        limits: What the probe runs under.
-        seccomp: The library that makes filters, as the loader finds it.
+        limits: The probe's limits.
+        seccomp: File name of libseccomp, for the loader.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class BubblewrapBackend:
         self._packages = packages
         self._limits = limits or Limits()
         self._seccomp = seccomp
-        # Whom sandboxes are outside; another than the bridge when that is root.
+        # The user of sandboxes outside; None for the bridge's own. Set when the bridge is root.
         self._uid: int | None = None
         self._lock = anyio.Lock()
         self._found: Findings | None = None
@@ -132,7 +133,7 @@ class BubblewrapBackend:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
+        """Try again to remove cgroups that are left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._watchdog.close)
@@ -169,7 +170,7 @@ class BubblewrapBackend:
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.
 
-        Their processes died with them, by the kernel's hand; what can be left is control groups.
+        The kernel ended their processes with them; only cgroups can be left.
         """
         found = await self._look_around()
         return await anyio.to_thread.run_sync(reap, found.cgroup_parents, found.owner)
@@ -229,7 +230,7 @@ class BubblewrapBackend:
         )
 
     def _find_scopes(self) -> str:
-        """Return the command that has the user's systemd limit things, if it really does."""
+        """Return the path of `systemd-run` if the user's systemd applies limits; else empty."""
         systemd_run = host.find_command("systemd-run", self._environ)
         if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
             return ""

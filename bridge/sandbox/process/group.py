@@ -50,10 +50,10 @@ CPU_PERIOD = 100_000
 """Microseconds; the kernel's own default."""
 
 MONITORS = 1
-"""Processes in a group that are not the program's: bubblewrap itself, waiting for the end."""
+"""Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
 
 SCOPE_SECONDS = 10.0
-"""For systemd to try out a scope."""
+"""For systemd to run a trial scope."""
 
 _NAMESPACE = re.compile(r"^pid:\[(\d+)\]$")
 _SEPARATOR = "_"
@@ -62,12 +62,11 @@ _PARTS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class CgroupParent:
-    """A directory in which groups may be made.
+    """A directory in which cgroups may be made.
 
     Attributes:
-        directory: The bridge's own group, or one above it.
-        controllers: Of those that matter here, what it controls; on version 2 it is found out
-            from its files.
+        directory: The bridge's own cgroup, or an ancestor.
+        controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
         unified: Whether it is version 2.
         visited: Whether a thread of the bridge can go into its groups and come back.
     """
@@ -79,7 +78,7 @@ class CgroupParent:
 
 
 def places(own: str, mounts: str) -> tuple[CgroupParent, ...]:
-    """Return where to try, best first.
+    """Return the directories to try, best first.
 
     Args:
         own: /proc/self/cgroup.
@@ -108,8 +107,8 @@ def _unified(path: str, mounts: str) -> list[CgroupParent]:
     levels = [directory]
     while levels[-1] != root and levels[-1] != "/":
         levels.append(str(PurePosixPath(levels[-1]).parent))
-    # A group that holds processes, like the bridge's own, can have no limited groups below it, so
-    # it is usually the one above that works.
+    # A cgroup that holds processes, like the bridge's own, can have no limited ones below it, so
+    # usually its parent works.
     return [
         CgroupParent(directory=level, controllers=frozenset(), unified=True) for level in levels
     ]
@@ -132,7 +131,7 @@ def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> 
 
 
 def group_name(owner: Owner, nonce: str) -> str:
-    """Name a group after whose it is."""
+    """Return a cgroup's name, which holds its owner."""
     namespace = _NAMESPACE.match(owner.namespace)
     parts = (
         PREFIX,
@@ -147,7 +146,7 @@ def group_name(owner: Owner, nonce: str) -> str:
 
 
 def group_owner(name: str) -> Owner | None:
-    """Read back whose a group is; None when it is none of ours."""
+    """Parse the owner from a cgroup's name; None if a bridge did not make it."""
     parts = name.split(_SEPARATOR)
     if len(parts) != _PARTS or parts[0] != PREFIX or not parts[1].isdecimal():
         return None
@@ -158,7 +157,7 @@ def group_owner(name: str) -> Owner | None:
 
 
 def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:
-    """Return what to write: file, text, and whether it must succeed."""
+    """Return a controller's settings: file, text, and whether writing it must succeed."""
     memory, pids = str(limits.memory_bytes), str(limits.pids + MONITORS)
     if controller == "memory" and unified:
         return [("memory.max", memory, True), ("memory.swap.max", "0", False)]
@@ -180,7 +179,7 @@ def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[st
 
 
 def oom_kills(text: str) -> int | None:
-    """Read the count from `memory.events` or `memory.oom_control`; None if it is not there."""
+    """Parse the count in `memory.events` or `memory.oom_control`; None if it is missing."""
     for line in text.splitlines():
         name, _, count = line.partition(" ")
         if name == "oom_kill" and count.strip().isdecimal():
@@ -189,7 +188,7 @@ def oom_kills(text: str) -> int | None:
 
 
 def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
-    """Make the words that have the user's systemd limit the command after them."""
+    """Return the `systemd-run` words that put the command after them into a limited scope."""
     command = [
         systemd_run,
         "--user",
@@ -207,7 +206,7 @@ def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
 
 
 def scope_group(own: str, mounts: str) -> str | None:
-    """Return the version 2 directory of a process, given its /proc/<pid>/cgroup."""
+    """Return a process's version 2 directory, from its /proc/<pid>/cgroup."""
     for line in own.splitlines():
         if line.startswith("0::"):
             return _mounted(line[3:], mounts, "cgroup2", frozenset())
@@ -215,7 +214,7 @@ def scope_group(own: str, mounts: str) -> str | None:
 
 
 def missing_controllers(found: Sequence[str], *, root: bool) -> str:
-    """Say why not every controller can be had; empty when nothing is missing."""
+    """Return why controllers are missing, as a sentence; empty if none is."""
     missing = [name for name in CONTROLLERS if name not in found]
     if not missing:
         return ""
@@ -227,33 +226,33 @@ def missing_controllers(found: Sequence[str], *, root: bool) -> str:
 logger = logging.getLogger(__name__)
 
 REMOVE_SECONDS = 5.0
-"""For killed processes to leave a group; milliseconds, unless they write out a lot of memory."""
+"""For killed processes to leave a cgroup; milliseconds, unless they free a lot of memory."""
 
 _PAUSE_SECONDS = 0.005
 
 _MYSELF = "0"
-"""Written to a list of threads, it is the one that writes."""
+"""Written to a list of threads, it names the writing thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CgroupParents:
-    """Where this bridge's groups go: one directory per controller, one for all on version 2."""
+    """Where this bridge's cgroups are made: a directory per controller, or one on version 2."""
 
     parents: tuple[CgroupParent, ...] = ()
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What groups made here will bound."""
+        """The controllers that limit cgroups made here."""
         return frozenset().union(*(place.controllers for place in self.parents))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CgroupEntry:
-    """Where a thread goes into a group by itself, and where it comes out again.
+    """A cgroup that a thread can enter by itself, and the one it returns to.
 
     Attributes:
-        inside: The group.
-        home: The bridge's own group of the same hierarchy.
+        inside: The sandbox's cgroup.
+        home: The bridge's own cgroup in the same hierarchy.
     """
 
     inside: Path
@@ -278,14 +277,14 @@ class SandboxCgroups:
 
     @property
     def unentered(self) -> tuple[Path, ...]:
-        """The groups that what `spawn` started is not in, and has to be moved to."""
+        """The cgroups that a process started by `spawn` has yet to be moved to."""
         threads_may_enter = (
             {door.inside for door in self.entries} if self.launcher is not None else set()
         )
         return tuple(path for path in self.directories if path not in threads_may_enter)
 
     def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start a process, inside as many of the groups as can be visited.
+        """Start a process, inside those of the cgroups that a thread can enter.
 
         Raises:
             CgroupError: One could not be entered or left; the process does not run.
@@ -342,7 +341,7 @@ class SandboxCgroups:
                 raise CgroupError(message) from error
 
     def oom_kills(self) -> int | None:
-        """Return how many processes were killed for memory; None if the kernel does not say."""
+        """Return how many processes were killed for memory; None if unknown."""
         if self.counter is None:
             return None
         try:
@@ -351,15 +350,15 @@ class SandboxCgroups:
             return None
 
     def remove(self) -> bool:
-        """Kill what is inside and remove the groups; tell whether they are gone."""
+        """Kill the processes inside and remove the cgroups; return whether they are gone."""
         deadline = time.monotonic() + REMOVE_SECONDS
-        # Every one of them, whether or not the first can be removed.
+        # All of them, even if the first cannot be removed.
         gone = [_remove(directory, deadline) for directory in self.directories]
         return all(gone)
 
 
 def find_cgroup_parents(own: str, mounts: str, owner: Owner) -> CgroupParents:
-    """Find where groups can be made, by making one and removing it again."""
+    """Return where cgroups can be made, determined by making and removing one."""
     found: list[CgroupParent] = []
     for place in places(own, mounts):
         had = frozenset().union(*(known.controllers for known in found))
@@ -370,10 +369,10 @@ def find_cgroup_parents(own: str, mounts: str, owner: Owner) -> CgroupParents:
 
 
 def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
-    """Make a sandbox's groups and set their limits.
+    """Make a sandbox's cgroups and set their limits.
 
     Raises:
-        CgroupError: It could not be done; nothing is left of the attempt.
+        CgroupError: One could not be made or limited; nothing is left of the attempt.
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
@@ -404,10 +403,10 @@ def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> S
 def reap(
     cgroup_parents: CgroupParents, judge: Owner, *, dead: Callable[[Owner], bool] | None = None
 ) -> int:
-    """Remove the groups of dead bridges; return how many sandboxes that were.
+    """Remove the cgroups of dead bridges; return the number of sandboxes.
 
     Args:
-        dead: Decides; the real judgement unless a test says otherwise.
+        dead: Replaces `is_dead` in tests.
     """
     gone: set[str] = set()
     for place in cgroup_parents.parents:
@@ -492,7 +491,7 @@ def _kill(directory: Path) -> None:
         return
     with suppress(OSError):
         for pid in (directory / "cgroup.procs").read_text(encoding="ascii").split():
-            # A thread of ours that could not leave is no reason to end all the others.
+            # Never this process, whose thread may have failed to leave the cgroup.
             if int(pid) == os.getpid():
                 continue
             with suppress(ProcessLookupError, PermissionError):
@@ -507,7 +506,7 @@ def _directories(parent: Path) -> Iterable[Path]:
 
 
 def _write(file: Path, text: str) -> None:
-    # Never creating: these files are there or they are not.
+    # Without creating the file.
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii"))
@@ -516,11 +515,11 @@ def _write(file: Path, text: str) -> None:
 
 
 MAX_UNREMOVED = 100
-"""Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
+"""Most unremoved cgroups remembered; the next bridge reaps those beyond it."""
 
 
 class CgroupManager:
-    """Makes control groups, and remembers those that could not be removed."""
+    """Makes and removes cgroups; remembers those that could not be removed."""
 
     def __init__(self) -> None:
         self._unremoved: dict[str, SandboxCgroups] = {}
@@ -534,7 +533,7 @@ class CgroupManager:
     async def group(
         self, cgroup_parents: CgroupParents, owner: Owner, limits: Limits
     ) -> AsyncIterator[SandboxCgroups | None]:
-        """Make a sandbox's groups, where they can be made; leaving kills what is in them."""
+        """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
         if not cgroup_parents.parents:
             yield None
             return
@@ -550,7 +549,7 @@ class CgroupManager:
                 await self._remove(group)
 
     async def aclose(self) -> None:
-        """Try once more to remove what is left. Idempotent."""
+        """Try again to remove what is left. Idempotent."""
         with anyio.CancelScope(shield=True):
             for group in list(self._unremoved.values()):
                 await self._remove(group)

@@ -52,7 +52,7 @@ TIER = (
 NO_SOCKETS: tuple[Refusal, ...] = (
     refuse("socket", errno.EAFNOSUPPORT),
     refuse("connect", errno.EACCES),
-    # These could be sent to any address after all.
+    # Datagram sockets could send to any address.
     *refuse_datagrams("socketpair"),
 )
 """Refused beyond what every sandbox refuses: here the network is the host's."""
@@ -61,15 +61,15 @@ _WITHOUT_OPENING = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
 lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 """
-"""Landlock guards none of them, and a program's user may own the files of whoever runs the bridge.
-By descriptor as well: what may be opened for reading, a library, may be that user's too."""
+"""Landlock covers none of them, and a program's user may own the bridge user's files. Also by
+descriptor: a file that may be opened for reading, such as a library, may be that user's."""
 
 _OF_ANOTHER_PROCESS = """
 prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority
 """
 
 _NAMED_PROCESS = {"setpriority": 1}
-"""Which argument says whose, where it is not the first; 0 is the caller."""
+"""Which argument names the process, if not the first; 0 is the caller."""
 
 _SOCKET_REQUESTS = 0x8900
 
@@ -79,21 +79,21 @@ UNGUARDED: tuple[Refusal, ...] = (
         Refusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
         for call in _OF_ANOTHER_PROCESS.split()
     ),
-    # Of all processes of a user, or of a group.
+    # For all processes of a user or a group.
     Refusal(call="setpriority", argument=0, comparison="ne", value=0),
-    # Any socket tells the addresses of the host's interfaces, a local one as well.
+    # Any socket, even a local one, reveals the addresses of the host's interfaces.
     Refusal(
         call="ioctl", argument=1, comparison="masked_eq", value=_SOCKET_REQUESTS, mask=0xFFFFFF00
     ),
 )
-"""What Landlock lets through in every version."""
+"""Refused because no Landlock version covers it."""
 
 _TRUNCATE_SINCE = 3
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
 NO_TRUNCATION: tuple[Refusal, ...] = (
     refuse("truncate"),
-    # Opened for reading, which is what Landlock then judges, and emptied.
+    # Opening for reading with O_TRUNC: Landlock checks only the reading.
     *(
         Refusal(
             call=call,
@@ -107,28 +107,28 @@ NO_TRUNCATION: tuple[Refusal, ...] = (
     # Its flags lie in memory; the C library goes without it.
     refuse("openat2", errno.ENOSYS),
 )
-"""What it lets through before its third version."""
+"""Refused because Landlock covers it only from ABI 3."""
 
 
 def refusals(abi: int) -> tuple[Refusal, ...]:
-    """Return what the filters refuse here beyond what they refuse in every sandbox."""
+    """Return what is refused here beyond what every sandbox refuses."""
     return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < _TRUNCATE_SINCE else ()))
 
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 
 _OWN_PROC = "/proc/self"
-"""Opened by the first process, it is that process's directory, and stays that."""
+"""Opened by the first process, so the rule is for that process's directory for good."""
 
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Returns a directory's names, and whether each is something else than a directory."""
+"""Returns a directory's names, and whether each is not a directory."""
 
 
 def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntries) -> list[Rule]:
-    """Return what may be opened.
+    """Return the Landlock rules: all paths that may be opened.
 
     Args:
-        entries: Lists a directory; asked only where something in it is hidden.
+        entries: Lists a directory; called only if something in it is hidden.
     """
     made: list[Rule] = []
     for bind in interpreter.binds:
@@ -145,7 +145,7 @@ def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntrie
                 if name not in hidden
             ]
             continue
-        # Executed are the interpreter and the loader that the kernel starts it with.
+        # Only the interpreter and its dynamic loader are executed.
         runs = bind.inside == interpreter.executable or _is_loader(bind.inside)
         rights = landlock.READ | (landlock.EXECUTE if runs else 0)
         made.append(Rule(path=bind.source, rights=rights, is_file=bind.is_file))
@@ -171,7 +171,7 @@ def steps(
     filters: Sequence[bytes],
     entries: ListEntries,
 ) -> dict[str, Json]:
-    """Return what the stage does here."""
+    """Return this backend's part of the stage's plan."""
     return {
         "bounded": False,
         "oom_score": True,
@@ -185,7 +185,7 @@ def isolation(spec: LaunchSpec, around: Surroundings, *, as_nobody: bool, root: 
     """Say which layers a launch puts in force, and what the tier lacks.
 
     Args:
-        stranger: Whether programs run as a user that owns nothing.
+        as_nobody: Whether programs run as a user that owns nothing.
         root: Whether they run as root of a namespace that the bridge itself is in.
     """
     layers = [
@@ -224,7 +224,7 @@ KERNEL_REMEDY = (
 
 @dataclass(frozen=True, kw_only=True)
 class Findings(BaseFindings):
-    """What was found out about this machine."""
+    """Facts about this machine, found once per backend."""
 
     filters: tuple[bytes, ...]
     around: Surroundings
@@ -234,12 +234,12 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
     """Runs programs without namespaces.
 
     Args:
-        environ: The bridge's environment: tells where temporary files go.
-        interpreter: The one Python to run; None finds one.
+        environ: The bridge's environment, for TMPDIR.
+        interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: What the probe runs under.
-        version: Asks the kernel for its version of Landlock.
-        seccomp: The library that makes filters, as the loader finds it.
+        limits: The probe's limits.
+        version: Returns the kernel's Landlock ABI version.
+        seccomp: File name of libseccomp, for the loader.
     """
 
     def __init__(
@@ -285,7 +285,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
             limits_elsewhere=missing_controllers(
                 sorted(cgroup_parents.controllers), root=as_nobody
             ),
-            # Without a namespace they are counted over all that this user runs.
+            # Without a user namespace the kernel counts all processes of this user.
             processes_per_namespace=False,
         )
         interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)

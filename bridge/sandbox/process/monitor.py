@@ -33,13 +33,13 @@ EXIT_FAILED = 71
 SIGNAL_BASE = 128
 
 SWEEP_SECONDS = 8.0
-"""For killed processes to go; less than the bridge waits for this process."""
+"""For killed processes to end; less than the bridge waits for this process."""
 
 MAX_ORDER_BYTES = 1024 * 1024
 
 _PAUSE_SECONDS = 0.002
 _LOOKS = 5
-"""How often is looked at most for what the look before has missed, before a kill or another."""
+"""Most searches for processes that the search before missed, before killing those found."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -50,14 +50,14 @@ Row = tuple[int, int, int, str, str]
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a process attribute; tell whether that worked."""
+    """Set a process attribute; return whether that worked."""
     import ctypes
 
     return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
 
 
 def read_instructions(leash: int) -> dict[str, Any]:
-    """Return what to do; end when the bridge has gone before it said."""
+    """Return the instructions; exit if the bridge ended before it sent them."""
     said = b""
     while b"\n" not in said and len(said) < MAX_ORDER_BYTES:
         data = os.read(leash, 65536)
@@ -90,7 +90,7 @@ def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> 
 
 
 class ProcessTree:
-    """The first process and everything that came of it."""
+    """The first process and all processes that it started."""
 
     def __init__(self, child: int, mark: str, adopts: bool) -> None:
         self.child = child
@@ -99,7 +99,7 @@ class ProcessTree:
         self._adopts = adopts
 
     def reap(self) -> bool:
-        """Collect whoever has ended; tell whether children are left."""
+        """Reap children that have ended; return whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -111,7 +111,7 @@ class ProcessTree:
                 self.status = status
 
     def end(self) -> None:
-        """Kill all of them and collect what can be collected."""
+        """Kill all of them and reap this process's children."""
         deadline = time.monotonic() + SWEEP_SECONDS
         if self._adopts:
             self._end_below(deadline)
@@ -125,7 +125,7 @@ class ProcessTree:
         looks = 0
         while self.reap() and time.monotonic() < deadline:
             found = descendants(os.getpid(), processes_by_proc())
-            # Stopped first, until no new ones turn up: what is killed makes room for the next fork.
+            # Stopped first, until no new ones appear: a killed one makes room for another fork.
             if found - stopped and looks < _LOOKS:
                 signal_all(found - stopped, signal.SIGSTOP)
                 stopped |= found
@@ -149,7 +149,7 @@ class ProcessTree:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each; those that have gone, or are not ours, are passed by."""
+    """Send a signal to each; skip those that have ended or are another user's."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -158,7 +158,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 
 def descendants(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
-    """Return the processes below one, of pairs of process and parent."""
+    """Return a process's descendants, from pairs of process and parent."""
     children: dict[int, list[int]] = {}
     for pid, parent in pairs:
         children.setdefault(parent, []).append(pid)
@@ -173,9 +173,9 @@ def descendants(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
-    """Return the living processes that came of `child`; `groups` learns of their groups.
+    """Return the living processes that `child` started; add their process groups to `groups`.
 
-    By parent, by process group, and by the run's mark on the command line, which forks keep.
+    Found by parent, by process group, and by the run's mark on the command line, which forks keep.
     """
     living = [row for row in rows if not row[3].startswith("Z")]
     found: set[int] = set()
@@ -186,7 +186,7 @@ def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> s
             for pid, parent, group, _, command in living
             if pid in known or parent in known or group in groups or (mark and mark in command)
         }
-        # The keeper has the mark on its own command line, as the one who passed it on.
+        # This process has the mark on its own command line.
         more -= {os.getpid()}
         groups.update(group for pid, _, group, _, _ in living if pid in more and pid == group)
         if more <= found:
@@ -195,20 +195,20 @@ def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> s
 
 
 def processes_by_proc() -> Iterable[tuple[int, int]]:
-    """Return every process and its parent, as /proc has it."""
+    """Return every process and its parent, from /proc."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost 5 ms
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                # The name stands in brackets and may hold anything, brackets included.
+                # The name is in brackets and may hold anything, brackets included.
                 yield int(name), int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
 
 
 def processes_by_ps() -> list[Row]:
-    """Return every process as `ps` shows it."""
+    """Return every process, from `ps`."""
     import subprocess
 
     words = ["ps", "-axww", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat="]
@@ -228,7 +228,7 @@ def processes_by_ps() -> list[Row]:
 
 
 def parse_ps(text: str) -> list[Row]:
-    """Read what `ps` printed."""
+    """Parse the output of `ps`."""
     rows: list[Row] = []
     for line in text.splitlines():
         words = line.split(None, 4)
@@ -239,7 +239,7 @@ def parse_ps(text: str) -> list[Row]:
 
 
 def wait(family: ProcessTree, leash: int, wake: int) -> None:
-    """Wait until the first process ends, the leash does, or somebody asks this process to end."""
+    """Wait until the first process ends, the bridge ends (`leash`), or SIGTERM arrives (`wake`)."""
     poller = select.poll()
     poller.register(leash, select.POLLIN)
     poller.register(wake, select.POLLIN)
@@ -256,7 +256,7 @@ def wait(family: ProcessTree, leash: int, wake: int) -> None:
 
 
 def signal_descriptor() -> int:
-    """Turn signals into bytes on a descriptor; return it."""
+    """Return a descriptor on which signals arrive as bytes."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -266,7 +266,7 @@ def signal_descriptor() -> int:
 
 
 def main() -> NoReturn:
-    """Start the program, wait, clear up, report."""
+    """Start the program, wait, kill what is left, report."""
     leash, command = int(sys.argv[2]), sys.argv[4:]
     instructions = read_instructions(leash)
     info = int(instructions["info"])
@@ -278,7 +278,7 @@ def main() -> NoReturn:
         os._exit(EXIT_FAILED)
     wake = signal_descriptor()
     child = start(command, instructions, adopts)
-    # The streams and the status are the program's: their end is its end.
+    # The program alone keeps the streams and the status pipe open, so they end with it.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
@@ -295,7 +295,7 @@ def main() -> NoReturn:
 
 
 def report(info: int, name: str, value: int) -> None:
-    """Write one document about the first process; nobody may be left to read it."""
+    """Write one document about the first process, if the bridge still reads."""
     try:
         os.write(info, json.dumps({name: value}).encode("ascii") + b"\n")
     except BrokenPipeError:

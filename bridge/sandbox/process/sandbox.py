@@ -42,7 +42,7 @@ from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 MAX_INFO_BYTES = 64 * 1024
-"""Of what the monitor says; some hundred bytes usually."""
+"""Most of the monitor's output; some hundred bytes usually."""
 
 
 class Monitor:
@@ -51,9 +51,9 @@ class Monitor:
     Args:
         process: It.
         info: Where it says what it started and how that ended.
-        keeps: Whether it is a keeper, which ends in order when asked to.
-        handles: Whether processes are known by descriptors, as Linux has them. Without, the one
-            inside is ended by asking the keeper, since its id may be another's by then.
+        own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
+        use_pidfds: Whether to signal processes by pidfd, as Linux offers. Otherwise the first
+            process inside is ended by asking the monitor, since its pid may be reused by then.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Monitor:
         self.read_status()
 
     async def wait_child(self) -> None:
-        """Wait until the monitor has said what it started, or has ended."""
+        """Wait until the monitor has reported its child's pid, or has ended."""
         while not self.read_status() and not self.child and not self.ended:
             await wait_ready(anyio.wait_readable, self._info)
 
     def read_status(self) -> bool:
-        """Take in what the monitor has said so far; tell whether that was all."""
+        """Read what the monitor has written so far; return whether it has finished."""
         while self._info >= 0 and len(self._received) < MAX_INFO_BYTES:
             data = read_now(self._info)
             if data is None:
@@ -116,7 +116,7 @@ class Monitor:
         return True
 
     def kill_child(self) -> None:
-        """Kill the first process inside, and so all of them. Harmless when it has ended."""
+        """Kill the first process inside and thereby all others. Harmless when it has ended."""
         if self._child_handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._child_handle, signal.SIGKILL)
@@ -129,7 +129,7 @@ class Monitor:
         self._process.kill()
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         for descriptor in (self._handle, self._info, self._child_handle):
             if descriptor >= 0:
                 with suppress(OSError, ValueError):
@@ -151,7 +151,7 @@ class Monitor:
 
 
 def parse_status(received: bytes) -> dict[str, int]:
-    """Read bubblewrap's status documents: one JSON object after another, the last maybe cut."""
+    """Parse bubblewrap's status: JSON objects in sequence, the last possibly incomplete."""
     text = received.decode("utf-8", "replace")
     decoder = json.JSONDecoder()
     found: dict[str, int] = {}
@@ -168,18 +168,18 @@ def parse_status(received: bytes) -> dict[str, int]:
 
 
 STDIN_BYTES = 512 * 1024
-"""What the pipe to a sandbox holds: the whole guest, so that it is there when Python is up, and not
-handed over in turns of 64 KiB. A user's pipes may hold only so much in all; then it is less."""
+"""Size of the pipe to a sandbox: it holds the whole guest before Python is up, instead of passing
+it in steps of 64 KiB. The kernel bounds a user's pipes in total; then it is less."""
 
 
 class LaunchPipes:
-    """The pipes of one start; whatever nobody took is closed in the end.
+    """The pipes and files of one launch; those that were not taken are closed at the end.
 
     Args:
         opened: Closes them.
-        texts: Files that are handed down open, by the name of their descriptor.
-        data: Contents of further such files.
-        asks: Whether there is a pipe for leave to go on.
+        texts: Contents of inherited files, by the name of their descriptor.
+        data: Contents of further inherited files.
+        examines: Whether the stage waits for permission to continue.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class LaunchPipes:
 
     @property
     def descriptors(self) -> Descriptors:
-        """The numbers of what is handed down."""
+        """The numbers of the inherited descriptors."""
         return Descriptors(
             info=self.info[1],
             status=self.status[1],
@@ -215,23 +215,23 @@ class LaunchPipes:
 
     @property
     def inherited(self) -> tuple[int, ...]:
-        """What is handed down besides stdin, stdout and stderr."""
+        """The inherited descriptors besides stdin, stdout and stderr."""
         permission = (self.permission[0],) if self.permission[0] >= 0 else ()
         own = (self.info[1], self.status[1], self.options[0], *permission)
         return (*own, *self._files.values(), *self._data, self.stage)
 
     def take(self, descriptor: int) -> int:
-        """Leave a descriptor to the caller, who closes it."""
+        """Pass a descriptor to the caller, who closes it."""
         self._open.discard(descriptor)
         return descriptor
 
     def close_child_ends(self) -> None:
-        """Close what the process has copies of by now."""
+        """Close the descriptors that the process has inherited."""
         for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.inherited):
             self._close(descriptor)
 
     def close_options(self) -> None:
-        """End what it reads its options from."""
+        """Close the pipe that the process reads its options from."""
         self._close(self.options[1])
 
     def _pipe(self) -> tuple[int, int]:
@@ -250,7 +250,7 @@ class LaunchPipes:
         return descriptor
 
     def fill(self, descriptor: int, content: bytes) -> None:
-        """Have a file that is handed down hold this."""
+        """Write an inherited file's content."""
         written = 0
         while written < len(content):
             written += os.write(descriptor, content[written:])
@@ -269,16 +269,16 @@ class LaunchPipes:
 logger = logging.getLogger(__name__)
 
 LAUNCH_SECONDS = 30.0
-"""From start to everything being in force: 0.05 s usually."""
+"""Longest launch, until everything is in force: 0.05 s usually."""
 
 SETTLE_SECONDS = 5.0
-"""For bubblewrap to say what it started, when a launch is called off between the two."""
+"""For bubblewrap to report its child when a launch is cancelled after its start."""
 
 END_SECONDS = 10.0
-"""For a killed sandbox to be gone: milliseconds, unless it had a lot of memory to give back."""
+"""For a killed sandbox to end: milliseconds, unless it has a lot of memory to free."""
 
 MAX_STATUS_BYTES = 8 * 1024
-"""Of what the stage says; a line usually."""
+"""Most of the stage's status; a line usually."""
 
 _SIGNAL_BASE = 128
 """bubblewrap reports death by signal n as exit code 128 + n, as shells do."""
@@ -289,28 +289,27 @@ class LaunchPlan:
     """How to start one sandbox.
 
     Attributes:
-        command: bubblewrap or a keeper, and what may stand in front of it.
+        command: bubblewrap or the monitor, and what precedes it.
         inside: Makes the command that it starts, once the descriptors are known.
-        stage: Makes what that command reads from `Descriptors.stage`.
-        options: Makes the bytes that it reads its options from.
+        stage: Makes the payload of `Descriptors.stage`.
+        options: Makes bubblewrap's options, or the monitor's instructions.
         environ: The environment of that process itself; the sandbox gets none of it.
-        uid: Whom to become first; None to stay.
-        group: The control groups to enter, if any.
-        isolation: What all that puts in force.
-        bwrap_failed, stage_failed: Turn what that process or the stage said into an error.
-        speaker: How bubblewrap's own words begin.
-        texts: Files that are handed down open, by the name of their descriptor.
-        data: Contents of further such files.
-        gid: Whose group to become with `uid`; None for the one of the same number.
-        on_error: Given what the program writes to stderr; without it the end of that is kept.
-        keeps: Whether it is a keeper: it is told to end by the end of what it reads its options
-            from.
-        handles: Whether processes are known by descriptors; see `Monitor`.
-        judge: Where the plan asks the stage what it sees from inside: returns the isolation as it
-            was seen, or raises a `SandboxError`, and then nothing is run.
-        warden: Ends what is being launched should the bridge be killed; None where a keeper does.
-        setpriv: The executable that becomes `uid` and `gid`; empty where this process does it.
-            That would fork it, with all its memory, and costs milliseconds of both.
+        uid: The user to switch to first; None to stay.
+        group: The cgroups to enter, if any.
+        isolation: The layers that all this puts in force.
+        monitor_failed, stage_failed: Make the error for that process's or the stage's output.
+        error_prefix: Start of bubblewrap's own messages.
+        texts: Contents of inherited files, by the name of their descriptor.
+        data: Contents of further inherited files.
+        gid: The group to switch to with `uid`; None for the same number.
+        on_error: Called with what the program writes to stderr; without it the end is kept.
+        own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
+        use_pidfds: See `Monitor`.
+        judge: If the stage examines its isolation: returns the isolation as seen from inside, or
+            raises a `SandboxError`, and then nothing is run.
+        watchdog: Ends the launch if the bridge is killed; None if the monitor does.
+        setpriv: The executable that switches to `uid` and `gid`; empty if this process does it,
+            which forks it with all its memory and costs milliseconds.
     """
 
     command: Sequence[str]
@@ -357,7 +356,7 @@ class ProcessSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What the backend put in force; as it was seen from inside, where the stage looked."""
+        """The layers in force; as seen from inside, if the stage examined them."""
         return self._isolation
 
     async def send(self, data: bytes) -> None:
@@ -365,7 +364,7 @@ class ProcessSandbox:
         await self._pipes.send(data)
 
     def end_input(self) -> None:
-        """Let stdin end."""
+        """Close stdin."""
         self._pipes.end_input()
 
     async def end_output(self) -> None:
@@ -387,7 +386,7 @@ class ProcessSandbox:
         await anyio.lowlevel.checkpoint()
 
     def find_group(self) -> None:
-        """Look up the control group that systemd made, for the count of kills in it. Blocks."""
+        """Find the cgroup that systemd made, for its count of OOM kills. Blocks."""
         with suppress(OSError):
             own = Path(f"/proc/{self._monitor.pid}/cgroup").read_text(encoding="utf-8")
             mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
@@ -404,9 +403,9 @@ class ProcessSandbox:
 
 
 def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
-    """Read how the first process ended, as bubblewrap tells it.
+    """Return how the first process ended, from bubblewrap's exit code.
 
-    A first process that itself exits with 128 + n cannot be told from one killed by signal n.
+    Exit status 128 + n is indistinguishable from death by signal n.
     """
     oom = None if oom_kills is None else oom_kills > 0
     if code is None:
@@ -444,11 +443,11 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
         try:
             ends.close_child_ends()
             if watchdog is not None:
-                # Before bubblewrap knows what to do: until then it waits, and ends with the bridge.
+                # Before bubblewrap has its options: until then it waits, and ends with the bridge.
                 watchdog.watch(monitor.pid)
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
                 if start.group is not None and start.group.unentered:
-                    # Before bubblewrap knows what to do, so that all it starts is inside.
+                    # Before bubblewrap has its options, so that all it starts is inside.
                     await anyio.to_thread.run_sync(start.group.enter, monitor.pid)
                 await _write(ends.options[1], options)
                 options_sent = True
@@ -469,7 +468,7 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
             pipes.on_error = start.on_error
             yield ProcessSandbox(monitor, pipes, start.group, isolation)
         finally:
-            # Before its options end: half of them would make another sandbox of bubblewrap's.
+            # Before its options end: bubblewrap would start another sandbox with half of them.
             await _end(monitor, options_sent=options_sent)
             if watchdog is not None:
                 watchdog.unwatch(monitor.pid)
@@ -486,7 +485,7 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
     ends.fill(ends.stage, start.stage(ends.descriptors))
     words = [*start.command, "--args", str(ends.options[0]), "--", *start.inside(ends.descriptors)]
     if start.own_monitor:
-        # What it is lies in the first of the files.
+        # Its source is in the first data file.
         words[len(start.command) : len(start.command)] = [str(ends.descriptors.data[0])]
     uid, gid = start.uid, start.uid if start.gid is None else start.gid
     if start.setpriv and uid is not None and gid is not None:
@@ -515,10 +514,10 @@ def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
 
 
 def joined(options: Sequence[str]) -> bytes:
-    """Make the text that bubblewrap reads its options from.
+    """Return bubblewrap's options in the format of `--args`.
 
     Raises:
-        LaunchError: One holds the separator, and would be read as two.
+        LaunchError: One contains the separator and would be read as two.
     """
     if any("\0" in word for word in options):
         message = "An option of the sandbox, such as a variable of its environment, holds a NUL."
@@ -535,16 +534,16 @@ async def _write(descriptor: int, data: bytes) -> None:
         except BlockingIOError:
             await wait_ready(anyio.wait_writable, descriptor)
         except BrokenPipeError:
-            return  # it ended already, and has said why
+            return  # it has ended; its stderr says why
 
 
 async def _in_force(
     status: int, received: bytes, monitor: Monitor, pipes: Pipes, start: LaunchPlan
 ) -> None:
-    """Wait for the stage's word that the program is shut in.
+    """Wait for the stage's confirmation that the program is confined.
 
     Args:
-        said: What was read of it already.
+        received: Bytes of it that were read already.
 
     Raises:
         SandboxError: It is not, and does not run.
@@ -573,10 +572,10 @@ async def _in_force(
 
 
 async def _end(monitor: Monitor, *, options_sent: bool) -> None:
-    """Kill everything and see it gone, even when cancelled."""
+    """Kill everything and wait until it has ended, even when cancelled."""
     with anyio.CancelScope(shield=True):
         if options_sent and not monitor.child:
-            # Between its fork and its word, killing it would leave what it started.
+            # Killing it between its fork and its report would leave its child.
             with anyio.move_on_after(SETTLE_SECONDS):
                 await monitor.wait_child()
         monitor.kill_child()

@@ -46,13 +46,13 @@ _SYSTEM = (
     "/usr/share/zoneinfo",
     "/private/var/db/timezone",
 )
-"""What the dynamic loader and the C library read; public and owned by the system."""
+"""Paths that the dynamic loader and the C library read; public and owned by the system."""
 
 _READ_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _WRITE_DEVICES = ("/dev/null", "/dev/zero")
 
 _LINKS = ("/", "/tmp", "/var", "/etc")
-"""Only their metadata, so that paths through them resolve."""
+"""Links of which only the metadata may be read, so that paths through them resolve."""
 
 _SYSCTLS = (
     "hw.activecpu",
@@ -71,12 +71,12 @@ _SYSCTLS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """What a sandbox may touch; absolute, links resolved.
+    """The paths that a sandbox may access; absolute, links resolved.
 
     Attributes:
-        executable: The interpreter, the one thing that may be executed.
-        readable: Its standard library and what else is offered.
-        writable: The run's own directory, and nothing else.
+        executable: The interpreter, the only file that may be executed.
+        readable: Its standard library and packages.
+        writable: The run's directory.
     """
 
     executable: str
@@ -85,10 +85,9 @@ class Paths:
 
 
 def resolved(paths: Paths, resolve: Callable[[str], str]) -> Paths:
-    """Return the paths as the kernel will see them.
+    """Return the paths with links resolved.
 
-    Seatbelt compares what a path resolves to: /tmp is /private/tmp there, and a rule for the former
-    never fits.
+    Seatbelt compares resolved paths: /tmp is /private/tmp, and a rule for the former never matches.
     """
     return Paths(
         executable=resolve(paths.executable),
@@ -98,7 +97,7 @@ def resolved(paths: Paths, resolve: Callable[[str], str]) -> Paths:
 
 
 def profile(readable: int) -> str:
-    """Return the profile's text for that many readable directories."""
+    """Return the profile's text for a number of readable paths."""
     reads = "\n".join(f'  (subpath (param "READ_{n}"))' for n in range(readable))
     lines = [
         "(version 1)",
@@ -120,7 +119,7 @@ def profile(readable: int) -> str:
         lines.append(f"(allow file-read* file-map-executable\n{reads})")
     lines += [
         '(allow file-read* file-write* (subpath (param "WRITABLE")))',
-        # Not even there: neither links that lead out nor devices.
+        # No devices, not even there.
         '(deny file-write-create (require-all (subpath (param "WRITABLE"))',
         "  (require-any (vnode-type BLOCK-DEVICE) (vnode-type CHARACTER-DEVICE))))",
         # A file marked as immutable could not be removed after the run.
@@ -143,10 +142,10 @@ def parameters(paths: Paths) -> Mapping[str, str]:
 def arguments(
     paths: Paths, command: Sequence[str], *, sandbox_exec: str = SANDBOX_EXEC
 ) -> list[str]:
-    """Make the command line that runs `command` inside.
+    """Return the command line that runs `command` inside.
 
     Raises:
-        ValueError: A path is relative or holds a character that no parameter can.
+        ValueError: A path is relative or contains a NUL.
     """
     made = [sandbox_exec, "-p", profile(len(paths.readable))]
     for name, value in parameters(paths).items():
@@ -159,7 +158,7 @@ def arguments(
 NAME = "seatbelt"
 SYSTEM = "darwin"
 
-UNTESTED = "seatbelt: nobody has tried this backend on macOS yet"
+UNTESTED = "seatbelt: this backend has not been tested on macOS"
 
 NO_MEMORY = (
     "memory limit: not in force; macOS bounds the memory of no group of processes and ignores that "
@@ -171,12 +170,12 @@ NO_PIDS = "pids limit: best effort, counted per user; macOS has no control group
 NO_CPU = "cpu limit: best effort, CPU seconds only; macOS has no control groups"
 
 _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC"))
-"""Those that macOS has and keeps to."""
+"""The resource limits that macOS has and applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings(BaseFindings):
-    """What was found out about this machine."""
+    """Facts about this machine, found once per backend."""
 
     sandbox_exec: str
     around: Surroundings
@@ -186,12 +185,12 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
     """Runs programs under a Seatbelt profile.
 
     Args:
-        environ: The bridge's environment: tells where temporary files go.
+        environ: The bridge's environment, for TMPDIR.
         sandbox_exec: The system's command that applies a profile.
-        interpreter: The one Python to run; None finds one.
+        interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: What the probe runs under.
-        system: Which system this is, as `sys.platform` has it.
+        limits: The probe's limits.
+        system: The value of `sys.platform`.
     """
 
     def __init__(
@@ -251,7 +250,7 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
             os.path.realpath,
         )
         steps = {
-            # Capabilities and "no_new_privs" are Linux's. Here nothing else can be executed.
+            # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
             "privileges": False,
             "rlimits": [
                 limit for limit in command.rlimits(spec.limits, found.around) if limit[0] in _LIMITS
@@ -300,7 +299,7 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
 
 
 def isolation(spec: LaunchSpec) -> Isolation:
-    """Say which layers a launch puts in force, and what Seatbelt cannot."""
+    """Return the layers that a launch puts in force, and what is weaker."""
     weaker = [
         UNTESTED,
         NO_MEMORY,

@@ -43,17 +43,17 @@ WEAKER_DISK = (
 )
 
 _UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
-"""What Python, shells and macOS put into an environment by themselves."""
+"""Variables that Python, shells and macOS add to an environment."""
 
 
 @cache
 def monitor_source() -> bytes:
-    """Return what the keeper's command reads: its source."""
+    """Return the payload for the monitor's command: its source."""
     return loaded(resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8"))
 
 
 def environment(env: Mapping[str, str], directory: RunDirectory) -> dict[str, str]:
-    """Return what is given, with the run's own directories for the two it would find elsewhere."""
+    """Return the environment, with the run's own directories in place of /workspace and /tmp."""
     here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
     return {name: here.get(value, value) for name, value in env.items()}
 
@@ -61,7 +61,7 @@ def environment(env: Mapping[str, str], directory: RunDirectory) -> dict[str, st
 def monitor_instructions(
     spec: LaunchSpec, directory: RunDirectory, descriptors: Descriptors, *, adopts: bool
 ) -> bytes:
-    """Make what the keeper is told.
+    """Return the monitor's instructions, a line of JSON.
 
     Args:
         adopts: Whether the kernel lets it adopt orphans.
@@ -79,7 +79,7 @@ def monitor_instructions(
 def stage_command(
     interpreter: Interpreter, directory: RunDirectory, descriptors: Descriptors
 ) -> list[str]:
-    """Make the command that the keeper starts; its last word is what the keeper knows it by."""
+    """Return the command that the monitor starts; its last word marks the run's processes."""
     return loader_command(interpreter, str(descriptors.stage), directory.path.name)
 
 
@@ -91,10 +91,10 @@ def stage_input(
     steps: Mapping[str, Json],
     stage: str | bytes,
 ) -> bytes:
-    """Make what that command reads: the stage, and what it is to do.
+    """Return the payload for that command: the stage and its plan.
 
     Args:
-        steps: What this backend adds: limits, and what else shuts the program in.
+        steps: This backend's part of the plan: limits, Landlock, filters.
     """
     in_process = spec.argv[:4] == PYTHON and len(spec.argv) == len(PYTHON) + 1
     argv = list(spec.argv)
@@ -117,7 +117,7 @@ def stage_input(
 
 
 def weaker_processes(*, adopts: bool) -> str:
-    """Say what the end of a sandbox rests on where there is no process namespace."""
+    """Return what is weaker about ending a sandbox without a pid namespace."""
     if adopts:
         return (
             "processes: no namespace of their own; they are ended by a process of the bridge that "
@@ -130,23 +130,23 @@ def weaker_processes(*, adopts: bool) -> str:
 
 
 def names_or_none(groups: Sequence[str]) -> str:
-    """Name the control groups found, for `doctor`."""
+    """Return the cgroup controllers found, as text for `doctor`."""
     return ", ".join(sorted(groups)) or "none"
 
 
 MAX_UNREMOVED = 100
-"""Directories remembered that could not be removed; beyond it the next bridge reaps them."""
+"""Most unremoved directories remembered; the next bridge reaps those beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseFindings:
-    """What every such backend finds out once.
+    """Facts about this machine that every such backend finds once.
 
     Attributes:
-        stage: What runs in it ahead of a program, compiled; see `stage`.
-        base: Where runs' directories are made.
-        uid: Whom programs run as; None for the bridge's own user.
-        shelf: Where control groups are made, if anywhere.
+        stage: The stage, compiled; see `stage`.
+        base: Parent of the runs' directories.
+        uid: The programs' user; None for the bridge's own.
+        cgroup_parents: Where cgroups are made; may be empty.
     """
 
     interpreter: Interpreter
@@ -161,7 +161,7 @@ F = TypeVar("F", bound=BaseFindings)
 
 
 class UnnamespacedBackend(ABC, Generic[F]):
-    """Runs programs beside the bridge. Enter it before use; it looks around when first needed."""
+    """Runs programs without namespaces. Enter before use; examines the machine at first use."""
 
     def __init__(
         self,
@@ -186,25 +186,25 @@ class UnnamespacedBackend(ABC, Generic[F]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What it is called in settings."""
+        """Its name in settings."""
 
     @abstractmethod
     def _look(self) -> F:
-        """Find out what is needed. Blocks.
+        """Return the findings about this machine. Blocks.
 
         Raises:
-            SandboxError: It cannot be had here.
+            SandboxError: The backend cannot work here.
         """
 
     @abstractmethod
     def _start(
         self, found: F, spec: LaunchSpec, directory: RunDirectory, group: SandboxCgroups | None
     ) -> LaunchPlan:
-        """Put one sandbox together."""
+        """Return the plan of one launch."""
 
     @abstractmethod
     def _success(self, sandbox: Sandbox) -> Probe:
-        """Report on a sandbox that answered."""
+        """Return the probe's result for a sandbox that answered."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -218,7 +218,7 @@ class UnnamespacedBackend(ABC, Generic[F]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
+        """Try again to remove what is left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
         with anyio.CancelScope(shield=True):
             for path in list(self._unremoved):
@@ -230,7 +230,7 @@ class UnnamespacedBackend(ABC, Generic[F]):
         reject_binds(self.name, spec.binds)
         found = await self._look_around()
         async with (
-            # Removed last, when nobody is left who could write there.
+            # Removed last, when no process is left that could write there.
             self._directory(found) as directory,
             self._groups.group(found.cgroup_parents, found.owner, spec.limits) as group,
             run_sandbox(self._start(found, spec, directory, group)) as sandbox,
@@ -253,7 +253,7 @@ class UnnamespacedBackend(ABC, Generic[F]):
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.
 
-        Their keepers ended the processes; what can be left is control groups and directories.
+        Their monitors ended the processes; only cgroups and directories can be left.
         """
         found = await self._look_around()
         count = await anyio.to_thread.run_sync(reap, found.cgroup_parents, found.owner)
@@ -285,5 +285,5 @@ class UnnamespacedBackend(ABC, Generic[F]):
 
 
 def nobody_uid() -> int:
-    """Return the user id that owns nothing, as this system has it."""
+    """Return this system's uid of `nobody`."""
     return pwd.getpwnam("nobody").pw_uid

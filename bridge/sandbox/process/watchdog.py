@@ -18,7 +18,7 @@ from contextlib import suppress
 logger = logging.getLogger(__name__)
 
 END_SECONDS = 5.0
-"""For it to end when asked to: a millisecond."""
+"""For the process to end after its input has: a millisecond."""
 
 _TEXT = """
 held=" "
@@ -32,12 +32,12 @@ for group in $held; do
     kill -s KILL -- "-$group"
 done
 """
-"""A shell, since that takes a tenth of an interpreter's memory. It reads which groups of processes
-are being launched; the end of what it reads is the bridge's, however that came."""
+"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads which process
+groups are being launched; its input ends when the bridge does, for whatever reason."""
 
 
 class LaunchWatchdog:
-    """The process beside the bridge, once `start` was called; ended by `close`."""
+    """The process beside the bridge: started by `start`, ended by `close`."""
 
     def __init__(self, shell: str = "/bin/sh") -> None:
         self._shell = shell
@@ -46,9 +46,9 @@ class LaunchWatchdog:
         self._watched: set[int] = set()
 
     def start(self) -> None:
-        """Start it, unless that was done. Blocks for a millisecond.
+        """Start the process. Idempotent; blocks for a millisecond.
 
-        Where it cannot be had there is a warning, and everything else works.
+        If it cannot start, a warning is logged and everything else works.
         """
         if self._process is not None:
             return
@@ -66,7 +66,7 @@ class LaunchWatchdog:
             )
         except OSError as error:
             os.close(writer)
-            logger.warning("launches are not watched: %s: %s", self._shell, error)
+            logger.warning("the launch watchdog did not start: %s: %s", self._shell, error)
             return
         finally:
             os.close(reader)
@@ -74,18 +74,18 @@ class LaunchWatchdog:
         self._input = writer
 
     def watch(self, group: int) -> None:
-        """Have a process group killed should the bridge be killed before `unwatch`."""
+        """Have a process group killed if the bridge is killed before `unwatch`."""
         self._watched.add(group)
         self._send("+", group)
 
     def unwatch(self, group: int) -> None:
-        """Leave a process group alone from now on. Idempotent."""
+        """Take a process group off the list. Idempotent."""
         if group in self._watched:
             self._watched.discard(group)
             self._send("-", group)
 
     def close(self) -> None:
-        """End it. Blocks for a millisecond; idempotent."""
+        """End the process. Blocks for a millisecond; idempotent."""
         line, self._input = self._input, -1
         process, self._process = self._process, None
         if line >= 0:
@@ -99,7 +99,7 @@ class LaunchWatchdog:
             process.wait()
 
     def _send(self, sign: str, group: int) -> None:
-        # Whoever killed or stopped it takes no launch along.
+        # A watchdog that was killed or stopped must not fail the launch.
         if self._input >= 0:
             with suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._input, f"{sign} {group}\n".encode("ascii"))

@@ -82,7 +82,7 @@ def test_an_interpreter_is_asked_for_its_kind() -> None:
 
 def test_an_interpreter_that_compiles_nothing_is_named() -> None:
     """Nothing can be started with it."""
-    with pytest.raises(LaunchError, match="/bin/false does not compile"):
+    with pytest.raises(LaunchError, match="/bin/false cannot compile"):
         compile_with("/bin/false", ["1"], name="x")
 
 
