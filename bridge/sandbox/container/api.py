@@ -94,7 +94,7 @@ class EngineApi:
         """Connect to a created container's stdin, stdout and stderr."""
         return await self._change(partial(self._attach, container), doing=_ATTACH)
 
-    async def attach_apart(self, container: str) -> AttachedStream:
+    async def attach_separately(self, container: str) -> AttachedStream:
         """Connect to a created container twice: what it prints comes by another way than its stdin.
 
         podman's monitor ends a connection by a reset when the container ends with input unread, and
@@ -102,7 +102,7 @@ class EngineApi:
         read to its end.
         """
 
-        def apart() -> AttachedStream:
+        def separate_streams() -> AttachedStream:
             # With the outputs: podman does not read what the monitor writes when nobody wants it,
             # and then the monitor waits.
             feeding = self._attach(container)
@@ -112,7 +112,7 @@ class EngineApi:
                 feeding.close()
                 raise
 
-        return await self._change(apart, doing=_ATTACH)
+        return await self._change(separate_streams, doing=_ATTACH)
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
         stdin = "" if feeding is not None else "&stdin=1"

@@ -44,14 +44,14 @@ from bridge.sandbox.container.connection import (
     EnsureMachine,
 )
 from bridge.sandbox.container.endpoints import Surroundings
-from bridge.sandbox.container.examination import seen_from_inside
+from bridge.sandbox.container.examination import examined_isolation
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
-from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
+from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor
 from bridge.sandbox.limits import limits_for
@@ -207,7 +207,7 @@ class ContainerBackend:
             if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
                 continue
             logger.info("removing container %s of a bridge that died", container[:12])
-            if await remove_surely(connection.api, container):
+            if await remove_with_retries(connection.api, container):
                 reaped += 1
             else:
                 self._keep_unremoved(container)
@@ -220,7 +220,7 @@ class ContainerBackend:
             try:
                 return await stack.enter_async_context(self._launch_on(connection, spec))
             except (LaunchError, OciRuntimeError, CgroupError) as error:
-                if connection.reinforcement.declined(error, proven=connection.proven):
+                if connection.extra_layers.declined(error, proven=connection.proven):
                     logger.warning("trying again with less, after: %s", error.message)
                     continue
                 if isinstance(error, LaunchError):
@@ -246,7 +246,7 @@ class ContainerBackend:
             raise ImageMissingError("No runtime image was chosen.")
         async with AsyncExitStack() as stack:
             await self._remove_leftovers(connection.api)
-            facts, local, asked = connection.facts, connection.local, connection.reinforcement
+            facts, local, asked = connection.facts, connection.local, connection.extra_layers
             placement = hardening.Placement(
                 image=self._image,
                 user=self._user,
@@ -261,7 +261,7 @@ class ContainerBackend:
             )
             if spec.binds:
                 placement = await anyio.to_thread.run_sync(
-                    hardening.placed, placement, spec, facts, asked.seccomp
+                    hardening.with_host_paths, placement, spec, facts, asked.seccomp
                 )
             config = hardening.container_config(spec, facts, placement)
             isolation = hardening.isolation(
@@ -273,11 +273,11 @@ class ContainerBackend:
                 host_kernel=connection.host_kernel,
             )
             if command is not None:
-                isolation = await seen_from_inside(
+                isolation = await examined_isolation(
                     connection.api,
                     config,
                     isolation,
-                    connection.looked,
+                    connection.examinations,
                     self._keep_unremoved,
                 )
             sandbox = await stack.enter_async_context(
@@ -287,10 +287,10 @@ class ContainerBackend:
                     config,
                     isolation=isolation,
                     # podman's monitor misses the event when the first process itself is killed.
-                    knows_oom=facts.limits_memory and facts.kind == "docker",
+                    reports_oom=facts.limits_memory and facts.kind == "docker",
                     not_removed=self._keep_unremoved,
                     # Commands may end without having read their input; programs read all of it.
-                    apart=command is not None and facts.kind == "podman",
+                    separate_streams=command is not None and facts.kind == "podman",
                 )
             )
             await self._verify_runtime(connection, sandbox)
@@ -324,7 +324,7 @@ class ContainerBackend:
         """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
-            if not await remove_surely(api, name):
+            if not await remove_with_retries(api, name):
                 self._keep_unremoved(name)
                 break  # it still does not work; the next launch tries again
 

@@ -24,8 +24,8 @@ from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
 from bridge.sandbox.container.endpoints import Endpoint, Surroundings
-from bridge.sandbox.container.examination import Looked
-from bridge.sandbox.container.extra_layers import Reinforcement, reinforce
+from bridge.sandbox.container.examination import Examinations
+from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
 from bridge.sandbox.container.machine_command import CommandRunner
@@ -145,7 +145,7 @@ class Connection:
         local: Whether it sees this machine's files and is under its limits.
         host_kernel: What is under it.
         reinforcement: What is asked of it beyond its defaults.
-        looked: What was seen from inside of commands' containers on it.
+        examinations: Results of examining containers for commands; see `examination`.
     """
 
     api: EngineApi
@@ -156,8 +156,8 @@ class Connection:
     proven: bool = False
     local: bool = False
     host_kernel: HostKernel = HostKernel()
-    reinforcement: Reinforcement = field(default_factory=Reinforcement)
-    looked: Looked = field(default_factory=dict)
+    extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
+    examinations: Examinations = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
@@ -305,9 +305,9 @@ class Connector:
         local = endpoint.socket_path is not None and self.machine is None
         # A socket on this machine may lead into a virtual machine.
         local = local and facts.kernel in ("", here.release)
-        reinforcement = await anyio.to_thread.run_sync(
+        extra_layers = await anyio.to_thread.run_sync(
             partial(
-                reinforce,
+                choose_extra_layers,
                 facts,
                 oci_runtime=wanted,
                 runtime_dir=self._runtime_dir,
@@ -324,7 +324,7 @@ class Connector:
             service=service,
             local=local,
             host_kernel=here if local else HostKernel(release=facts.kernel),
-            reinforcement=reinforcement,
+            extra_layers=extra_layers,
         )
 
     @staticmethod

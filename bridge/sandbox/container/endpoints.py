@@ -164,7 +164,7 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     environ = around.environ
     if environ.get("CONTAINER_HOST"):
         return (_explicit(environ["CONTAINER_HOST"], "CONTAINER_HOST", "podman", around),)
-    if configured_apart(environ):
+    if configured_by_environment(environ):
         return ()
     paths = []
     if around.runtime_dir is not None:
@@ -177,7 +177,7 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
 
 
-def configured_apart(environ: Mapping[str, str]) -> bool:
+def configured_by_environment(environ: Mapping[str, str]) -> bool:
     """Return whether podman is configured by the environment.
 
     Such a configuration (other storage, another OCI runtime) reaches only a service that we start;
@@ -244,7 +244,7 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
     refused: SandboxError | None = None
     for endpoint in endpoints:
         try:
-            await _knock(endpoint)
+            await _try_connect(endpoint)
         except PermissionError:
             # A later socket may admit this user, for example a rootless engine's.
             refused = refused or EnginePermissionError(
@@ -264,7 +264,7 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
     return None
 
 
-async def _knock(endpoint: Endpoint) -> None:
+async def _try_connect(endpoint: Endpoint) -> None:
     path = endpoint.socket_path
     try:
         with anyio.fail_after(CONNECT_SECONDS):

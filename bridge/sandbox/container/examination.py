@@ -26,13 +26,13 @@ from bridge.sandbox.container.sandbox import ContainerCalls, run_container
 from bridge.sandbox.layers import insist, verified
 from bridge.sandbox.probe import probe_argv, receive_facts
 
-LOOK_SECONDS = 60.0
+EXAMINATION_SECONDS = 60.0
 """For a container to start and answer: under a second."""
 
-MAX_LOOKED = 100
+MAX_EXAMINATIONS = 100
 """Most results kept per connection; usually one per profile."""
 
-UNSEEN = "verification: not examined from inside, since the image has no usable python3"
+UNEXAMINED = "verification: not examined from inside, since the image has no usable python3"
 
 _UNTRIED = ("sized-tmpfs-noexec",)
 """That attempt would write to the user's workspace; the mount options show it as well."""
@@ -45,22 +45,22 @@ _NO_PYTHON = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-Looked = dict[str, Mapping[str, Any] | None]
+Examinations = dict[str, Mapping[str, Any] | None]
 """Facts by the configuration fields of `_SHAPING`, as JSON; None if an image has no Python."""
 
 
-async def seen_from_inside(
+async def examined_isolation(
     api: ContainerCalls,
     config: Mapping[str, Json],
     isolation: Isolation,
-    looked: Looked,
+    examinations: Examinations,
     not_removed: Callable[[str], None],
 ) -> Isolation:
     """Return the isolation of a container as seen from inside a like one, before it is made.
 
     Args:
         config: The body of the create call.
-        looked: Results so far; this one is added.
+        examinations: Results so far; this one is added.
 
     Raises:
         BrokenIsolationError: A mandatory layer does not hold.
@@ -68,19 +68,19 @@ async def seen_from_inside(
         SandboxError: Such a container does not start.
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
-    if key not in looked:
+    if key not in examinations:
         facts = await _look(api, config, isolation, not_removed)
-        if len(looked) >= MAX_LOOKED:
-            looked.clear()
-        looked[key] = facts
-    return judged(isolation, looked[key])
+        if len(examinations) >= MAX_EXAMINATIONS:
+            examinations.clear()
+        examinations[key] = facts
+    return judged(isolation, examinations[key])
 
 
 def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
-    """Return the isolation as the facts show it; see `seen_from_inside`."""
+    """Return the isolation as the facts show it; see `examined_isolation`."""
     if facts is None:
         insist(isolation, {})
-        return replace(isolation, weaker=(*isolation.weaker, UNSEEN), host_kernel=None)
+        return replace(isolation, weaker=(*isolation.weaker, UNEXAMINED), host_kernel=None)
     found = facts.get("mounts")
     # The workspace is the user's directory; all else that is writable is in memory.
     mounts = {hardening.TMP: found[hardening.TMP]} if found and hardening.TMP in found else {}
@@ -89,7 +89,7 @@ def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
     return verified(isolation, seen)
 
 
-def looking(config: Mapping[str, Json]) -> dict[str, Json]:
+def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
     """Return the create call's body for the container that is examined instead of a command's."""
     argv = probe_argv(untried=_UNTRIED)
     return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
@@ -106,12 +106,12 @@ async def _look(
         async with run_container(
             api,
             name,
-            looking(config),
+            examination_config(config),
             isolation=isolation,
-            knows_oom=False,
+            reports_oom=False,
             not_removed=not_removed,
         ) as sandbox:
-            with anyio.move_on_after(LOOK_SECONDS):
+            with anyio.move_on_after(EXAMINATION_SECONDS):
                 return await receive_facts(sandbox)
     except ChannelClosedError:
         return None  # the image's python3 is not a usable Python

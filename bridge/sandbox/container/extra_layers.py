@@ -74,7 +74,7 @@ def profile_text(purpose: Purpose) -> str:
 
 
 @dataclass(kw_only=True)
-class Reinforcement:
+class ExtraLayers:
     """The layers requested of one engine beyond its defaults. Layers are only ever removed.
 
     Attributes:
@@ -109,7 +109,7 @@ class Reinforcement:
         return False
 
 
-def reinforce(
+def choose_extra_layers(
     facts: EngineFacts,
     *,
     oci_runtime: str,
@@ -117,7 +117,7 @@ def reinforce(
     environ: Mapping[str, str],
     local: bool,
     owner: int = 0,
-) -> Reinforcement:
+) -> ExtraLayers:
     """Return the layers to request of an engine; write the file that podman reads.
 
     Args:
@@ -127,7 +127,7 @@ def reinforce(
         local: Whether the engine sees this machine's files.
         owner: The user id that runs the engine.
     """
-    made = Reinforcement()
+    made = ExtraLayers()
     if brings_own_kernel(oci_runtime):
         # gVisor loads no profile; in a virtual machine it would protect the machine's kernel.
         return made

@@ -1,4 +1,4 @@
-"""The configuration of a sandbox's container, and the layers it makes. Pure, but for `placed`.
+"""The configuration of a sandbox's container, and its layers. Pure, but for `with_host_paths`.
 
 Enforces, through the body of the create call: no network, read-only root, sized tmpfs without
 execution, no capabilities, no new privileges, private IPC, an unprivileged user, our seccomp
@@ -100,7 +100,7 @@ def container_name(run_id: str, nonce: str) -> str:
 _NOBODY = f"{NOBODY_ID}:{NOBODY_ID}"
 
 
-def placed(
+def with_host_paths(
     placement: Placement, spec: LaunchSpec, facts: EngineFacts, seccomp: Mapping[Purpose, str]
 ) -> Placement:
     """Return the placement of a sandbox with host paths: its user, image and filter. Blocks.

@@ -40,7 +40,7 @@ class ContainerCalls(Protocol):
 
     async def create(self, config: Mapping[str, Json], name: str) -> str: ...
     async def attach(self, container: str) -> AttachedStream: ...
-    async def attach_apart(self, container: str) -> AttachedStream: ...
+    async def attach_separately(self, container: str) -> AttachedStream: ...
     async def start(self, container: str) -> None: ...
     async def inspect(self, container: str) -> Mapping[str, Json] | None: ...
     async def kill(self, container: str) -> None: ...
@@ -57,13 +57,13 @@ class ContainerSandbox:
         stream: AttachedStream,
         *,
         isolation: Isolation,
-        knows_oom: bool,
+        reports_oom: bool,
     ) -> None:
         self._api = api
         self._container = container
         self._stream = stream
         self._isolation = isolation
-        self._knows_oom = knows_oom
+        self._reports_oom = reports_oom
         self._refused = False
         self._ending = anyio.Event()
 
@@ -126,7 +126,7 @@ class ContainerSandbox:
             seen = await self._api.inspect(self._container)
             if seen is None:
                 return ExitReport(detail="The container was removed from outside.")
-            report = exit_report(seen.get("State") or {}, knows_oom=self._knows_oom)
+            report = exit_report(seen.get("State") or {}, reports_oom=self._reports_oom)
             if report is not None:
                 return report
             if self._ending.is_set():
@@ -139,7 +139,7 @@ class ContainerSandbox:
             pause = min(pause * 2, LAST_POLL_SECONDS)
 
 
-def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | None:
+def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport | None:
     """Return how the first process ended, from an engine's `State`; None while it runs.
 
     Exit status 128 + n is indistinguishable from death by signal n.
@@ -154,7 +154,7 @@ def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | N
         exit_code=None if killed or not isinstance(code, int) else code,
         signal=signal if killed else None,
         # Without a memory limit the host's OOM killer acts, which engines do not report.
-        oom_killed=oom if oom or knows_oom else None,
+        oom_killed=oom if oom or reports_oom else None,
         detail=str(state.get("Error") or ""),
     )
 
@@ -174,15 +174,16 @@ async def run_container(
     config: Mapping[str, Json],
     *,
     isolation: Isolation,
-    knows_oom: bool,
+    reports_oom: bool,
     not_removed: Callable[[str], None],
-    apart: bool = False,
+    separate_streams: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
     """Start a container under a unique name; remove it on leaving.
 
     Args:
         not_removed: Called with the name if the engine does not remove it now.
-        apart: Whether stdin and the outputs get a connection each; see `EngineApi.attach_apart`.
+        separate_streams: Whether stdin and the outputs get a connection each; see
+            `EngineApi.attach_separately`.
 
     Raises:
         SandboxError: On entering, when it cannot be started.
@@ -191,18 +192,18 @@ async def run_container(
     try:
         container = await api.create(config, name)
         # Before the start, so that no byte is missed: nothing is logged to read it from later.
-        stream = await (api.attach_apart if apart else api.attach)(container)
+        stream = await (api.attach_separately if separate_streams else api.attach)(container)
         await api.start(container)
-        yield ContainerSandbox(api, container, stream, isolation=isolation, knows_oom=knows_oom)
+        yield ContainerSandbox(api, container, stream, isolation=isolation, reports_oom=reports_oom)
     finally:
         if stream is not None:
             stream.close()
         # By name: it is known even when the answer to the creation is not.
-        if not await remove_surely(api, name):
+        if not await remove_with_retries(api, name):
             not_removed(name)
 
 
-async def remove_surely(api: ContainerCalls, name: str) -> bool:
+async def remove_with_retries(api: ContainerCalls, name: str) -> bool:
     """Remove a container, even when cancelled; return whether it is gone.
 
     podman refuses to remove a container that is just ending, so a refusal is retried.

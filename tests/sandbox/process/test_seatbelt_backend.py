@@ -242,7 +242,7 @@ async def test_an_absent_one_is_a_refusal() -> None:
 
 
 def test_what_it_lacks_is_told() -> None:
-    """No memory limit, no process namespace, and that nobody has tried it."""
+    """No memory limit, no process namespace, and that it is untested."""
     found = seatbelt_backend.isolation(spec("1", limits=replace(Limits(), cpus=1.0)))
     words = [text.partition(":")[0] for text in found.weaker]
     assert words == ["seatbelt", "memory limit", "processes", "pids limit", "disk", "cpu limit"]

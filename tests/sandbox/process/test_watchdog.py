@@ -54,4 +54,4 @@ def test_one_that_was_killed_or_never_there_takes_nothing_along(
             watchdog.unwatch(1 << 22)
         watchdog.close()
         watchdog.close()
-    assert "not watched" in caplog.text
+    assert "watchdog did not start" in caplog.text
