@@ -279,7 +279,7 @@ async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path)
 
 
 async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
-    """Whatever detaches itself becomes its keeper's child, and the keeper ends it."""
+    """Whatever detaches itself becomes its monitor's child, and the monitor ends it."""
     mark = f"landlock-daemon-{os.getpid()}-"
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
@@ -332,7 +332,7 @@ anyio.run(main)
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: LandlockBackend, room: Path
 ) -> None:
-    """The keeper's leash ends, daemons included; the next bridge removes directory and groups."""
+    """The monitor's leash ends, daemons included; the next bridge removes directory and groups."""
     mark = f"landlock-orphan-{os.getpid()}-"
     environ = {**os.environ, "TMPDIR": str(room)}
     async with await anyio.open_process(
@@ -448,7 +448,7 @@ anyio.run(main)
 
 @pytest.mark.rootless
 def test_an_ordinary_user_gets_the_same(room: Path) -> None:
-    """Without control groups the keeper alone ends what is left, and removes what resists it."""
+    """Without control groups the monitor alone ends what is left, and removes what resists it."""
     with ordinary_user() as (become, environ, directory):
         python = usable_python(become, environ)
         place = directory / "runs"

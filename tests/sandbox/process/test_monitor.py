@@ -1,4 +1,4 @@
-"""What the keeper reads of the processes of this machine. What it does with it: the backends'."""
+"""What the monitor reads of the processes of this machine. What it does with it: the backends'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARK = "mcp-code-bridge_1_run"
 
 ROWS = [
     (1, 0, 1, "Ss", "init"),
-    (50, 1, 50, "S", f"keeper {MARK}"),
+    (50, 1, 50, "S", f"monitor {MARK}"),
     (100, 50, 100, "S", f"python3 -c stage {MARK}"),
     (101, 100, 100, "R", f"python3 -c stage {MARK}"),
     (102, 101, 102, "S", "python3 -c other"),
@@ -49,9 +49,9 @@ def test_relatives_are_still_found_when_the_first_has_gone() -> None:
     assert relatives(rows, 100, {7}, "") == {101}, "by its parent, and an empty mark fits nobody"
 
 
-def test_the_keeper_does_not_find_itself() -> None:
+def test_the_monitor_does_not_find_itself() -> None:
     """It has the mark on its own command line."""
-    rows = [(os.getpid(), 1, 100, "S", f"keeper {MARK}")]
+    rows = [(os.getpid(), 1, 100, "S", f"monitor {MARK}")]
     assert relatives(rows, 100, {100}, MARK) == set()
 
 

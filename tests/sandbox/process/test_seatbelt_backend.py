@@ -130,7 +130,7 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
 
 
 async def test_how_a_program_ends_is_told(backend: SeatbeltBackend) -> None:
-    """By the keeper, as bubblewrap tells it."""
+    """By the monitor, as bubblewrap tells it."""
     assert (await run(backend, "raise SystemExit(3)")).report.exit_code == 3
     ended = await run(backend, "import os; os.kill(os.getpid(), 11)")
     assert (ended.report.signal, ended.report.oom_killed) == (signal.SIGSEGV, None)
@@ -154,7 +154,7 @@ DETACHED = READY.replace("os.write", "pid = os.fork()\nif pid: os.write") + (
 async def test_what_detaches_itself_is_found_and_ended(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """As far as `ps` shows where it came from; see the keeper for what can escape that."""
+    """As far as `ps` shows where it came from; see the monitor for what can escape that."""
 
     def said() -> str:
         return "".join(path.read_text() for path in (room / "runs").glob("*/workspace/pid"))
@@ -190,7 +190,7 @@ anyio.run(main)
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """The keeper notices; the next bridge removes the directory."""
+    """The monitor notices; the next bridge removes the directory."""
     argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
     environ = {**os.environ, "TMPDIR": str(room / "runs")}
     async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
