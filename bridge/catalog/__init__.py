@@ -2,6 +2,5 @@
 
 Owns aliases (`naming`), entries of servers and tools (`entries`), signatures and stubs (`schema`,
 `stubs`, `typed`), the model-facing texts (`docs`, `disclosure`, `offers`), search (`search`,
-`words`), shapes of results (`shapes`), the proposed policy (`proposal`), and the reader of programs
-(`program`). Asking servers is `bridge.servers`'.
+`words`), shapes of results (`shapes`), proposed policies (`proposal`), reading programs (`program`).
 """

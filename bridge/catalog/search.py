@@ -19,16 +19,7 @@ from itertools import islice
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from bridge.catalog.words import (
-    MAX_WORD_CHARS,
-    asked,
-    indexed,
-    mended,
-    parts,
-    runs,
-    same,
-    words,
-)
+from bridge.catalog.words import MAX_WORD_CHARS, asked, indexed, mended, parts, runs, same, words
 from bridge.errors import InvalidRequestError, SearchUnavailableError
 from bridge.model import MEBIBYTE, Tool
 from bridge.text import valid_text

@@ -3,6 +3,5 @@
 Owns the current configuration (`servers`, `config_watch`), the tools of each server (`inventory`,
 `refresher`, `tool_cache`), the shapes of results (`learned_shapes`, `shape_store`), the approval of
 a project's servers (`proposals`, `proposed`, `consents`), the values to redact (`secrets`), and the
-texts on servers (`guide`). Finding definitions is `bridge.discovery`'s, the sessions are
-`bridge.upstream`'s, the wording of documentation is `bridge.catalog`'s.
+texts on servers (`guide`). Not the finding of definitions, sessions, or the wording of the texts.
 """

@@ -20,14 +20,7 @@ from bridge.catalog.program.arguments import (
     tool_parameters,
 )
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import (
-    SIGNATURE,
-    Report,
-    did_you_mean,
-    listed,
-    nearest,
-    quoted,
-)
+from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, nearest, quoted
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import HELPER, RUNTIME, SERVER, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import (

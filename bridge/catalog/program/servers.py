@@ -19,13 +19,7 @@ from itertools import chain
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.survey import Context, Survey, last_name
-from bridge.catalog.program.symbols import (
-    HELPER,
-    IMPORTERS,
-    MODULES,
-    SERVERS,
-    SymbolResolver,
-)
+from bridge.catalog.program.symbols import HELPER, IMPORTERS, MODULES, SERVERS, SymbolResolver
 from bridge.catalog.prose import clip
 from bridge.text import valid_text
 
