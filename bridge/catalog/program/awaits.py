@@ -175,7 +175,7 @@ class AwaitRules:
                     yield operand, context, f"{_TAKEN} a value"
         for node, context in each(ast.If, ast.While, ast.IfExp):
             if isinstance(node.test, ast.Call):
-                yield node.test, context, f"{_TAKEN} a condition"
+                yield node.test, context, f"{_TAKEN} true"
         for node, context in each(ast.FormattedValue):
             yield node.value, context, _SHOWN
         for node, context in each(ast.Call):
@@ -258,7 +258,7 @@ class AwaitRules:
                 f"`await {name}(...)` where it is called"
             )
         else:
-            where = "in a `lambda`, which is never async; write an `async def` instead"
+            where = "in a `lambda`, which cannot await; write an `async def` instead"
         self._report.add(node, "await-outside-async", "deny", f"`{what}` {where}")
 
     def _gather(self, node: ast.Call, context: Context) -> None:
