@@ -255,7 +255,7 @@ FOREIGN: Mapping[str, str] = {
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
     "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
     "xrange": "Write `range(...)`.",
-    "raw_input": "No input is possible: put the value into the program.",
+    "raw_input": "Nobody can type: put the value into the program.",
     "unicode": "Write `str`.",
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
