@@ -32,10 +32,10 @@ PURE := \
     bridge/gate/* \
     bridge/discovery/documents.py \
     bridge/discovery/entries.py \
-    bridge/discovery/expand.py \
-    bridge/discovery/merge.py \
-    bridge/discovery/parse.py \
-    bridge/discovery/recursion.py \
+    bridge/discovery/variables.py \
+    bridge/discovery/precedence.py \
+    bridge/discovery/parser.py \
+    bridge/discovery/self_reference.py \
     bridge/discovery/user_lists.py \
     bridge/runs/file_names.py \
     bridge/runs/collect/picture_formats.py \

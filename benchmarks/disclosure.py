@@ -64,7 +64,7 @@ async def bridged(tools: Tools, settings: Settings) -> Cost:
     specs = tuple(spec(name, "false") for name in tools)
     async with open_engine(settings, finder=Given(specs)) as engine:
         for name, found in tools.items():
-            engine.servers.known.update(name, found)
+            engine.servers.inventory.update(name, found)
         texts = [
             definition_text(tool.name, tool.description or "", tool.input_schema)
             for tool in await offered(engine)
@@ -78,7 +78,7 @@ async def answers(tools: Tools, settings: Settings) -> list[int]:
     counted = []
     async with open_engine(settings, finder=Given(specs)) as engine:
         for name, found in tools.items():
-            engine.servers.known.update(name, found)
+            engine.servers.inventory.update(name, found)
         for query in (*read_queries(TUNED), *read_queries(HELD_OUT)):
             result = await search_result(engine, {"query": query.text}, "")
             counted.append(
@@ -91,7 +91,7 @@ async def listings(settings: Settings, directory: Path) -> dict[str, Listing]:
     """Start every real server, and return what each lists."""
     specs = real_servers(directory)
     async with open_engine(settings, finder=Given(specs)) as engine:
-        errors = await engine.servers.look_up(engine.servers.names(), patient=True)
+        errors = await engine.servers.load_unknown(engine.servers.names(), patient=True)
         for name, error in errors.items():
             print(f"{name} is left out: {error}", file=sys.stderr)
         found = {name: engine.servers.listing(name) for name in engine.servers.names()}

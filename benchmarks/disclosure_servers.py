@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from bridge.discovery.find import Discovery
+from bridge.discovery.finder import Discovery
 from bridge.model import ServerSpec, Source, Tool
 
 REPOSITORY = Path(__file__).parents[1]

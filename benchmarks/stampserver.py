@@ -21,7 +21,7 @@ import anyio
 
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
-from bridge.sandbox.choose import choose
+from bridge.sandbox.selection import select_backend
 from bridge.server.transports import serve_stdio
 from bridge.settings import Settings, load
 
@@ -60,7 +60,7 @@ async def main(stamps: Path) -> None:
     """Serve one client on stdin and stdout."""
 
     async def chosen(settings: Settings) -> Backend:
-        return cast("Backend", _StampedBackend(await choose(settings), stamps))
+        return cast("Backend", _StampedBackend(await select_backend(settings), stamps))
 
     async with open_engine(load(), choose_backend=chosen) as engine:
         await serve_stdio(engine)

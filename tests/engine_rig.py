@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import Discovery
+from bridge.discovery.finder import Discovery
 from bridge.model import ServerSpec, Source
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load

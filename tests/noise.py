@@ -23,7 +23,7 @@ from pathlib import Path
 import docker
 
 from bridge.sandbox.container.image import local_name, partial_name
-from bridge.sandbox.reaper import RUN_LABEL, Owner, current_owner
+from bridge.sandbox.ownership import RUN_LABEL, Owner, current_owner
 
 IMAGE = local_name("slim")
 ROUND_SECONDS = 1.0

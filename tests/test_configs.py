@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import DiscoveryContext, discover
+from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.gate.decision import CallFacts
 from bridge.gate.policy import Policy
 from bridge.settings import load

@@ -25,7 +25,7 @@ from jsonschema.protocols import Validator
 from mcp.shared.message import SessionMessage
 
 from bridge.server.notices import NotifyingServer
-from bridge.upstream.direct import LineWriter
+from bridge.upstream.direct_dispatcher import LineWriter
 from bridge.upstream.handshake import RecordingDispatcher
 from bridge.upstream.http import CappedClient
 

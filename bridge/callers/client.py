@@ -28,7 +28,7 @@ from bridge.gate.server_questions import ServerQuestions, may_sample
 from bridge.gate.server_starts import Asker
 from bridge.model import Json
 from bridge.settings.policy import Asking
-from bridge.upstream.asking import ANSWER_SECONDS, Method
+from bridge.upstream.client_features import ANSWER_SECONDS, Method
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ Tell = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run, as the servers that it calls see it; see `bridge.upstream.asking.Caller`.
+    """A run, as the servers that it calls see it; see `bridge.upstream.client_features.Caller`.
 
     Attributes:
         secretless: What whoever is asked may be shown.

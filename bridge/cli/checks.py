@@ -72,7 +72,7 @@ def progress_bar(stream: TextIO) -> Progress:
 
 async def _checked(engine: Engine, name: str) -> dict[str, Any]:
     servers = engine.servers
-    error: BridgeError | None = (await servers.look_up([name], fresh=True)).get(name)
+    error: BridgeError | None = (await servers.load_unknown([name], fresh=True)).get(name)
     if error is not None:
         state = "login required" if isinstance(error, LoginRequiredError) else "failed"
         return {"name": name, "state": state, "reason": str(error)}

@@ -20,8 +20,8 @@ from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory, short_digest
 from bridge.sandbox.backend import Probe
-from bridge.sandbox.choose import survey
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.selection import probe_all
 from bridge.servers.consents import consents_of
 from bridge.servers.servers import context_for
 from bridge.settings import Settings, packages_dir
@@ -37,7 +37,7 @@ async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
 
 
 async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> int:
-    probes = await survey(settings)
+    probes = await probe_all(settings)
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from bridge.cli.output import visible, write_err, write_json, write_out
 from bridge.errors import BridgeError, ImageMissingError, NoSandboxError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.choose import engines
 from bridge.sandbox.container.backend import container_backend
+from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import ImageStatus, describe, local_name, status
-from bridge.sandbox.container.image_build import BuildRequest, build
 from bridge.sandbox.container.image_engine import ImageEngine
-from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_dir, recipe_version
-from bridge.sandbox.container.machine_command import SystemRunner
+from bridge.sandbox.image.build import BuildRequest, build
+from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
+from bridge.sandbox.selection import engines
 from bridge.settings import Settings
 
 

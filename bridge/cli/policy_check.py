@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import SimpleNamespace
 
-from bridge.catalog.program.foreseen import (
+from bridge.catalog.program.expected_calls import (
     GET_PROMPT,
     READ_RESOURCE,
-    Foreseen,
-    ForeseenCall,
-    OpenPlace,
-    foreseen_calls,
+    ExpectedCall,
+    ExpectedCalls,
+    UnnamedCall,
+    expected_calls,
 )
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
@@ -50,7 +50,7 @@ NO_POLICY = (
 class _Judged:
     """A call of a program with what would become of it."""
 
-    call: ForeseenCall
+    call: ExpectedCall
     outlook: Outlook
     flow: Decision | None
 
@@ -136,11 +136,11 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
         raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:
         unknown = "; ".join(map(str, reading.references.unknown))
-        raise UsageError(servers.unknown(unknown))
-    errors = await servers.look_up(reading.references.servers, patient=True)
-    found = foreseen_calls(reading.survey, servers.entries())
+        raise UsageError(servers.unknown_server_text(unknown))
+    errors = await servers.load_unknown(reading.references.servers, patient=True)
+    found = expected_calls(reading.survey, servers.entries())
     policy = engine.gate.policy()
-    judged = _judge(policy, found.calls, lambda name: servers.known.tools(name) is not None)
+    judged = _judge(policy, found.calls, lambda name: servers.inventory.tools(name) is not None)
     if as_json:
         _write_json(judged, found, errors)
     else:
@@ -149,7 +149,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
 
 
 def _judge(
-    policy: Policy, calls: Sequence[ForeseenCall], lists: Callable[[str], bool]
+    policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
 ) -> list[_Judged]:
     flow = Flow(policy.spec.flows)
     outlooks = [_outlook(policy, call, lists) for call in calls]
@@ -169,7 +169,7 @@ def _judge(
     return judged
 
 
-def _outlook(policy: Policy, call: ForeseenCall, lists: Callable[[str], bool]) -> Outlook:
+def _outlook(policy: Policy, call: ExpectedCall, lists: Callable[[str], bool]) -> Outlook:
     effect: Effect | None = "read" if call.tool in _READS else None
     if effect is None and call.definition is None and policy.spec.present and lists(call.server):
         # As the gate decides on it.
@@ -177,7 +177,7 @@ def _outlook(policy: Policy, call: ForeseenCall, lists: Callable[[str], bool]) -
     return outlook(policy, _facts(call), unseen=call.unseen, open=call.open, effect=effect)
 
 
-def _facts(call: ForeseenCall) -> CallFacts:
+def _facts(call: ExpectedCall) -> CallFacts:
     return CallFacts(
         server=call.server,
         tool=call.tool,
@@ -191,7 +191,7 @@ def _facts(call: ForeseenCall) -> CallFacts:
 
 def _write(
     judged: Sequence[_Judged],
-    found: Foreseen,
+    found: ExpectedCalls,
     errors: Mapping[str, BridgeError],
     *,
     present: bool,
@@ -232,13 +232,13 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown or "other calls"
 
 
-def _open_line(place: OpenPlace) -> str:
+def _open_line(place: UnnamedCall) -> str:
     whose = "any tool of any server" if place.server is None else f"any tool of {place.server}"
     return f"line {place.line}: {whose}, known only when it runs: {place.why}"
 
 
 def _write_json(
-    judged: Sequence[_Judged], found: Foreseen, errors: Mapping[str, BridgeError]
+    judged: Sequence[_Judged], found: ExpectedCalls, errors: Mapping[str, BridgeError]
 ) -> None:
     document: dict[str, Json] = {
         "calls": [_call_json(each) for each in judged],

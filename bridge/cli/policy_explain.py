@@ -113,13 +113,13 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     Raises:
         UsageError: The server has no such tool; the text names the nearest.
     """
-    errors = await engine.servers.look_up([server], patient=True)
+    errors = await engine.servers.load_unknown([server], patient=True)
     for error in errors.values():
         write_err(visible(f"warning: {server}: {error} It is taken to have such a tool.\n"))
         return None
     # Which raises what there is to say if there is none.
     docs = await engine.guide.tool_docs(server, tool, "summary")
-    return engine.servers.known.tool(server, docs["tool"])
+    return engine.servers.inventory.tool(server, docs["tool"])
 
 
 def _explained(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import anyio.to_thread
 
-from bridge.catalog.proposal import propose
+from bridge.catalog.policy_proposal import propose
 from bridge.cli.output import visible, write_err, write_out
 from bridge.errors import UsageError
 from bridge.model import Tool
@@ -44,11 +44,11 @@ async def init(arguments: SimpleNamespace, settings: Settings) -> int:
 async def _proposal(settings: Settings) -> str:
     async with open_engine(settings) as engine:
         names = engine.servers.names()
-        errors = await engine.servers.look_up(names, patient=True)
+        errors = await engine.servers.load_unknown(names, patient=True)
         tools: dict[str, tuple[Tool, ...]] = {}
         silent = {name: visible(error.message, keep="") for name, error in errors.items()}
         for name in names:
-            found = engine.servers.known.tools(name)
+            found = engine.servers.inventory.tools(name)
             if name not in silent and found is not None:
                 tools[name] = found
     for name, error in errors.items():

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-from bridge.discovery.find import DiscoveryContext
+from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
 from bridge.runs import Engine, open_engine
 from bridge.server.app import mistaken_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
-from bridge.servers.config_watch import Watching, configuration
+from bridge.servers.config_watch import ConfigWatcher, watch_plan
 from bridge.servers.servers import context_for
 from bridge.settings import Settings
 
@@ -27,9 +27,9 @@ def _announce(host: str, port: int) -> None:
     print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _watching(engine: Engine, context: DiscoveryContext) -> Watching:
+def _watching(engine: Engine, context: DiscoveryContext) -> ConfigWatcher:
     servers = engine.servers
-    return Watching(lambda: configuration(context, servers.discovery.references), servers.refresh)
+    return ConfigWatcher(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
 
 
 async def serve(arguments: SimpleNamespace, settings: Settings) -> int:

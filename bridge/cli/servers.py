@@ -153,7 +153,7 @@ def _row(engine: Engine, spec: ServerSpec) -> dict[str, Any]:
         "scope": spec.source.scope,
         "also": [_place(source) for source in spec.also],
         "differences": list(spec.differences),
-        "description": engine.servers.known.entry(spec.name).description,
+        "description": engine.servers.inventory.entry(spec.name).description,
         "oauth": spec.oauth is not None,
         "definition": spec.definition,
     }

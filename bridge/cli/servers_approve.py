@@ -15,7 +15,7 @@ import anyio.to_thread
 from bridge.cli.output import tell
 from bridge.cli.person import Person
 from bridge.discovery.consents import ConsentError
-from bridge.discovery.find import Discovery, ProposedServer
+from bridge.discovery.finder import Discovery, ProposedServer
 from bridge.errors import UnknownServerError, UsageError
 from bridge.gate.audit import AuditLog
 from bridge.gate.audit.log import audit_log
@@ -26,7 +26,7 @@ from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
 from bridge.model import ServerSpec
 from bridge.servers.consents import consents_of
-from bridge.servers.proposed import called, described
+from bridge.servers.project_servers import definition_lines, reference_names
 from bridge.servers.servers import context_for
 from bridge.settings import Settings, store_of
 from bridge.text import counted
@@ -84,7 +84,7 @@ async def _agreed(
             f"About the server, the policy knows: {before.reason}. If you approve, the policy's "
             f"lines for {proposal.name} apply to this definition.\n"
         )
-    head = "".join(f"  {line}\n" for line in described(proposal))
+    head = "".join(f"  {line}\n" for line in definition_lines(proposal))
     written = proposal.spec.written
     shown = (
         f"{proposal.name}, a server that a file in this directory defines. It is started without "
@@ -150,7 +150,7 @@ def _meant(wanted: str, found: Discovery) -> tuple[ProposedServer | ServerSpec, 
     for servers in (found.proposed, found.servers):
         # A name may hold an "@" itself.
         for word, given in ((wanted, ""), (name, digits)):
-            named = [each for each in servers if word and word in called(each.name)]
+            named = [each for each in servers if word and word in reference_names(each.name)]
             for each in named:
                 definition = each.definition
                 digest = definition if isinstance(definition, str) else definition.digest

@@ -13,7 +13,7 @@ from bridge.cli.output import terminal_width, visible, write_err, write_json, wr
 from bridge.cli.servers import none_found
 from bridge.errors import BridgeError, UnknownServerError
 from bridge.runs import Engine, open_engine
-from bridge.servers.proposed import waiting
+from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
 
 SERVER_UNREACHABLE = 4
@@ -35,11 +35,11 @@ async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
             names = (engine.servers.resolve(arguments.server),)
         else:
             names = engine.servers.names()
-        errors = await engine.servers.look_up(names, fresh=arguments.fresh, patient=True)
+        errors = await engine.servers.load_unknown(names, fresh=arguments.fresh, patient=True)
         if named is not None and not errors:
             return await _show_tool(engine, *named, as_json=arguments.json)
         if arguments.stub and not arguments.query:
-            stubs = [server_stub(engine.servers.known.entry(name)) for name in names]
+            stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
             return _warn(errors)
         found = await engine.guide.tools(names, query=arguments.query)
@@ -53,7 +53,7 @@ async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
             _write_servers(engine, names, found)
     _warn(errors)
     if not arguments.server and not arguments.query and not arguments.json:
-        told = waiting(engine.servers.discovery.proposed)
+        told = waiting_line(engine.servers.discovery.proposed)
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
         write_err(none_found(settings))
@@ -110,7 +110,7 @@ def _write_stubs(engine: Engine, found: Iterable[dict[str, Any]]) -> None:
 
 
 def _stub(engine: Engine, server: str, tool: str) -> str:
-    entry = engine.servers.known.entry(server)
+    entry = engine.servers.inventory.entry(server)
     return next(
         tool_stub(candidate, entry.alias)
         for candidate in entry.tools
@@ -122,7 +122,7 @@ def _write_servers(engine: Engine, names: Iterable[str], found: Sequence[dict[st
     """Write the tools below their servers."""
     first = True
     for name in names:
-        entry = engine.servers.known.entry(name)
+        entry = engine.servers.inventory.entry(name)
         mine = [docs for docs in found if docs["server"] == name]
         if not mine:
             continue

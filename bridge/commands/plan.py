@@ -36,8 +36,8 @@ from bridge.sandbox.backend import (
     LaunchSpec,
     Probe,
 )
-from bridge.sandbox.choose import insist_on_kernel, is_engine
 from bridge.sandbox.process.executables import find_executables
+from bridge.sandbox.selection import is_engine, require_own_kernel
 from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
@@ -155,7 +155,7 @@ class Planner:
             probes: What was found out about backends; none of them is tried here.
         """
         try:
-            insist_on_kernel(self._settings, profile)
+            require_own_kernel(self._settings, profile)
             unset = self.check(profile)
             tried = _check_backend(profile, probes)
         except BridgeError as error:

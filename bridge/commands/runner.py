@@ -33,10 +33,10 @@ from bridge.gate.redaction_shapes import could_be_password, mask
 from bridge.model import CommandRequest, CommandResult, Isolation, Json, StageResult, Usage
 from bridge.model.outcome import first_error
 from bridge.sandbox.backend import Backend, ExitReport, Sandbox
-from bridge.sandbox.choose import choose_for, for_profile
 from bridge.sandbox.layers import common
 from bridge.sandbox.run_queue import MOST_RUNS, RunQueue
-from bridge.servers.secrets import of_words
+from bridge.sandbox.selection import select_for_profile, with_profile_remedy
+from bridge.servers.secrets import command_secrets
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile, Runtime
 from bridge.tasks import background_task
@@ -195,7 +195,7 @@ class Commands:
     def __init__(
         self,
         settings: Settings,
-        choose: OpenBackend = choose_for,
+        choose: OpenBackend = select_for_profile,
         *,
         audit_of: Callable[[str], RunAudit] = lambda run_id: RunAudit(),
         queue: RunQueue | None = None,
@@ -259,7 +259,7 @@ class Commands:
                 await stack.enter_async_context(
                     background_task(partial(_report, progress, standing))
                 )
-            await stack.enter_async_context(self._queue.place(principal, standing.queued))
+            await stack.enter_async_context(self._queue.slot(principal, standing.queued))
             return await self._run(request, profile, principal=principal, client=client)
 
     async def _run(
@@ -289,7 +289,7 @@ class Commands:
                 try:
                     await pipeline.run(backend, stdin)
                 except BridgeError as error:
-                    raise for_profile(error, profile) from error
+                    raise with_profile_remedy(error, profile) from error
             wall = time.monotonic() - started
             result = _result(run_id, request, plan, pipeline, wall)
             end(
@@ -324,7 +324,7 @@ def _masked_options(request: CommandRequest, shown: Json) -> Json:
 
 def _masked_option(shown: str, before: Sequence[str], word: str) -> str:
     """Return a word as it is shown, with a mask for its end if that is what an option names."""
-    values = set(of_words([*before, word])) - set(of_words(before))
+    values = set(command_secrets([*before, word])) - set(command_secrets(before))
     for _, value in sorted(values, key=lambda found: -len(found[1])):
         if shown.endswith(value) and could_be_password(value):
             return shown[: len(shown) - len(value)] + mask(value)

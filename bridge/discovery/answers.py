@@ -15,8 +15,8 @@ from typing import Any
 from bridge.discovery.clients import APPROVAL_FILES, LIMIT_FILES, TRUST_FILES
 from bridge.discovery.dialect import Format, Location, Platform
 from bridge.discovery.files import Reader, list_matching
-from bridge.discovery.parse import PROJECTS_KEY, project_entries
-from bridge.discovery.places import Places, Project, fill
+from bridge.discovery.locations import Places, Project, fill
+from bridge.discovery.parser import PROJECTS_KEY, project_entries
 from bridge.discovery.report import printable
 from bridge.discovery.user_lists import (
     CLAUDE,

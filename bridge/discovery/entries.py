@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind, parse_env_file
-from bridge.discovery.expand import TooMuchTextError
 from bridge.discovery.fields import (
     FieldReader,
     Setting,
@@ -36,6 +35,7 @@ from bridge.discovery.fields import (
     too_much_text,
 )
 from bridge.discovery.report import ConfigWarning, SkippedServer, shown
+from bridge.discovery.variables import TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200

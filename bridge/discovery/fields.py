@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
-from bridge.discovery.expand import (
+from bridge.discovery.report import ConfigWarning, shown
+from bridge.discovery.variables import (
     MAX_INSERTED_CHARS,
     MissingInputError,
     TooMuchTextError,
@@ -24,7 +25,6 @@ from bridge.discovery.expand import (
     expand,
     input_variable,
 )
-from bridge.discovery.report import ConfigWarning, shown
 from bridge.model import OAuthHints
 
 MAX_ITEMS = 4096

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bridge.discovery.files import fingerprint
-from bridge.discovery.find import DiscoveryContext, Stamp, survey
+from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 
 SETTLED_NS = 1_000_000_000
 """Since a change, before a second one is sure to show: file systems keep times in steps of up to

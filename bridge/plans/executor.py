@@ -284,7 +284,7 @@ class _Execution:
             raise InvalidRequestError(message, remedy="Look at its tools, and plan again.")
         # Asks the server again unless that would have said that its tools have changed.
         await self._servers.load([call.server])
-        tool = self._servers.known.tool(call.server, call.tool)
+        tool = self._servers.inventory.tool(call.server, call.tool)
         if (tool_digest(tool) if tool is not None else "") != request.digest:
             message = f"{call} is not the tool any more that it was when the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
@@ -323,8 +323,8 @@ class _Execution:
             return
         request = step.request
         server, tool = request.call.server, request.call.tool
-        shape = wire_value(result, wrapped=self._servers.known.wraps_result(server, tool))
-        self._servers.known.observe(server, tool, shape)
+        shape = wire_value(result, wrapped=self._servers.inventory.wraps_result(server, tool))
+        self._servers.inventory.observe(server, tool, shape)
         if self._awaited[request.number]:
             self._known[request.number] = Known(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))

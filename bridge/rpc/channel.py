@@ -286,7 +286,7 @@ _PORTION = 1024 * 1024
 """Characters encoded at a time, so that a text has one copy in memory and not two."""
 
 
-class ClearStream(Protocol):
+class RedactStream(Protocol):
     """Redacts a text that arrives in pieces."""
 
     def feed(self, data: bytes) -> bytes:
@@ -296,7 +296,7 @@ class ClearStream(Protocol):
         """Return the rest, at the end of the text."""
 
 
-class Clear(Protocol):
+class Redact(Protocol):
     """Redacts secrets from what enters a sandbox; see `bridge.gate.redaction`."""
 
     def text(self, text: str) -> str:
@@ -305,11 +305,11 @@ class Clear(Protocol):
     def frame(self, line: bytes) -> bytes:
         """Return a redacted line of JSON."""
 
-    def stream(self) -> ClearStream:
+    def stream(self) -> RedactStream:
         """Return the redactor of a text that arrives in pieces."""
 
 
-def encode_reply(call_id: int, value: Json, clear: Clear | None = None) -> bytes:
+def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> bytes:
     """Return the reply with `value`, redacted by `clear`.
 
     Raises:
@@ -329,7 +329,7 @@ def encode_reply(call_id: int, value: Json, clear: Clear | None = None) -> bytes
 
 
 def _beside(
-    call_id: int, rest: Json, texts: list[tuple[Sequence[str], str]], clear: Clear | None
+    call_id: int, rest: Json, texts: list[tuple[Sequence[str], str]], clear: Redact | None
 ) -> bytes:
     data = io.BytesIO()
     for _, told in texts:

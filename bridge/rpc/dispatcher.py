@@ -31,7 +31,7 @@ from bridge.errors import (
 from bridge.guest.protocol.wire import Call, Reply, WireError, encode
 from bridge.model import Json
 from bridge.offload import offload
-from bridge.rpc.channel import Clear, encode_reply
+from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Dispatcher:
         limits: DispatchLimits,
         *,
         send_together: Callable[[bytes], Awaitable[None]] | None = None,
-        clear: Clear | None = None,
+        clear: Redact | None = None,
     ) -> None:
         self._clear = clear
         self._tasks = tasks
@@ -368,7 +368,7 @@ Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
 """Answers the calls of one method, or raises `CallFailedError`, or a `BridgeError`."""
 
 
-def answering(answer: Answer) -> Answer:
+def with_call_errors(answer: Answer) -> Answer:
     """Return a handler that raises `CallFailedError` for every `BridgeError` of `answer`."""
 
     async def answered(params: Mapping[str, Json]) -> Json:

@@ -66,7 +66,7 @@ def as_bytes(text: str) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ends:
+class Excerpt:
     """The shown part of a stream.
 
     Attributes:
@@ -91,7 +91,7 @@ class Ends:
         return f"{head}{before}[… {notice} …]\n{tail}"
 
 
-def cut_notice(ends: Ends, *, dropped: int = 0, kept: bool = False) -> str:
+def cut_notice(ends: Excerpt, *, dropped: int = 0, kept: bool = False) -> str:
     """Return the notice for a cut in a stream.
 
     Args:
@@ -186,11 +186,11 @@ class OutputBuffer:
             self._end_lost += excess
         return before + data
 
-    def shown(self, most: float, lines: int = MAX_LINES) -> Ends:
+    def shown(self, most: float, lines: int = MAX_LINES) -> Excerpt:
         """Return the part to show within `most` tokens and so many lines."""
         start, end = bytes(self._start), bytes(self._end)
         if self.is_whole and cost(start) <= most and self._lines <= lines:
-            return Ends(head=start, left_out=self.dropped)
+            return Excerpt(head=start, left_out=self.dropped)
         if not self._end_lost:
             # Nothing is missing in between, so the end may reach further back.
             start = end = start + end
@@ -203,7 +203,7 @@ class OutputBuffer:
         begins_a_line = end[max(0, before - 1) : before] == b"\n"
         return self._ends(_whole_head(head), tail if begins_a_line else _whole_tail(tail))
 
-    def _ends(self, head: bytes, tail: bytes) -> Ends:
+    def _ends(self, head: bytes, tail: bytes) -> Excerpt:
         shown = len(head) + len(tail)
         tail_at = self._size - len(tail)
         # Notices of gaps are not output, so leaving them out loses nothing.
@@ -211,7 +211,7 @@ class OutputBuffer:
             max(0, min(at + size, tail_at) - max(at, len(head))) for at, size in self._gaps
         )
         lines = self._lines - head.count(b"\n") - tail.count(b"\n")
-        return Ends(
+        return Excerpt(
             head=head,
             tail=tail,
             is_cut=True,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.servers import References
+from bridge.catalog.program.server_references import References
 from bridge.errors import InvalidRequestError, UnknownServerError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
@@ -23,7 +23,7 @@ from bridge.runs.input_files import resolved
 from bridge.runs.prepared import PreparedRun
 from bridge.runs.reading import Reading, advised, read, refused
 from bridge.sandbox.limits import limits_for
-from bridge.servers.proposals import Proposals
+from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
 from bridge.sessions import Sessions
 from bridge.settings import Settings
@@ -58,7 +58,7 @@ class Admission:
         self._sessions = sessions
         self._gate_services = gate_services
         self._checks = ProgramChecks(servers, settings)
-        self._proposals = Proposals(servers, gate_services.audit, gate_services.starts)
+        self._proposals = ProjectApproval(servers, gate_services.audit, gate_services.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
         """Return a request with its input files, and the limits of its run.
@@ -175,7 +175,7 @@ class Admission:
             tools, _ = await self._servers.load(run.servers, tolerant=tolerant)
             run = await self.check(run, tools)
             if run.check.verdict.certain and run.check.may_be_mended:
-                await self._servers.look_again(tools)
+                await self._servers.ask_again(tools)
                 run = await self.check(run, tools)
         return run
 
@@ -207,7 +207,7 @@ class Admission:
         if not self._servers.discovery.proposed:
             return False
         missed = [reference.text.strip("`'") for reference in program.references.unknown]
-        return await self._proposals.settle((*(request.servers or ()), *missed), caller)
+        return await self._proposals.ensure_approved((*(request.servers or ()), *missed), caller)
 
     async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong."""
@@ -216,8 +216,8 @@ class Admission:
         problems = [str(reference) for reference in unknown]
         problems += [str(found) for found in check.verdict.certain]
         missed = [reference.text.strip("`'") for reference in unknown]
-        message = self._servers.unknown("; ".join(problems))
-        return UnknownServerError(message, host_detail=self._servers.left_out(missed))
+        message = self._servers.unknown_server_text("; ".join(problems))
+        return UnknownServerError(message, host_detail=self._servers.skip_reasons(missed))
 
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
         """Return the servers to load, and whether some may fail to start."""

@@ -91,7 +91,7 @@ class ProgramChecks:
             more_names: Whether it may use names that it does not bind, as those of a session.
             skills: Names of those that are saved; None if that is not known.
         """
-        known = self._servers.known
+        known = self._servers.inventory
         if not self._on:
             return Check(verdict=Verdict(), revision=known.revision)
         if isinstance(survey, Unread):
@@ -108,7 +108,7 @@ class ProgramChecks:
 
     def stale(self, check: Check) -> bool:
         """Return whether something else is known of the servers since a check."""
-        return self._on and check.revision != self._servers.known.revision
+        return self._on and check.revision != self._servers.inventory.revision
 
 
 def stopped(run_id: str, code: str, verdict: Verdict, timeout: float) -> RunResult:

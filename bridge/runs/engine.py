@@ -40,7 +40,7 @@ from bridge.sessions import Sessions
 from bridge.settings import Settings, store_of
 from bridge.skills.skills import Skills
 from bridge.tasks import background_task
-from bridge.upstream.asking import current_caller
+from bridge.upstream.client_features import current_caller
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.planned import planned
 from bridge.render.receipt import bytes_returned
-from bridge.rpc.dispatcher import Answer, answering
+from bridge.rpc.dispatcher import Answer, with_call_errors
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.guest_session import GuestSession
@@ -130,7 +130,7 @@ class Execution:
         """Send the program in, with what it brings counted as read."""
         parts, run, session = self._parts, self._run, self._session
         fields = {} if session is None else session.fields
-        known = parts.servers.known
+        known = parts.servers.inventory
         frame = run_frame(run, self._tools, self._guest, known, parts.guide, **fields)
         for directory in parts.settings.offered_directories:
             await self._provenance.have(f"directory '{directory.name}'", directory.labels)
@@ -212,4 +212,4 @@ class Execution:
             own=BridgeCalls(run.gate.context, gate),
             run_id=run.run_id,
         )
-        return {"read_output": answering(outputs.read_output), **skills}
+        return {"read_output": with_call_errors(outputs.read_output), **skills}

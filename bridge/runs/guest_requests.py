@@ -157,11 +157,11 @@ class GuestRequests:
         if error_text is not None:
             data = result.get("structuredContent")
             raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        wrapped = self._servers.known.wraps_result(server, tool)
+        wrapped = self._servers.inventory.wraps_result(server, tool)
         value = await offload(result, partial(wire_value, result, wrapped=wrapped))
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.
-            self._servers.known.observe(server, tool, value)
+            self._servers.inventory.observe(server, tool, value)
         return value
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:
@@ -296,7 +296,7 @@ class GuestRequests:
             raise CallFailedError("limit must be a whole number of at least 1.", kind="usage")
         self._gate.admit()
         names = tuple(name for name in self._servers.names() if self._gate.may_use(name))
-        errors = await self._servers.look_up(names)
+        errors = await self._servers.load_unknown(names)
         for name, error in errors.items():
             logger.warning("server %s is left out of a search: %s", name, error)
         found: list[dict[str, Any]] = await self._guide.search(

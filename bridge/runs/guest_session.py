@@ -18,7 +18,7 @@ from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
 from bridge.sandbox.bundle import bundle_bytes
-from bridge.sandbox.layers import insist, verified
+from bridge.sandbox.layers import require_mandatory_layers, verified
 
 HELLO_SECONDS = 30.0
 """From launch to `hello`. Half a second is usual; a loaded laptop that compiles the guest under
@@ -51,7 +51,7 @@ async def open_guest(backend: Backend, spec: LaunchSpec) -> AsyncIterator[GuestS
     async with backend.launch(spec) as sandbox:
         channel = Channel(sandbox)
         hello = await _shake_hands(sandbox, channel)
-        insist(sandbox.isolation, hello.facts)
+        require_mandatory_layers(sandbox.isolation, hello.facts)
         isolation = verified(sandbox.isolation, hello.facts)
         yield GuestSession(sandbox=sandbox, channel=channel, facts=hello.facts, isolation=isolation)
 

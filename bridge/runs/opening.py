@@ -21,14 +21,14 @@ from bridge.gate.result_redaction import clear_logs
 from bridge.model import ServerSpec
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.choose import choose
+from bridge.sandbox.selection import select_backend
 from bridge.servers.consents import consents_of
 from bridge.servers.learned_shapes import LearnedShapes
 from bridge.servers.secrets import Secrets
 from bridge.servers.servers import ConfigFinder, Finder, Servers, context_for
 from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, store_of
-from bridge.upstream.asking import current_caller
+from bridge.upstream.client_features import current_caller
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in
@@ -84,7 +84,7 @@ async def open_engine(
     settings: Settings,
     *,
     finder: Finder | None = None,
-    choose_backend: Callable[[Settings], Awaitable[Backend]] = choose,
+    choose_backend: Callable[[Settings], Awaitable[Backend]] = select_backend,
     cwd: str | None = None,
     eager: bool = True,
 ) -> AsyncIterator[Engine]:
@@ -93,7 +93,7 @@ async def open_engine(
     Args:
         settings: What the user asked for.
         finder: Finds servers; the clients' configuration files unless given.
-        choose_backend: Finds a backend; the ladder of `bridge.sandbox.choose` unless given.
+        choose_backend: Finds a backend; the ladder of `bridge.sandbox.selection` unless given.
         cwd: Where project configurations are looked for; the current directory unless given.
         eager: Whether to wait until the configuration is read; see `Servers`.
     """

@@ -16,7 +16,7 @@ from bridge.packages.packages import Packages
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.prepared import PreparedRun
 from bridge.runs.sandboxes import Sandboxes
-from bridge.sandbox.pool import Keep
+from bridge.sandbox.pool import Acquire
 from bridge.sandbox.run_queue import RunQueue
 from bridge.sessions import SessionRun, Sessions
 
@@ -62,7 +62,7 @@ class Places:
         """Do a run's work in its place, and release that."""
         if run.request.session:
             return await self._in_session(run, work)
-        async with self._queue.place(run.request.owner, run.caller.queued) as place:
+        async with self._queue.slot(run.request.owner, run.caller.queued) as place:
             if run.request.may_need_packages:
                 packages = await self._packages.resolve(run.request, run.caller)
                 run = replace(run, packages=packages)
@@ -77,7 +77,7 @@ class Places:
         return await self._sessions.end(request)
 
     async def _in_own_sandbox(
-        self, run: PreparedRun, work: Work, keep: Keep, *, fresh: bool = False
+        self, run: PreparedRun, work: Work, keep: Acquire, *, fresh: bool = False
     ) -> RunResult:
         reserve = self._sandboxes.reserve
         async with reserve(
@@ -101,7 +101,7 @@ class Places:
                 return guest
 
             # A run that waits here has its session; one with a place never waits for a session.
-            async with self._queue.place(run.request.owner, run.caller.queued):
+            async with self._queue.slot(run.request.owner, run.caller.queued):
                 return await work(
                     placed, Place(guest=ready, waited=session.waited, session=session)
                 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.servers import Reach
+from bridge.catalog.program.server_references import Reach
 from bridge.gate.receipt import BYTES_PER_TOKEN
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Run

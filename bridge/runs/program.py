@@ -34,9 +34,9 @@ from bridge.guest.protocol.wire import (
 )
 from bridge.guest.protocol.wire import Clock as ClockFrame
 from bridge.model import Json, Limits
-from bridge.rpc.channel import Clear
+from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
-from bridge.runs.collect import Collector, Left
+from bridge.runs.collect import Collected, Collector
 from bridge.runs.guest_session import GuestSession
 from bridge.sandbox.failure import Ending
 
@@ -76,7 +76,7 @@ class Facts:
     """How a program ended, and what was collected of it."""
 
     ending: Ending
-    left: Left
+    left: Collected
 
 
 class Program:
@@ -92,7 +92,7 @@ class Program:
         waited: bool = False,
         keeps: bool = False,
         clock: Clock | None = None,
-        clear: Clear | None = None,
+        clear: Redact | None = None,
     ) -> None:
         """Make one.
 

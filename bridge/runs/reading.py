@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from bridge.catalog.program.guard import Scan, check, unread
 from bridge.catalog.program.parsing import SYNTAX, Unread, parse
-from bridge.catalog.program.servers import Reach, References, reach, references
+from bridge.catalog.program.server_references import Reach, References, reach, references
 from bridge.catalog.program.survey import Survey
 from bridge.model import RunResult
 from bridge.settings import GuardMode

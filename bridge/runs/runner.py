@@ -21,7 +21,7 @@ from bridge.runs.places import Place, Places
 from bridge.runs.prepared import PreparedRun
 from bridge.runs.reading import advised
 from bridge.servers.servers import Servers
-from bridge.upstream.asking import on_behalf_of
+from bridge.upstream.client_features import on_behalf_of
 
 
 class Runner:

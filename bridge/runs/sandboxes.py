@@ -26,8 +26,8 @@ from bridge.sandbox.backend import Backend, Bind, LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 from bridge.sandbox.flavour import remember_flavour
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.pool import Keep, PoolReport, Reservation, WarmPool, keep_nothing
-from bridge.sandbox.reaper import tidy_up
+from bridge.sandbox.ownership import reap_leftovers
+from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
 from bridge.settings import Settings
 
 _DEFAULTS = Limits()
@@ -172,7 +172,7 @@ class Sandboxes:
                 self._backend = await self._choose(self._settings)
                 flavour = str(getattr(self._backend, "flavour", ""))
                 await anyio.to_thread.run_sync(remember_flavour, self._settings, flavour)
-                await tidy_up(self._backend)
+                await reap_leftovers(self._backend)
                 self._tasks.start_soon(self._backend.tend, self._pool.drain)
             return self._backend
 
@@ -182,7 +182,7 @@ class Sandboxes:
         *,
         fresh: bool = False,
         binds: tuple[Bind, ...] = (),
-        keep: Keep = keep_nothing,
+        keep: Acquire = acquire_nothing,
     ) -> AbstractAsyncContextManager[Reserved]:
         """Set a sandbox aside for one run, starting one if none waits; leaving destroys it.
 

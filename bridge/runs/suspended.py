@@ -23,7 +23,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
-from bridge.upstream.asking import Method
+from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
 

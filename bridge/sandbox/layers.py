@@ -314,7 +314,7 @@ def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str,
     return tuple(layer for layer in claimed if False in _seen(layer, isolation, facts))
 
 
-def insist(isolation: Isolation, facts: Mapping[str, Any]) -> None:
+def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> None:
     """Reject a sandbox in which a mandatory layer is contradicted from inside.
 
     A kernel of its own, the reason to name gVisor or Kata, must be confirmed.

@@ -137,7 +137,7 @@ class PoolReport:
         most: How many may wait.
         wanted: How many should wait, by recent demand.
         waiting, starting: How many wait, and how many are being started.
-        warm, half, cold: Claims so far; see `Came`.
+        warm, half, cold: Claims so far; see `ClaimState`.
         died: How many died while they waited.
         failed: How many starts ahead of time failed.
     """
@@ -169,15 +169,15 @@ T = TypeVar("T")
 REVIEW_SECONDS = 30.0
 """Interval of checking whether fewer should wait, while any does."""
 
-Keep = Callable[[], Callable[[], None]]
+Acquire = Callable[[], Callable[[], None]]
 """Acquires something and returns the function that releases it."""
 
-Came = Literal["warm", "half", "cold"]
+ClaimState = Literal["warm", "half", "cold"]
 """The state of a claim's resource: ready, being started, or started for the claim."""
 
 
-def keep_nothing() -> Callable[[], None]:
-    """Acquire nothing; see `Keep`."""
+def acquire_nothing() -> Callable[[], None]:
+    """Acquire nothing; see `Acquire`."""
     return lambda: None
 
 
@@ -195,7 +195,7 @@ class _Slot(Generic[K, T]):
     gone: anyio.Event = field(default_factory=anyio.Event)
     life: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     idling: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    let_go: Callable[[], None] = field(default_factory=keep_nothing)
+    let_go: Callable[[], None] = field(default_factory=acquire_nothing)
 
     @property
     def free(self) -> bool:
@@ -217,13 +217,15 @@ class Reservation(Generic[T]):
     """A claimed resource, until the reservation ends.
 
     Attributes:
-        came: Whether it was ready; see `Came`.
+        came: Whether it was ready; see `ClaimState`.
     """
 
-    def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], came: Came) -> None:
+    def __init__(
+        self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], came: ClaimState
+    ) -> None:
         self._slot = slot
         self._start = start
-        self.came: Came = came
+        self.came: ClaimState = came
 
     async def get(self) -> T:
         """Return the resource once it is ready.
@@ -345,7 +347,7 @@ class WarmPool(Generic[K, T]):
 
     @asynccontextmanager
     async def reserve(
-        self, key: K, *, fresh: bool = False, keep: Keep = keep_nothing
+        self, key: K, *, fresh: bool = False, keep: Acquire = acquire_nothing
     ) -> AsyncIterator[Reservation[T]]:
         """Claim a resource, starting one if none is ready; leaving destroys it.
 
@@ -392,7 +394,7 @@ class WarmPool(Generic[K, T]):
             slot.released.set()
             slot.life.cancel()
 
-    def _take(self, key: K) -> tuple[_Slot[K, T] | None, Came]:
+    def _take(self, key: K) -> tuple[_Slot[K, T] | None, ClaimState]:
         """Claim and return a slot, ready or being started, if there is one."""
         ready = [slot for slot in self._idle if slot.key == key]
         found = ready or [slot for slot in self._unclaimed() if slot.key == key]

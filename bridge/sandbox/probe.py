@@ -19,7 +19,7 @@ from bridge.errors import BridgeError, LaunchError, SandboxError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.bundle import INTERPRETER, guest_modules
-from bridge.sandbox.layers import insist, verified
+from bridge.sandbox.layers import require_mandatory_layers, verified
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ async def examine(sandbox: Sandbox) -> tuple[str, Isolation]:
     """
     facts = await receive_facts(sandbox)
     if facts is not None:
-        insist(sandbox.isolation, facts)
+        require_mandatory_layers(sandbox.isolation, facts)
         return "", verified(sandbox.isolation, facts)
     await sandbox.kill()
     report = await sandbox.wait()

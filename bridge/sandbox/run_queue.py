@@ -32,7 +32,7 @@ MOST_RUNS = 32
 
 _CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
-Tell = Callable[[int | None], None]
+PositionListener = Callable[[int | None], None]
 """Called with the number of runs ahead of a waiting one; with None once it has its slot."""
 
 
@@ -41,13 +41,13 @@ class _Ticket:
 
     __slots__ = ("granted", "owner", "tell")
 
-    def __init__(self, owner: str, tell: Tell) -> None:
+    def __init__(self, owner: str, tell: PositionListener) -> None:
         self.owner = owner
         self.tell = tell
         self.granted = anyio.Event()
 
 
-class Place:
+class RunSlot:
     """One run's slot. Free once everything that keeps it has released it."""
 
     def __init__(self, free: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class RunQueue:
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager
-    async def place(self, owner: str, tell: Tell) -> AsyncIterator[Place]:
+    async def slot(self, owner: str, tell: PositionListener) -> AsyncIterator[RunSlot]:
         """Take a slot while this context is open, and for as long as the slot is kept.
 
         Args:
@@ -104,7 +104,7 @@ class RunQueue:
             self._taken += 1
         else:
             await self._wait(_Ticket(owner, tell))
-        place = Place(self._give_on)
+        place = RunSlot(self._give_on)
         let_go = place.keep()
         try:
             yield place

@@ -56,7 +56,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
     @asynccontextmanager
     async def lifespan(_: Server[Any]) -> AsyncIterator[dict[str, Any]]:
-        with engine.servers.known.heard_by(notices.changed):
+        with engine.servers.inventory.notifying(notices.changed):
             async with notices.running():
                 yield {}
 

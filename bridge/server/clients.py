@@ -26,7 +26,7 @@ from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended import SuspendedRun, SuspendedRuns, Waiting
-from bridge.upstream.asking import Method
+from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
 

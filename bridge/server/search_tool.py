@@ -20,7 +20,7 @@ from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.arguments import refuse_unknown
 from bridge.server.content import RESULT_SIZE, answered, tool_result
-from bridge.servers.proposed import waiting
+from bridge.servers.project_servers import waiting_line
 
 SEARCH_TOOL = "search_tools"
 
@@ -143,7 +143,7 @@ async def _searched(engine: Engine, request: SearchRequest, principal: str) -> t
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
-    errors = await servers.look_up(servers.names() if only is None else [only])
+    errors = await servers.load_unknown(servers.names() if only is None else [only])
     skills = only is None and engine.skills.may_list(principal)
     found = await engine.guide.search(
         request.query, request.limit, request.detail, server=only, skills=skills
@@ -157,7 +157,7 @@ async def _searched(engine: Engine, request: SearchRequest, principal: str) -> t
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
         if not found or found[0].get("poor"):
             # One of those may have it.
-            text = f"{text}\n{waiting(servers.discovery.proposed)}"
+            text = f"{text}\n{waiting_line(servers.discovery.proposed)}"
     return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
 
 

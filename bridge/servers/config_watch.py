@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 from watchfiles import awatch
 
-from bridge.discovery.find import DiscoveryContext, survey
+from bridge.discovery.finder import DiscoveryContext, survey
 from bridge.discovery.watch import watched_paths
 from bridge.tasks import background_task
 
@@ -61,7 +61,7 @@ class WatchPlan:
         return path in self.paths or os.path.dirname(path) in self.whole  # noqa: PTH120 - pure
 
 
-def configuration(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> WatchPlan:
+def watch_plan(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> WatchPlan:
     """Return the paths to watch for changes of the configuration. Reads the file system.
 
     Args:
@@ -79,7 +79,7 @@ def configuration(context: DiscoveryContext, references: tuple[Path, ...] = ()) 
     )
 
 
-class Watching:
+class ConfigWatcher:
     """Calls `refresh` soon after a change, while `running` is open.
 
     Args:

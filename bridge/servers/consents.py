@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 
 from bridge.discovery.consents import PERSON, Consent, ConsentError, ConsentFile, Consents
-from bridge.discovery.find import Discovery, DiscoveryContext, discover
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 from bridge.discovery.report import ConfigWarning, Definition
 from bridge.settings import Settings
 

@@ -27,7 +27,7 @@ class Definitions:
 
     async def define(self, server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it, asking the server if it never was asked."""
-        known = self._servers.known
+        known = self._servers.inventory
         if known.tools(server) is None:
             try:
                 await self._servers.load([server])
@@ -46,17 +46,17 @@ class Definitions:
             UpstreamError: The server cannot be reached, so that no call could be made.
         """
         try:
-            await self._servers.keep_current(server)
+            await self._servers.ensure_current(server)
         except UpstreamError as error:
-            if self._servers.pool.moment(server) is None:
+            if self._servers.pool.connection_epoch(server) is None:
                 raise
             # It lists nothing, but may take calls; what it said before is not believed any more.
             logger.debug("the tools of %s are not known: %s", server, error)
             return None
-        found = self._servers.known.tool(server, tool)
+        found = self._servers.inventory.tool(server, tool)
         if found is None and server not in looked:
             # A call of what is not listed is denied, and some do not say that they list more.
             looked.add(server)
-            await self._servers.look_again([server])
-            found = self._servers.known.tool(server, tool)
+            await self._servers.ask_again([server])
+            found = self._servers.inventory.tool(server, tool)
         return found

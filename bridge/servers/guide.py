@@ -31,7 +31,7 @@ from bridge.errors import UsageError
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.flavour import runs_in_data_image
 from bridge.sandbox.limits import limits_for
-from bridge.servers.proposed import waiting
+from bridge.servers.project_servers import waiting_line
 from bridge.servers.servers import Servers
 from bridge.settings import Settings
 
@@ -79,9 +79,9 @@ class GuestGuide:
 
     async def tool_description(self) -> str:
         """Return the description of `run_python`; it changes only when it is `outdated`."""
-        revision = self._servers.known.revision
+        revision = self._servers.inventory.revision
         if self._described[0] != revision:
-            servers = self._servers.known.initial_entries()
+            servers = self._servers.inventory.initial_entries()
             described = self._described_servers
             if described is None or outdated(described, servers):
                 describe = partial(
@@ -104,7 +104,8 @@ class GuestGuide:
     def instructions(self) -> str:
         """Return the server instructions, which clients show their model."""
         return instructions(
-            self._servers.known.initial_entries(), waiting(self._servers.discovery.proposed)
+            self._servers.inventory.initial_entries(),
+            waiting_line(self._servers.discovery.proposed),
         )
 
     @property
@@ -140,8 +141,8 @@ class GuestGuide:
         """
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
-        left_out = waiting(self._servers.discovery.proposed)
-        key = (self._servers.known.revision, loaded, limits, offers.roots, left_out)
+        left_out = waiting_line(self._servers.discovery.proposed)
+        key = (self._servers.inventory.revision, loaded, limits, offers.roots, left_out)
         text = self._guides.get(key)
         if text is None:
             text = capabilities(
@@ -223,7 +224,7 @@ class GuestGuide:
         entry = self._entry(server)
         candidate = entry.named(tool)
         if candidate is None:
-            await self._servers.look_again([server])
+            await self._servers.ask_again([server])
             entry = self._entry(server)
             candidate = entry.named(tool)
         if candidate is not None:
@@ -254,7 +255,7 @@ class GuestGuide:
             InvalidRequestError: The query has no words.
             SearchUnavailableError: This Python has no full-text search.
         """
-        inventory = self._servers.known
+        inventory = self._servers.inventory
         async with self._searching:
             tools = {name: inventory.tools(name) or () for name in self._servers.names()}
             if skills and self._skills is not None:
@@ -305,7 +306,7 @@ class GuestGuide:
         return await self.search(query, MAX_LISTED, "summary", server=only)
 
     def _entry(self, server: str) -> ServerEntry:
-        return self._servers.known.entry(server)
+        return self._servers.inventory.entry(server)
 
 
 def _is_same(one: Tool, other: Tool) -> bool:

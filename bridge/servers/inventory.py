@@ -66,7 +66,7 @@ class ToolInventory:
             listener()
 
     @contextmanager
-    def heard_by(self, listener: Callable[[], None]) -> Iterator[None]:
+    def notifying(self, listener: Callable[[], None]) -> Iterator[None]:
         """Call `listener` after every change of `revision` while this context is open.
 
         It is called in the middle of the change, so it may only record that there was one.

@@ -23,7 +23,7 @@ from bridge.errors import BridgeError, ServerStartError, UnknownServerError, Ups
 from bridge.model import ServerSpec, Tool
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.tool_cache import Listing, ToolCache
-from bridge.upstream.asking import forget_caller
+from bridge.upstream.client_features import clear_caller
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Lister:
         Raises:
             UnknownServerError: There is no server of that name.
         """
-        now = self._pool.moment(name)
+        now = self._pool.connection_epoch(name)
         return now is not None and self._asked_at.get(name) == now
 
     def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
@@ -142,9 +142,9 @@ class Lister:
             spec = self._pool.spec(name)
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
-            before = self._pool.moment(name)
+            before = self._pool.connection_epoch(name)
             tools = await self._pool.tools(name, again=again)
-            after = self._pool.moment(name)
+            after = self._pool.connection_epoch(name)
         except BridgeError as error:
             return error
         seconds = None if running else time.monotonic() - started
@@ -218,7 +218,7 @@ class Lister:
     async def _run_request(self, request: Request, limiter: anyio.CapacityLimiter | None) -> None:
         # The request may outlive the run that started it and serve others, so questions that the
         # server asks meanwhile must not go to that run's client.
-        forget_caller()
+        clear_caller()
         name = request.spec.name
         slot: AbstractAsyncContextManager[None] = nullcontext() if limiter is None else limiter
         try:

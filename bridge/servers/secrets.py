@@ -143,7 +143,7 @@ def spec_secrets(spec: ServerSpec) -> Found:
     for name, value in spec.headers.items():
         yield from header_secrets(name, value)
     yield from url_secrets("url", spec.url)
-    yield from of_words(spec.args)
+    yield from command_secrets(spec.args)
     if spec.oauth is not None and _is_credential(spec.oauth.client_secret):
         yield "OAuth client secret", spec.oauth.client_secret
 
@@ -249,7 +249,7 @@ def url_secrets(name: str, url: str) -> Found:
 _HEADER_OPTIONS = ("-H", "--header", "--headers")
 
 
-def of_words(words: Iterable[str]) -> Found:
+def command_secrets(words: Iterable[str]) -> Found:
     """Yield the secrets in the words of a command line."""
     before = ""
     for word in words:

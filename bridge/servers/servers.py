@@ -22,7 +22,7 @@ import anyio.to_thread
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.naming import server_aliases
 from bridge.catalog.program.report import nearest
-from bridge.discovery.find import Discovery, DiscoveryContext
+from bridge.discovery.finder import Discovery, DiscoveryContext
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.discovery.watch import Watch
 from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
@@ -30,7 +30,7 @@ from bridge.model import ServerSpec, Tool
 from bridge.servers.consents import ProjectConsents
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.learned_shapes import LearnedShapes, Loaded
-from bridge.servers.proposed import called, unapproved
+from bridge.servers.project_servers import approval_needed, reference_names
 from bridge.servers.refresher import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister, Refresher
 from bridge.servers.secrets import Secrets
 from bridge.servers.tool_cache import Listing, ToolCache
@@ -149,13 +149,13 @@ class Servers:
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
         self._shapes = observed
         self.secrets = secrets or Secrets()
-        self.known = ToolInventory(observed, self.secrets.redactor)
-        self.secrets.changed = self.known.redact_again
+        self.inventory = ToolInventory(observed, self.secrets.redactor)
+        self.secrets.changed = self.inventory.redact_again
         self._eager = eager
         self._lister = Lister(
             pool,
             cache,
-            self.known,
+            self.inventory,
             straggler_seconds=straggler_seconds,
             failure_seconds=failure_seconds,
         )
@@ -197,7 +197,7 @@ class Servers:
     @property
     def aliases(self) -> Mapping[str, str]:
         """Every server's name and alias."""
-        return self.known.aliases
+        return self.inventory.aliases
 
     async def refresh(self) -> bool:
         """Read the configuration again if one of its files changed; return whether one did."""
@@ -217,12 +217,12 @@ class Servers:
         self.secrets.configure(self.discovery.servers)
         if self._shapes is not None:
             self._shapes.configure(self.discovery.servers, shapes)
-        self.known.reset(
+        self.inventory.reset(
             {spec.name: spec.description for spec in self.discovery.servers},
             {name: listing.tools for name, listing in listings.items()},
         )
         for name, listing in listings.items():
-            self.known.describe(name, listing.info.get("about", ""))
+            self.inventory.describe(name, listing.info.get("about", ""))
         self._pool.update(self.discovery.servers)
         self._lister.configure(self.discovery.servers, listings)
         for entry in self.discovery.skipped:
@@ -243,7 +243,7 @@ class Servers:
 
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
         """Return all servers' entries, with the tools of those that were ever asked."""
-        return self.known.entries(loaded=loaded)
+        return self.inventory.entries(loaded=loaded)
 
     def definition(self, name: str) -> str:
         """Return the digest of a server's current definition; empty if there is no such server."""
@@ -268,7 +268,7 @@ class Servers:
             if name in (alias, f"mcp_{alias}"):
                 return own
         for proposal in self.proposals(name):
-            raise unapproved(proposal)
+            raise approval_needed(proposal)
         for entry in self.discovery.skipped:
             if entry.name == name:
                 message = f"The server {name!r} is configured, but skipped."
@@ -277,15 +277,15 @@ class Servers:
         near = nearest(name, [*self.aliases, *self.aliases.values()])
         if near:
             message = f"{message} Did you mean {near!r}?"
-        raise UnknownServerError(self.unknown(message))
+        raise UnknownServerError(self.unknown_server_text(message))
 
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:
         """Return a project's unapproved servers of this name or alias."""
         if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
             return ()
-        return tuple(each for each in self.discovery.proposed if name in called(each.name))
+        return tuple(each for each in self.discovery.proposed if name in reference_names(each.name))
 
-    def unknown(self, problem: str) -> str:
+    def unknown_server_text(self, problem: str) -> str:
         """Return an error's text: the problem, and the servers that exist."""
         names = sorted(self.aliases)
         shown = ", ".join(names[:MAX_SHOWN_NAMES])
@@ -293,13 +293,13 @@ class Servers:
             shown = f"{shown} and {len(names) - MAX_SHOWN_NAMES} more"
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
-    def left_out(self, missed: Sequence[str]) -> str:
+    def skip_reasons(self, missed: Sequence[str]) -> str:
         """Return why configured servers of these names are skipped; empty if none is.
 
         The log and `mcp-code-bridge servers` list all skipped ones.
         """
         skipped = self.discovery.skipped
-        meant = [entry for entry in skipped if not called(entry.name).isdisjoint(missed)]
+        meant = [entry for entry in skipped if not reference_names(entry.name).isdisjoint(missed)]
         reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:MAX_LEFT_OUT])
         return f"Configured but skipped: {reasons}." if reasons else ""
 
@@ -311,7 +311,7 @@ class Servers:
         """
         return self._lister.is_current(name)
 
-    async def keep_current(self, name: str) -> None:
+    async def ensure_current(self, name: str) -> None:
         """Make sure that the inventory has the tools that a server lists now; free if it has.
 
         Tools listed by an earlier process of the server, or in an earlier bridge, may be outdated.
@@ -325,7 +325,7 @@ class Servers:
         await self._pool.start(name)
         await self.load([name])
 
-    async def look_again(self, names: Iterable[str]) -> None:
+    async def ask_again(self, names: Iterable[str]) -> None:
         """Ask those of these servers that are connected for their tools, because one was missing.
 
         Some servers do not report changes of their tools. One that was just asked is skipped.
@@ -333,10 +333,10 @@ class Servers:
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
                 for name in names:
-                    if self._pool.moment(name) is not None:
+                    if self._pool.connection_epoch(name) is not None:
                         tasks.start_soon(partial(self._lister.ask, name, again=True))
 
-    async def look_up(
+    async def load_unknown(
         self, names: Sequence[str], *, fresh: bool = False, patient: bool = False
     ) -> dict[str, BridgeError]:
         """Load the tools of `names` for searching and listing; return the errors of the others.
@@ -349,7 +349,7 @@ class Servers:
             patient: Wait for slow servers and retry failed ones, as for a person at a terminal.
         """
         wanted = dict.fromkeys(names)
-        missing = [name for name in wanted if fresh or self.known.tools(name) is None]
+        missing = [name for name in wanted if fresh or self.inventory.tools(name) is None]
         errors = await self._refresher.first(missing, patient=patient or fresh)
         if not patient:
             self._refresher.refresh_later(name for name in wanted if name not in missing)

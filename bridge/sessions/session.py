@@ -27,7 +27,7 @@ from bridge.sandbox.failure import Ending
 from bridge.sessions.checkpoints import Saved
 from bridge.sessions.record import Holdings, Record
 from bridge.sessions.state import StateParts
-from bridge.upstream.asking import forget_caller, on_behalf_of
+from bridge.upstream.client_features import clear_caller, on_behalf_of
 
 if TYPE_CHECKING:
     from bridge.sessions.table import Sessions
@@ -275,7 +275,7 @@ class Session:
     async def serve(self) -> None:
         """Serve what waits, in one sandbox after another if need be."""
         # This task was started by one run, and serves others.
-        forget_caller()
+        clear_caller()
         try:
             while self._queue:
                 try:

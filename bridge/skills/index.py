@@ -16,8 +16,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from bridge.catalog.program.foreseen import foreseen_calls
-from bridge.catalog.program.servers import References, references
+from bridge.catalog.program.expected_calls import expected_calls
+from bridge.catalog.program.server_references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.errors import LibraryError, UnknownSkillError
 from bridge.gate.pins import tool_digest
@@ -184,10 +184,10 @@ class SkillIndex:
 
     def tools_of(self, code: SkillCode) -> Tools:
         """Return the tools that a skill is seen to call, with the digests of their definitions."""
-        known = self._servers.known
+        known = self._servers.inventory
         entries = [known.entry(name) for name in self.references(code).servers]
         found: dict[str, dict[str, str]] = {}
-        for call in foreseen_calls(Survey(code.tree), entries).calls[:MAX_TOOLS]:
+        for call in expected_calls(Survey(code.tree), entries).calls[:MAX_TOOLS]:
             if call.definition is not None:
                 found.setdefault(call.server, {})[call.tool] = tool_digest(call.definition)
         return {server: dict(sorted(tools.items())) for server, tools in sorted(found.items())}
@@ -197,7 +197,7 @@ class SkillIndex:
 
         Servers that were never asked are left out.
         """
-        known = self._servers.known
+        known = self._servers.inventory
         found: list[str] = []
         for server, tools in skill.header.tools.items():
             if server not in known.aliases:

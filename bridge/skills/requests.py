@@ -16,7 +16,7 @@ from bridge.gate.pipeline import Gate
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.model import Effect, Json, RunRequest
 from bridge.model.identity import principal_of
-from bridge.rpc.dispatcher import Answer, answering
+from bridge.rpc.dispatcher import Answer, with_call_errors
 from bridge.servers.servers import Servers
 from bridge.skills.index import SkillIndex
 from bridge.skills.memory_requests import reject_plan
@@ -64,10 +64,12 @@ class SkillAnswers:
     def methods(self) -> dict[str, Answer]:
         """The methods, by name."""
         return {
-            "save_skill": answering(self._once("save_skill", "write", self._save)),
-            "list_skills": answering(self._list),
-            "load_skill": answering(self._load),
-            "delete_skill": answering(self._once("delete_skill", "destructive", self._delete)),
+            "save_skill": with_call_errors(self._once("save_skill", "write", self._save)),
+            "list_skills": with_call_errors(self._list),
+            "load_skill": with_call_errors(self._load),
+            "delete_skill": with_call_errors(
+                self._once("delete_skill", "destructive", self._delete)
+            ),
         }
 
     def _once(self, method: str, effect: Effect, answer: Answer) -> Answer:
@@ -150,7 +152,7 @@ class SkillAnswers:
             except UpstreamError:
                 # Its call will say what is the matter.
                 continue
-            stubs.append(self._servers.known.stubs(server, None))
+            stubs.append(self._servers.inventory.stubs(server, None))
         self._note({"did": "use", "skill": skill.name, "digest": skill.digest})
         return {
             "name": skill.name,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bridge.callers.client import RunCaller
 from bridge.catalog.program.parsing import Unread
-from bridge.catalog.program.servers import References
+from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import LibraryError, RefusedError
 from bridge.gate.bridge_calls import BridgeCalls

@@ -52,8 +52,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import Era, ServerSpec
-from bridge.upstream.asking import Callers, forget_caller, roots_result
-from bridge.upstream.direct import Direct
+from bridge.upstream.client_features import Callers, clear_caller, roots_result
+from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import reason, start_error, start_timeout
 from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
 from bridge.upstream.task_calls import EXTENSION
@@ -218,7 +218,7 @@ class Connection:
         return self.client is not None and self.client.discover_result is not None
 
     @property
-    def direct(self) -> Direct | None:
+    def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session, over stdio; None before `ready` and over HTTP."""
         return None if self.client is None else self.endpoint.direct
 
@@ -280,7 +280,7 @@ class Connection:
                 await after.wait()
             await self._admit()
             # The context was inherited from the first caller; later callers use this task too.
-            forget_caller()
+            clear_caller()
             await self._connect_with_fallback()
         except Exception as error:
             # The boundary of one connection: its errors must not end the others.

@@ -24,8 +24,8 @@ from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
+from bridge.upstream.server import ServerState, UpstreamServer
 from bridge.upstream.serverlog import ServerLog, log_path
-from bridge.upstream.session import ServerState, UpstreamServer
 from bridge.upstream.stdio import StdioEndpoint
 from bridge.upstream.transport import Endpoint
 
@@ -199,7 +199,7 @@ class Pool:
         """Return every server's current state."""
         return MappingProxyType({name: s.state() for name, s in self._servers.items()})
 
-    def moment(self, server: str) -> tuple[int, int] | None:
+    def connection_epoch(self, server: str) -> tuple[int, int] | None:
         """Return a server's connection number and count of tool changes; None if not connected.
 
         A tool list is valid for calls only while this value stays the same.

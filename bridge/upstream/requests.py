@@ -40,9 +40,9 @@ from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
 from bridge.upstream import task_calls
-from bridge.upstream.asking import current_caller, progress_callback_of, time_limit
+from bridge.upstream.client_features import current_caller, progress_callback_of, time_limit
 from bridge.upstream.connection import Connection
-from bridge.upstream.direct import NEVER_SENT, Direct
+from bridge.upstream.direct_dispatcher import NEVER_SENT, DirectDispatcher
 from bridge.upstream.failure import LIST_OF, call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
@@ -253,7 +253,7 @@ class Requests:
         return await self._send_through_session(connection, call.what, call.seconds, send)
 
     async def _send_directly(
-        self, connection: Connection, direct: Direct, call: Call
+        self, connection: Connection, direct: DirectDispatcher, call: Call
     ) -> dict[str, Json]:
         params = call.text
         if call.method == "tools/call":

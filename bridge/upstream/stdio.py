@@ -33,7 +33,7 @@ from mcp.types import JSONRPCMessage, JSONRPCNotification
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
 from bridge.offload import LARGE, offload
-from bridge.upstream.direct import Direct, LineWriter, parse_response
+from bridge.upstream.direct_dispatcher import DirectDispatcher, LineWriter, parse_response
 from bridge.upstream.framing import (
     Line,
     LineFramer,
@@ -97,7 +97,7 @@ class _Pipes:
     inbound: Inbound
     outbound: Outbound
     writer: LineWriter
-    direct: Direct
+    direct: DirectDispatcher
     running: anyio.CancelScope = field(default_factory=lambda: anyio.CancelScope(shield=True))
     writing: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     written: anyio.Event = field(default_factory=anyio.Event)
@@ -168,7 +168,7 @@ class StdioEndpoint:
         self._log = log
         self._max_bytes = max_message_bytes
         self._child: Child | None = None
-        self._direct: Direct | None = None
+        self._direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
         self._account = ""
@@ -190,7 +190,7 @@ class StdioEndpoint:
         return "stdio"
 
     @property
-    def direct(self) -> Direct | None:
+    def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session; None if that is turned off."""
         return self._direct if self._by_direct else None
 
@@ -222,7 +222,7 @@ class StdioEndpoint:
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
             writer = LineWriter(child.stdin)
-            self._direct = direct = Direct(writer)
+            self._direct = direct = DirectDispatcher(writer)
             pipes = _Pipes(
                 child=child, inbound=inbound, outbound=outbound, writer=writer, direct=direct
             )

@@ -19,7 +19,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.model import Json
-from bridge.upstream.asking import answer_input_requests
+from bridge.upstream.client_features import answer_input_requests
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 

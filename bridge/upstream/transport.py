@@ -10,7 +10,7 @@ from typing import Protocol
 from mcp.client import Transport
 
 from bridge.model import Transport as TransportName
-from bridge.upstream.direct import Direct
+from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.refusal import Refusal
 
 
@@ -34,7 +34,7 @@ class Endpoint(Protocol):
         """The transport's name."""
 
     @property
-    def direct(self) -> Direct | None:
+    def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session, over stdio; None before `open`."""
 
     def alternative(self) -> Endpoint | None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.proposal import propose
+from bridge.catalog.policy_proposal import propose
 from bridge.gate.decision import CallFacts
 from bridge.gate.policy import Policy
 from bridge.model import Tool

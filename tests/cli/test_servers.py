@@ -19,7 +19,7 @@ from bridge.cli import checks
 from bridge.cli import servers as servers_module
 from bridge.cli import tools as tools_module
 from bridge.cli.output import table
-from bridge.discovery.find import Discovery
+from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, Source, ToolFilter

@@ -20,7 +20,7 @@ from bridge.errors import (
     NoSandboxError,
 )
 from bridge.sandbox.backend import Probe
-from bridge.sandbox.choose import choose_for, for_profile
+from bridge.sandbox.selection import select_for_profile, with_profile_remedy
 from bridge.settings.commands import parse_commands
 from tests.commands.command_rig import SECRET, Place, place
 
@@ -118,15 +118,17 @@ def test_the_remedy_for_a_profile_s_image_is_about_that_image(there: Place) -> N
     """`image build` makes another one."""
     profile = there.settings(**CONTAINER).commands["tool"]
     for kind in (ImageMissingError, ImagePullError):
-        error = for_profile(kind("no"), profile)
+        error = with_profile_remedy(kind("no"), profile)
         assert type(error) is kind
         assert error.remedy == (
             "Pull or build localhost/none:1 with the engine, or correct commands.tool.image."
         )
-    launch = for_profile(LaunchError("no", remedy="Run `mcp-code-bridge image build`."), profile)
+    launch = with_profile_remedy(
+        LaunchError("no", remedy="Run `mcp-code-bridge image build`."), profile
+    )
     assert "Name executables that localhost/none:1 has" in launch.remedy
     for other in (EngineDownError("x"), LaunchError("x")):
-        assert for_profile(other, profile) is other
+        assert with_profile_remedy(other, profile) is other
 
 
 async def test_without_an_engine_the_error_is_about_engines(there: Place) -> None:
@@ -136,5 +138,5 @@ async def test_without_an_engine_the_error_is_about_engines(there: Place) -> Non
         {"PATH": str(there.root), "DOCKER_HOST": none, "CONTAINER_HOST": none}, **CONTAINER
     )
     with pytest.raises(NoSandboxError) as refused:
-        await choose_for(settings, settings.commands["tool"])
+        await select_for_profile(settings, settings.commands["tool"])
     assert "doctor" in refused.value.remedy

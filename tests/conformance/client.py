@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from bridge.clock import Clock
 from bridge.errors import LoginRequiredError, UpstreamError
 from bridge.model import Json, OAuthHints, ServerSpec, Source, Tool
-from bridge.upstream.asking import Method, on_behalf_of
+from bridge.upstream.client_features import Method, on_behalf_of
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in

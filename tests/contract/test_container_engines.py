@@ -25,7 +25,7 @@ from bridge.errors import (
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.reaper import OWNER_LABEL
+from bridge.sandbox.ownership import OWNER_LABEL
 from tests.contract.programs import echoes, on
 from tests.contract.rig import Engine, EngineShelf, ordinary_user, usable_python
 from tests.waiting import until

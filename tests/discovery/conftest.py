@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import DiscoveryContext
+from bridge.discovery.finder import DiscoveryContext
 
 
 @pytest.fixture

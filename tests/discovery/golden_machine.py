@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location, Platform
-from bridge.discovery.find import Discovery, DiscoveryContext
+from bridge.discovery.finder import Discovery, DiscoveryContext
 from tests.discovery.golden_cases import GOLDEN, Case
 
 

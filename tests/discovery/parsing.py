@@ -8,10 +8,10 @@ from pathlib import PurePath
 
 from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.documents import MalformedError, decode
-from bridge.discovery.expand import Variables
 from bridge.discovery.fields import Setting
-from bridge.discovery.parse import Parsed, parse_document
+from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.report import ConfigWarning, SkippedServer
+from bridge.discovery.variables import Variables
 from bridge.model import ServerSpec
 
 

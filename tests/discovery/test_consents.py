@@ -19,8 +19,8 @@ from bridge.discovery.consents import (
     Consents,
 )
 from bridge.discovery.dialect import Location
-from bridge.discovery.find import Discovery, DiscoveryContext, discover
-from bridge.discovery.places import fill, find_project, places_for
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover
+from bridge.discovery.locations import fill, find_project, path_variables
 from bridge.discovery.report import Definition
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
@@ -68,7 +68,7 @@ def test_no_layout_of_a_project_is_used_before_it_is_approved(
     cautious: DiscoveryContext, row: Location
 ) -> None:
     context = replace(cautious, platform=row.platforms[0])
-    places = places_for(
+    places = path_variables(
         platform=context.platform,
         home=context.home,
         environ=context.environ,

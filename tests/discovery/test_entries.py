@@ -9,9 +9,9 @@ import pytest
 from bridge.discovery.clients import CLAUDE_CODE, GENERIC
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.entries import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS
-from bridge.discovery.expand import MAX_INSERTED_CHARS
 from bridge.discovery.fields import MAX_ITEMS, MAX_TIMEOUT_SECONDS
-from bridge.discovery.parse import MAX_WARNINGS_PER_FILE
+from bridge.discovery.parser import MAX_WARNINGS_PER_FILE
+from bridge.discovery.variables import MAX_INSERTED_CHARS
 from bridge.model import ServerSpec
 from tests.discovery.parsing import Found, Origin, parse_config
 

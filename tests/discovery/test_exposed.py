@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.discovery.find import Discovery, DiscoveryContext, discover
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import Discovery, DiscoveryContext, discover, survey
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover, survey
 from tests.discovery.writing import write
 
 GIT = {"command": "mcp-git", "args": ["--repository", "."]}

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.discovery.clients import APPROVAL_FILES, LOCATIONS, SOURCE_IDS
 from bridge.discovery.dialect import PLATFORMS, Platform
-from bridge.discovery.find import discover
+from bridge.discovery.finder import discover
 from tests.discovery.golden_cases import CASES, GOLDEN, Case
 from tests.discovery.golden_machine import expected_file, location_of, machine, put, rendered
 

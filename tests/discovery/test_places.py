@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.places import Places, fill, find_project, places_for
+from bridge.discovery.locations import Places, fill, find_project, path_variables
 
 
 def places(home: Path, cwd: Path, **changes: object) -> Places:
@@ -20,7 +20,7 @@ def places(home: Path, cwd: Path, **changes: object) -> Places:
         "project": find_project(cwd),
         **changes,
     }
-    return places_for(**given)  # type: ignore[arg-type]  # the test's own fields
+    return path_variables(**given)  # type: ignore[arg-type]  # the test's own fields
 
 
 def made(path: Path) -> Path:

@@ -10,8 +10,8 @@ import pytest
 
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
-from bridge.discovery.find import DiscoveryContext, discover
-from bridge.discovery.places import fill, find_project, places_for
+from bridge.discovery.finder import DiscoveryContext, discover
+from bridge.discovery.locations import fill, find_project, path_variables
 from tests.discovery.writing import write
 
 TABLE = [row for row in LOCATIONS if (row.client, row.scope) != ("Claude Code", "managed")]
@@ -69,7 +69,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
             extra_config=Path("~/extra.json"),
         )
         base.cwd.mkdir(parents=True)
-        places = places_for(
+        places = path_variables(
             platform=base.platform,
             home=base.home,
             environ=base.environ,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
-from bridge.discovery.find import DiscoveryContext, discover, locations_read, survey
+from bridge.discovery.finder import DiscoveryContext, discover, locations_read, survey
 
 
 @pytest.fixture

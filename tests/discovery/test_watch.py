@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.discovery.find import DiscoveryContext, survey
+from bridge.discovery.finder import DiscoveryContext, survey
 from bridge.discovery.watch import MAX_WATCHED, Watch, watched_paths
 
 LONG_AGO = 1_000_000_000

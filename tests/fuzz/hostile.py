@@ -14,7 +14,7 @@ from pathlib import Path
 
 import anyio
 
-from bridge.discovery.find import Discovery
+from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.wire import Reply, decode_host_frame
@@ -244,7 +244,7 @@ class Play:
             await loop().idle()
             before = {task.id for task in anyio.get_running_tasks()}
             # What the engine does once, for whichever run is the first, is not that run's.
-            await servers.look_up(())
+            await servers.load_unknown(())
             while not {task.id for task in anyio.get_running_tasks()} <= before:
                 await anyio.lowlevel.checkpoint()  # in a thread: no time passes meanwhile
             async with anyio.create_task_group() as tasks:

@@ -11,7 +11,7 @@ import pytest
 from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.container.backend import ContainerBackend
-from bridge.sandbox.container.machine_command import CommandResult, SystemRunner
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from tests.contract.rig import EngineShelf
 from tests.e2e.rig import User, document_of
 from tests.waiting import until

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.output import Ends, OutputBuffer, as_bytes, cost, cut_notice, shares
+from bridge.rpc.output import Excerpt, OutputBuffer, as_bytes, cost, cut_notice, shares
 
 pieces = st.lists(
     st.one_of(st.binary(max_size=60), st.text(alphabet="aé€😀\n", max_size=60).map(str.encode)),
@@ -132,14 +132,14 @@ def test_two_streams_share_what_a_run_may_cost(
 
 def test_a_notice_says_how_much_is_missing_and_what_is_nowhere() -> None:
     """Of what was never seen nobody knows the lines."""
-    ends = Ends(head=b"a\n", tail=b"z", is_cut=True, left_out=1234, lines=7)
+    ends = Excerpt(head=b"a\n", tail=b"z", is_cut=True, left_out=1234, lines=7)
     assert cut_notice(ends) == "7 lines (1,234 bytes) dropped"
     assert cut_notice(ends, kept=True) == "7 lines (1,234 bytes) not shown here"
-    flood = Ends(head=b"", is_cut=True, left_out=5000, lines=-1)
+    flood = Excerpt(head=b"", is_cut=True, left_out=5000, lines=-1)
     told = "5,000 bytes not shown here, 40 of them dropped"
     assert cut_notice(flood, dropped=40, kept=True) == told
     assert ends.text("cut") == "a\n[… cut …]\nz"
-    assert Ends(head=b"a").text("cut") == "a\n[… cut …]\n"
+    assert Excerpt(head=b"a").text("cut") == "a\n[… cut …]\n"
 
 
 @pytest.mark.parametrize("text", ["x y " * 10, "word " * 50_000, " " * 100_000])

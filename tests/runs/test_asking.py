@@ -16,7 +16,7 @@ from bridge.errors import CannotAskError
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings
-from bridge.upstream import asking
+from bridge.upstream import client_features as asking
 from tests.asker_rig import asker, remote_asker
 from tests.engine_rig import ListFinder, settings_in
 from tests.fakes.backend import FakeBackend

@@ -15,7 +15,7 @@ from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings
 from bridge.settings.policy import PolicySpec, parse_policy
-from bridge.upstream import session
+from bridge.upstream import server as session
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 

@@ -162,7 +162,7 @@ async def test_a_command_takes_a_place_as_a_run_does(
     settings = replace(narrow.settings, commands=parse_commands(table, "commands"))
     commands = Commands(settings, queue=narrow.queue)
     request = CommandRequest(profile="tool", stages=(("true",),))
-    async with narrow.queue.place("", lambda ahead: None):
+    async with narrow.queue.slot("", lambda ahead: None):
         with pytest.raises(OverloadedError, match="under way"):
             await commands.run(request)
 

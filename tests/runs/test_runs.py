@@ -13,7 +13,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
-from bridge.discovery.find import Discovery, SkippedServer
+from bridge.discovery.finder import Discovery, SkippedServer
 from bridge.errors import (
     EngineDownError,
     InvalidRequestError,

@@ -20,7 +20,7 @@ from bridge.sandbox.binds import (
 )
 from bridge.sandbox.container.facts import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
-from bridge.sandbox.layers import insist, verified
+from bridge.sandbox.layers import require_mandatory_layers, verified
 
 PACKAGES = Bind(source="/state/sets/1", inside="/packages", executable=True)
 DATA = Bind(source="/srv/data", inside="/mnt/data")
@@ -38,7 +38,7 @@ def test_what_can_be_written_to_is_told_as_weaker() -> None:
 
 def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
     seen = {"binds": {"/packages": {"read_only": True}}}
-    insist(ISOLATION, seen)
+    require_mandatory_layers(ISOLATION, seen)
     assert verified(ISOLATION, seen).verified == ("read-only:/packages",)
     contradicted: list[dict[str, Any]] = [
         {"binds": {"/packages": {"read_only": False}}},
@@ -46,9 +46,9 @@ def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
     ]
     for facts in contradicted:
         with pytest.raises(BrokenIsolationError, match="read-only:/packages"):
-            insist(ISOLATION, facts)
+            require_mandatory_layers(ISOLATION, facts)
     # An older guest, or one that could not look, contradicts nothing.
-    insist(ISOLATION, {})
+    require_mandatory_layers(ISOLATION, {})
     assert verified(ISOLATION, {}).verified == ()
 
 

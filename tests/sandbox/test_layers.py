@@ -9,7 +9,7 @@ import pytest
 
 from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
-from bridge.sandbox.layers import MANDATORY, guest_limits, insist, verified
+from bridge.sandbox.layers import MANDATORY, guest_limits, require_mandatory_layers, verified
 from bridge.sandbox.syscalls import UNKNOWN, UNKNOWN_ERRNO
 
 GOOD: dict[str, Any] = {
@@ -121,7 +121,7 @@ def claims(*layers: str) -> Isolation:
 def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
     """And the host's own is nobody's business afterwards."""
     asked = claims("own-kernel", "user-namespace")
-    insist(asked, GVISOR)
+    require_mandatory_layers(asked, GVISOR)
     seen = verified(asked, {**GVISOR, "uid_map": [[0, 0, 4294967295]]})
     # Its own table of ids says nothing of the host's.
     assert seen.layers == ("own-kernel", "user-namespace")
@@ -133,17 +133,17 @@ def test_a_kernel_of_its_own_is_believed_when_it_is_seen() -> None:
 def test_a_kernel_that_is_the_hosts_or_is_not_shown_lets_nothing_run(facts: dict[str, Any]) -> None:
     """Never downgraded, whatever the engine says that it started."""
     with pytest.raises(OciRuntimeError, match="runsc .* no kernel other than the host's"):
-        insist(claims("own-kernel"), facts)
+        require_mandatory_layers(claims("own-kernel"), facts)
 
 
 @pytest.mark.parametrize("layer", [name for name in MANDATORY if name in LAYERS])
 def test_a_mandatory_layer_that_is_contradicted_lets_nothing_run(layer: str) -> None:
     """One that was not asked for may be missing; one that was may not."""
     key, bad = LAYERS[layer]
-    insist(Isolation(backend="x", layers=(layer,)), GOOD)
-    insist(Isolation(backend="x"), {**GOOD, key: bad})
+    require_mandatory_layers(Isolation(backend="x", layers=(layer,)), GOOD)
+    require_mandatory_layers(Isolation(backend="x"), {**GOOD, key: bad})
     with pytest.raises(BrokenIsolationError, match=layer):
-        insist(Isolation(backend="x", layers=(layer,)), {**GOOD, key: bad})
+        require_mandatory_layers(Isolation(backend="x", layers=(layer,)), {**GOOD, key: bad})
 
 
 def test_idle_tunnel_devices_are_no_network() -> None:

@@ -34,7 +34,7 @@ class Crowd:
         told = self.told.setdefault(name, [])
         with anyio.CancelScope() as self.scopes[name]:
             try:
-                async with self.queue.place(name[0], told.append):
+                async with self.queue.slot(name[0], told.append):
                     self.began.append(name)
                     await self._ends[name].wait()
             except OverloadedError as error:

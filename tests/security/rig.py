@@ -27,9 +27,9 @@ from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine, open_engine
 from bridge.runs.program import GRACE_SECONDS
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
-from bridge.sandbox.choose import choose
 from bridge.sandbox.container.api import THREADS
-from bridge.sandbox.reaper import OWNER_LABEL
+from bridge.sandbox.ownership import OWNER_LABEL
+from bridge.sandbox.selection import select_backend
 from bridge.settings import Settings, load
 from tests.contract.rig import Engine as Outside
 from tests.contract.rig import EngineShelf
@@ -370,7 +370,7 @@ async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> Async
     watched: list[Watched] = []
 
     async def choose_watched(wanted: Settings) -> Backend:
-        watched.append(Watched(await choose(wanted)))
+        watched.append(Watched(await select_backend(wanted)))
         return cast("Backend", watched[-1])
 
     finder = ListFinder(workshop())

@@ -31,10 +31,10 @@ from bridge.errors import BridgeError, BrokenIsolationError, EngineNotFoundError
 from bridge.model import RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.sandbox.backend import Backend
-from bridge.sandbox.choose import choose, survey
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.compiling import loaded
 from bridge.sandbox.process.landlock_backend import LandlockBackend
+from bridge.sandbox.process.stage_loader import stage_payload
+from bridge.sandbox.selection import probe_all, select_backend
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder
@@ -206,7 +206,7 @@ async def test_a_broken_bubblewrap_runs_nothing(
     name = ground.stand_in(text) if text else "/no/bwrap"
     async with BubblewrapBackend(environ=os.environ, bwrap=name) as backend:
         refused(await on(ground, backend), code)
-    words = refused(await outcome(ground, ground.settings(), choose), "no_sandbox")
+    words = refused(await outcome(ground, ground.settings(), select_backend), "no_sandbox")
     for rung in ("podman:", "docker:", "bubblewrap:", "seatbelt:"):
         assert rung in words
     assert "landlock:" not in words, "nothing falls back to the weaker tier"
@@ -299,7 +299,9 @@ async def test_the_tier_with_rules_that_allow_everything_is_noticed(ground: Grou
 
             def given(descriptors: object) -> bytes:
                 step, *words, plan = marshal.loads(stage(descriptors))  # type: ignore[arg-type]
-                return loaded(step, *words, json.dumps({**json.loads(plan), "landlock": None}))
+                return stage_payload(
+                    step, *words, json.dumps({**json.loads(plan), "landlock": None})
+                )
 
             return replace(made, stage=given)
 
@@ -351,8 +353,10 @@ async def test_an_engine_that_answers_nonsense_runs_nothing(
     """And the ladder goes on to one that is secure."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
     with serving(ground.path / "docker.sock", handler):
-        refused(await outcome(ground, ground.settings(runtime="docker"), choose), "no_sandbox")
-        result = kept_in(await outcome(ground, ground.settings(), choose))
+        refused(
+            await outcome(ground, ground.settings(runtime="docker"), select_backend), "no_sandbox"
+        )
+        result = kept_in(await outcome(ground, ground.settings(), select_backend))
     assert result.isolation is not None
     assert result.isolation.backend == "bubblewrap"
 
@@ -364,7 +368,9 @@ async def test_a_socket_that_nobody_listens_at_runs_nothing(ground: Ground) -> N
     (ground.path / "podman.sock").write_text("")
     for runtime in ("docker", "podman"):
         settings = ground.settings(runtime=runtime)
-        assert f"{runtime}:" in refused(await outcome(ground, settings, choose), "no_sandbox")
+        assert f"{runtime}:" in refused(
+            await outcome(ground, settings, select_backend), "no_sandbox"
+        )
 
 
 @pytest.mark.docker
@@ -382,7 +388,7 @@ async def test_an_engine_without_the_image_or_the_runtime_runs_nothing(
     real = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     settings = ground.settings(runtime="docker", **flags)
     settings = replace(settings, environ={**settings.environ, "DOCKER_HOST": real})
-    assert word in refused(await outcome(ground, settings, choose), "no_sandbox")
+    assert word in refused(await outcome(ground, settings, select_backend), "no_sandbox")
 
 
 async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
@@ -396,7 +402,7 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
     assert "n/a   seatbelt: Only macOS has Seatbelt." in told
     assert "landlock: " in told, "as a layer"
     assert "weaker tier" not in told
-    probes = {probe.backend: probe for probe in await survey(ground.settings())}
+    probes = {probe.backend: probe for probe in await probe_all(ground.settings())}
     assert {name: probe.ok for name, probe in probes.items()} == {
         "podman": False,
         "docker": False,
@@ -404,7 +410,7 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
         "seatbelt": False,
     }
     with pytest.raises(NoSandboxError):
-        await choose(replace(ground.settings(), runtime_order=("docker", "seatbelt")))
+        await select_backend(replace(ground.settings(), runtime_order=("docker", "seatbelt")))
 
 
 @pytest.mark.rootless

@@ -198,7 +198,7 @@ async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
 
 
 def _described(engine: Engine, tool: str) -> str:
-    found = engine.servers.known.tool("desk", tool)
+    found = engine.servers.inventory.tool("desk", tool)
     return "" if found is None else found.description
 
 

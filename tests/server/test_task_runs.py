@@ -15,7 +15,7 @@ from bridge.runs import Engine
 from bridge.server import runs as task_runs
 from bridge.server.app import build_server
 from bridge.server.content import RECORD_KEY
-from bridge.upstream.asking import on_behalf_of
+from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.task_calls import Method, TaskRequest
 from tests.asker_rig import asker
@@ -23,7 +23,7 @@ from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.server.web_rig import web
 from tests.upstream.rig import Rig
-from tests.upstream.test_asking import FakeCaller
+from tests.upstream.test_client_features import FakeCaller
 from tests.waiting import until
 
 

@@ -9,8 +9,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from bridge.discovery.find import DiscoveryContext
-from bridge.servers.config_watch import Watching, WatchPlan, configuration
+from bridge.discovery.finder import DiscoveryContext
+from bridge.servers.config_watch import ConfigWatcher, WatchPlan, watch_plan
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -28,7 +28,7 @@ def test_the_users_and_the_projects_files_are_watched_and_nothing_beside_them(
     tmp_path: Path,
 ) -> None:
     """A home sees hundreds of changes an hour, and a repository more."""
-    made = configuration(context_of(tmp_path))
+    made = watch_plan(context_of(tmp_path))
     home, project = tmp_path / "home", tmp_path / "project"
     assert {str(home), str(project)} <= set(made.directories)
     assert made.concerns(str(home / ".claude.json"))
@@ -42,11 +42,11 @@ def test_the_beginning_of_a_path_that_does_not_exist_concerns_us(tmp_path: Path)
     """Clients make their directory when they are first started."""
     context = context_of(tmp_path)
     cursor = context.home / ".cursor"
-    before = configuration(context)
+    before = watch_plan(context)
     assert before.concerns(str(cursor))
     assert str(cursor) not in before.directories
     cursor.mkdir()
-    assert str(cursor) in configuration(context).directories
+    assert str(cursor) in watch_plan(context).directories
 
 
 def test_any_file_counts_in_a_directory_of_which_any_may_define_a_server(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_any_file_counts_in_a_directory_of_which_any_may_define_a_server(tmp_pat
     context = context_of(tmp_path)
     servers = context.home / ".config" / "mcp" / "servers"
     servers.mkdir(parents=True)
-    made = configuration(context)
+    made = watch_plan(context)
     assert made.concerns(str(servers / "new.json"))
     assert not made.concerns(str(servers / "deeper" / "new.json"))
 
@@ -66,7 +66,7 @@ def test_a_link_is_watched_at_both_ends(tmp_path: Path) -> None:
     away.mkdir()
     (away / "mcp.json").touch()
     (context.cwd / ".mcp.json").symlink_to(away / "mcp.json")
-    made = configuration(context)
+    made = watch_plan(context)
     assert {str(away), str(context.cwd)} <= set(made.directories)
     assert made.concerns(str(away / "mcp.json"))
 
@@ -75,7 +75,7 @@ def test_files_that_a_configuration_names_are_watched(tmp_path: Path) -> None:
     """Such as those with variables."""
     named = tmp_path / "secrets" / ".env"
     named.parent.mkdir()
-    made = configuration(context_of(tmp_path), (named,))
+    made = watch_plan(context_of(tmp_path), (named,))
     assert str(named.parent) in made.directories
     assert made.concerns(str(named))
 
@@ -109,11 +109,11 @@ async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_notic
     plans: list[WatchPlan] = []
 
     def make() -> WatchPlan:
-        plans.append(configuration(context))
+        plans.append(watch_plan(context))
         return plans[-1]
 
     refresh = Refresh()
-    async with Watching(make, refresh).running():
+    async with ConfigWatcher(make, refresh).running():
         await refresh.until(1)
         wanted.parent.mkdir()
         await until(lambda: any(str(wanted.parent) in made.directories for made in plans))
@@ -124,9 +124,9 @@ async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_notic
 
 async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: Path) -> None:
     """Network file systems say nothing."""
-    made = configuration(context_of(tmp_path))
+    made = watch_plan(context_of(tmp_path))
     refresh = Refresh()
-    async with Watching(lambda: made, refresh, check_seconds=0.05).running():
+    async with ConfigWatcher(lambda: made, refresh, check_seconds=0.05).running():
         await refresh.until(4)
 
 
@@ -138,11 +138,13 @@ def refused() -> WatchPlan:
 
 async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
     """A client that closed stdin waits two seconds for the bridge to tidy up, and kills it then."""
-    made = configuration(context_of(tmp_path))
+    made = watch_plan(context_of(tmp_path))
     refresh = Refresh()
     threads = anyio.to_thread.current_default_thread_limiter()
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with Watching(lambda: made, refresh, check_seconds=1.2 * PATIENCE_SECONDS).running():
+        async with ConfigWatcher(
+            lambda: made, refresh, check_seconds=1.2 * PATIENCE_SECONDS
+        ).running():
             await refresh.until(1)
             # The library waits in a thread of its own.
             await until(lambda: threads.borrowed_tokens == 1)
@@ -153,7 +155,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_and_said_once(
 ) -> None:
     """Not with every look."""
     refresh = Refresh()
-    async with Watching(refused, refresh, poll_seconds=0.01).running():
+    async with ConfigWatcher(refused, refresh, poll_seconds=0.01).running():
         await refresh.until(3)
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1
@@ -169,12 +171,12 @@ async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -
         message = "cannot be read"
         raise ValueError(message)
 
-    async with Watching(refused, refresh, poll_seconds=0.01).running():
+    async with ConfigWatcher(refused, refresh, poll_seconds=0.01).running():
         await asked.until(3)
 
 
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
     """Not in a group, which nobody up there looks into."""
     with pytest.raises(KeyError):
-        async with Watching(refused, Refresh()).running():
+        async with ConfigWatcher(refused, Refresh()).running():
             raise KeyError

@@ -45,7 +45,7 @@ async def test_what_an_earlier_bridge_knew_of_a_tool_decides_nothing(
     with anyio.fail_after(60):
         async with opened(settings, [spec], policy=WRITES_ASK, tmp_path=tmp_path) as engine:
             await engine.servers.refresh()
-            assert engine.servers.known.tool("log", "send") == old
+            assert engine.servers.inventory.tool("log", "send") == old
             with pytest.raises(ApprovalNeededError, match="default for writes"):
                 await _gate(engine).call("log", "send", SEND)
     assert recorded(log) == []
@@ -66,11 +66,11 @@ async def test_a_server_that_was_started_again_is_asked_again(
             await engine.servers.load(["log"])
             with pytest.raises(UpstreamError):
                 await gate.call("log", "die", {})
-            other = engine.servers.known.tool("log", "send")
+            other = engine.servers.inventory.tool("log", "send")
             assert other is not None
             assert other.description == "Another one."
             await gate.call("log", "send", SEND)
-            now = engine.servers.known.tool("log", "send")
+            now = engine.servers.inventory.tool("log", "send")
             assert now is not None
             assert now.description != "Another one."
             [fresh] = [t for t in await engine.servers.pool.tools("log") if t.name == "send"]
@@ -89,10 +89,10 @@ async def test_a_change_that_was_announced_counts_at_once(
             gate = _gate(engine)
             await gate.call("log", "send", SEND)
             pool = engine.servers.pool
-            before = pool.moment("log")
+            before = pool.connection_epoch("log")
             await gate.call(
                 "log", "redescribe", {"tool": "send", "description": "Takes all you have."}
             )
-            await until(lambda: pool.moment("log") != before)
+            await until(lambda: pool.connection_epoch("log") != before)
             with pytest.raises(ApprovalNeededError, match="changed tool"):
                 await gate.call("log", "send", SEND)

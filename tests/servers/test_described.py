@@ -20,7 +20,7 @@ async def test_it_changes_once_while_servers_are_first_used_and_not_with_every_o
     await engine.servers.refresh()
     before = await engine.guide.tool_description()
     await engine.run(RunRequest(code="await mcp_first.add(a=1, b=2)"))
-    assert engine.servers.known.tools("first")
+    assert engine.servers.inventory.tools("first")
     assert await engine.guide.tool_description() == before
     await engine.run(RunRequest(code="await mcp_second.add(a=1, b=2)"))
     after = await engine.guide.tool_description()
@@ -83,7 +83,7 @@ async def test_a_server_of_which_the_configuration_says_nothing_introduces_itsel
     """In its own words, to be remembered for the next session; the user's words come first."""
     finder.specs = (replace(workshop("silent"), description=""), workshop("described"))
     await engine.servers.refresh()
-    engine.servers.known.describe("silent", "It makes things.")
-    engine.servers.known.describe("described", "It makes things.")
-    entries = engine.servers.known.initial_entries()
+    engine.servers.inventory.describe("silent", "It makes things.")
+    engine.servers.inventory.describe("described", "It makes things.")
+    entries = engine.servers.inventory.initial_entries()
     assert [entry.description for entry in entries] == ["It makes things.", "A workshop"]

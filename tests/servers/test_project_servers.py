@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.discovery.clients import LOCATIONS
-from bridge.discovery.places import fill, find_project, places_for
+from bridge.discovery.locations import fill, find_project, path_variables
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError, CannotAskError
 from bridge.model import Json, RunRequest
 from bridge.runs import Engine, open_engine
@@ -62,7 +62,7 @@ def answering(decision: str) -> FakeClient:
 def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     """A file for every place of a project, each with a server of its own that leaves a mark."""
     home = project.parent
-    places = places_for(
+    places = path_variables(
         platform="linux",
         home=home,
         environ={},

@@ -19,7 +19,7 @@ from bridge.servers.refresher import FIRST_STARTS, REFRESH_SECONDS
 from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.store import Store
-from bridge.upstream.asking import Caller, current_caller, on_behalf_of
+from bridge.upstream.client_features import Caller, current_caller, on_behalf_of
 from bridge.upstream.pool import Pool
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.waiting import until
@@ -64,7 +64,7 @@ def starts(directory: Path) -> int:
 
 
 def names(servers: Servers, server: str) -> list[str]:
-    return [tool.name for tool in servers.known.tools(server) or ()]
+    return [tool.name for tool in servers.inventory.tools(server) or ()]
 
 
 def states(servers: Servers) -> set[str]:
@@ -77,7 +77,7 @@ async def test_what_is_known_is_looked_up_without_starting_anything(tmp_path: Pa
     for spec in specs:
         remember(tmp_path, spec, age=REFRESH_SECONDS / 2)
     async with opened(tmp_path, *specs) as servers:
-        assert await servers.look_up(servers.names()) == {}
+        assert await servers.load_unknown(servers.names()) == {}
         assert names(servers, "c") == ["old_tool"]
         assert states(servers) == {"idle"}
     assert starts(tmp_path) == 0
@@ -89,13 +89,13 @@ async def test_a_server_that_nothing_is_known_of_is_started_for_that_and_stopped
     """Its tools are in the first answer, and in every one after it."""
     specs = [raw(f"s{number}") for number in range(FIRST_STARTS + 2)]
     async with opened(tmp_path, *specs) as servers:
-        assert await servers.look_up(servers.names()) == {}
+        assert await servers.load_unknown(servers.names()) == {}
         assert all("echo" in names(servers, spec.name) for spec in specs)
         await until(lambda: states(servers) == {"idle"})
-        await servers.look_up(servers.names())
+        await servers.load_unknown(servers.names())
         assert starts(tmp_path) == len(specs)
     async with opened(tmp_path, *specs) as servers:
-        await servers.look_up(servers.names())
+        await servers.load_unknown(servers.names())
         assert "echo" in names(servers, "s0")
     assert starts(tmp_path) == len(specs)
 
@@ -118,7 +118,7 @@ async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path
     with anyio.fail_after(60):
         async with servers:
             with on_behalf_of(RunCaller(None, Clock())):
-                assert await servers.look_up(servers.names()) == {}
+                assert await servers.load_unknown(servers.names()) == {}
     assert pool.callers == (None,)
 
 
@@ -127,7 +127,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
     async with opened(tmp_path, raw("loaded"), raw("called"), raw("asked")) as servers:
         await servers.load(["loaded"])
         await servers.pool.call_tool("called", "echo", {})
-        assert await servers.look_up(servers.names(), fresh=True) == {}
+        assert await servers.load_unknown(servers.names(), fresh=True) == {}
         await until(lambda: servers.pool.state("asked").state == "idle")
         for name in ("loaded", "called"):
             servers.pool.rest(name)
@@ -139,7 +139,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
 async def test_a_server_that_was_stopped_starts_again_at_need(tmp_path: Path) -> None:
     """Nobody who uses it notices."""
     async with opened(tmp_path, raw("a")) as servers:
-        await servers.look_up(["a"])
+        await servers.load_unknown(["a"])
         await until(lambda: states(servers) == {"idle"})
         result = await servers.pool.call_tool("a", "echo", {"x": 1})
         assert result["structuredContent"] == {"x": 1}
@@ -151,10 +151,10 @@ async def test_a_straggler_does_not_hold_up_a_search_and_is_stopped_once_it_is_t
 ) -> None:
     """The first search goes without it; a later one has it."""
     async with opened(tmp_path, raw("a"), straggler_seconds=0.0) as servers:
-        assert list(await servers.look_up(["a"])) == ["a"]
+        assert list(await servers.load_unknown(["a"])) == ["a"]
         await until(lambda: "echo" in names(servers, "a"))
         await until(lambda: states(servers) == {"idle"})
-        assert await servers.look_up(["a"]) == {}
+        assert await servers.load_unknown(["a"]) == {}
     assert starts(tmp_path) == 1
 
 
@@ -167,13 +167,13 @@ async def test_what_is_old_is_asked_again_after_the_answer_and_once(
     remember(tmp_path, spec, age=age)
     async with opened(tmp_path, spec) as servers:
         for _ in range(3):
-            assert await servers.look_up(["a"]) == {}
+            assert await servers.load_unknown(["a"]) == {}
         assert names(servers, "a") == ["old_tool"]
-        revision = servers.known.revision
+        revision = servers.inventory.revision
         await until(lambda: "echo" in names(servers, "a"))
-        assert servers.known.revision != revision
+        assert servers.inventory.revision != revision
         await until(lambda: states(servers) == {"idle"})
-        await servers.look_up(["a"])
+        await servers.load_unknown(["a"])
     listing = ToolCache(Store(tmp_path)).load(spec)
     assert listing is not None
     assert 0 <= time.time() - listing.listed_at < REFRESH_SECONDS
@@ -188,7 +188,7 @@ async def test_what_another_bridge_has_asked_meanwhile_is_not_asked_again(tmp_pa
     async with opened(tmp_path, spec) as servers:
         listing = Listing(server="a", tools=(replace(OLD, name="new"),), listed_at=time.time())
         ToolCache(Store(tmp_path)).save(spec, listing)
-        await servers.look_up(["a"])
+        await servers.load_unknown(["a"])
         await until(lambda: names(servers, "a") == ["new"])
     assert starts(tmp_path) == 0
 
@@ -198,9 +198,9 @@ async def test_a_server_that_fails_keeps_what_was_known_of_it(tmp_path: Path) ->
     spec = raw("a", "exit")
     remember(tmp_path, spec, age=REFRESH_SECONDS + 60)
     async with opened(tmp_path, spec) as servers:
-        await servers.look_up(["a"])
+        await servers.load_unknown(["a"])
         await until(lambda: servers.pool.state("a").state == "failed")
-        assert await servers.look_up(["a"]) == {}
+        assert await servers.load_unknown(["a"]) == {}
         assert names(servers, "a") == ["old_tool"]
     assert starts(tmp_path) == 1
 
@@ -214,7 +214,7 @@ async def test_a_server_with_other_values_in_its_environment_is_asked_again(
     async with opened(tmp_path, finder=finder) as servers:
         finder.specs = (raw("a", "", SETTING="2"),)
         await servers.refresh()
-        await servers.look_up(["a"])
+        await servers.load_unknown(["a"])
         await until(lambda: "echo" in names(servers, "a"))
 
 
@@ -224,9 +224,9 @@ async def test_a_person_may_have_all_servers_asked_anew(tmp_path: Path) -> None:
     for spec in (good, bad):
         remember(tmp_path, spec, age=1.0)
     async with opened(tmp_path, good, bad) as servers:
-        assert await servers.look_up(servers.names(), patient=True) == {}
+        assert await servers.load_unknown(servers.names(), patient=True) == {}
         assert starts(tmp_path) == 0
-        errors = await servers.look_up(servers.names(), fresh=True, patient=True)
+        errors = await servers.load_unknown(servers.names(), fresh=True, patient=True)
         assert list(errors) == ["bad"]
         assert "echo" in names(servers, "good")
 

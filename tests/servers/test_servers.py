@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from bridge.discovery.consents import ConsentFile
-from bridge.discovery.find import Discovery, DiscoveryContext
+from bridge.discovery.finder import Discovery, DiscoveryContext
 from bridge.errors import ServerStartError
 from bridge.model import RunRequest, RunResult, ServerSpec, Tool
 from bridge.runs import open_engine

@@ -26,7 +26,7 @@ from bridge.gate.server_starts import Asker
 from bridge.model import Json, RunRequest, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
-from bridge.upstream.asking import on_behalf_of
+from bridge.upstream.client_features import on_behalf_of
 from tests.engine_rig import ListFinder
 from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import applied, approve, audited, log, opened, planned
@@ -139,7 +139,7 @@ async def test_a_start_that_cannot_be_recorded_does_not_happen(
     async with opened(settings, [one], tmp_path=tmp_path) as engine:
         with pytest.raises(AuditError):
             await engine.servers.load(["log"])
-        errors = await engine.servers.look_up(["log"])
+        errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], AuditError)
         with pytest.raises(AuditError):
             await _run(engine)
@@ -154,9 +154,9 @@ async def test_what_the_policy_denies_is_started_by_nothing(
     settings: Settings, tmp_path: Path, one: ServerSpec, starts: Path, policy: str
 ) -> None:
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
-        errors = await engine.servers.look_up(["log"])
+        errors = await engine.servers.load_unknown(["log"])
         assert "is not started" in errors["log"].message
-        errors = await engine.servers.look_up(["log"], fresh=True, patient=True)
+        errors = await engine.servers.load_unknown(["log"], fresh=True, patient=True)
         assert isinstance(errors["log"], CallDeniedError)
         _, errors = await engine.servers.load(["log"], tolerant=True)
         assert isinstance(errors["log"], CallDeniedError)
@@ -165,7 +165,7 @@ async def test_what_the_policy_denies_is_started_by_nothing(
             engine.servers.pool.offers("log", "resources"),
             engine.servers.pool.read_resource("log", "a:b"),
             engine.servers.pool.call_tool("log", "create", {}),
-            engine.servers.keep_current("log"),
+            engine.servers.ensure_current("log"),
             _run(engine),
             _run(engine, _answer("always")),
         )
@@ -185,7 +185,7 @@ async def test_refusals_of_one_start_are_recorded_once(
     policy = '[policy]\nstart = "deny"\n'
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
         for _ in range(20):
-            await engine.servers.look_up(["log"])
+            await engine.servers.load_unknown(["log"])
     assert len(_records(settings)) == 1
 
 
@@ -212,7 +212,7 @@ async def test_a_run_that_names_a_server_asks_and_nothing_else_does(
 ) -> None:
     policy = POLICY.replace("[policy]", '[policy]\nstart = "ask"')
     async with opened(settings, [one], policy=policy, tmp_path=tmp_path) as engine:
-        errors = await engine.servers.look_up(["log"])
+        errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], ApprovalNeededError)
         assert "servers approve log" in str(errors["log"].remedy)
         with pytest.raises(ApprovalNeededError):
@@ -279,7 +279,7 @@ async def test_another_definition_under_a_name_needs_a_persons_word(
     async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
         await _run(engine)
     async with opened(settings, [other], policy=POLICY, tmp_path=tmp_path) as engine:
-        assert isinstance((await engine.servers.look_up(["log"]))["log"], ApprovalNeededError)
+        assert isinstance((await engine.servers.load_unknown(["log"]))["log"], ApprovalNeededError)
         with pytest.raises(ApprovalNeededError, match="another definition") as caught:
             await _run(engine)
         assert "mcp-code-bridge servers approve log" in str(caught.value.remedy)
@@ -404,10 +404,10 @@ async def test_what_was_learnt_of_one_definition_is_not_said_of_another(
     """Neither lists of tools nor shapes of results."""
     async with opened(settings, [one], tmp_path=tmp_path) as engine:
         await _run(engine)
-        assert engine.servers.known.tools("log")
+        assert engine.servers.inventory.tools("log")
         _redefine(engine, other)
         await engine.servers.refresh()
-        assert engine.servers.known.tools("log") is None
+        assert engine.servers.inventory.tools("log") is None
         assert engine.servers.listing("log") is None
 
 
@@ -416,6 +416,6 @@ async def test_nothing_starts_while_the_policy_does_not_parse(
 ) -> None:
     async with opened(settings, [one], policy=POLICY, tmp_path=tmp_path) as engine:
         (tmp_path / "config.toml").write_text("[policy]\nstart = 7\n")
-        errors = await engine.servers.look_up(["log"])
+        errors = await engine.servers.load_unknown(["log"])
         assert isinstance(errors["log"], BridgeError)
     assert _count(starts) == 0

@@ -17,8 +17,8 @@ from pathlib import Path
 import anyio
 import docker
 
-from bridge.sandbox.process.group import group_owner, places
-from bridge.sandbox.reaper import OWNER_LABEL
+from bridge.sandbox.ownership import OWNER_LABEL
+from bridge.sandbox.process.cgroups import candidate_parents, group_owner
 
 RSS_SLACK_MIB = 6.0
 """What the least memory seen in the last quarter may be above the least of the first after warming
@@ -80,8 +80,8 @@ def files(directory: Path) -> list[str]:
 
     Not the profiles for engines: they are named after what they hold, and used again.
     """
-    places = (directory / "tmp", directory / "run")
-    found = [path for place in places for path in place.rglob("*") if not path.is_dir()]
+    candidate_parents = (directory / "tmp", directory / "run")
+    found = [path for place in candidate_parents for path in place.rglob("*") if not path.is_dir()]
     return [str(path) for path in found if not path.match("seccomp-*.json")]
 
 
@@ -113,7 +113,7 @@ def own_groups() -> list[str]:
     own = Path("/proc/self/cgroup").read_text()
     mounts = Path("/proc/self/mountinfo").read_text()
     found: list[str] = []
-    for place in places(own, mounts):
+    for place in candidate_parents(own, mounts):
         for entry in Path(place.directory).iterdir():
             owner = group_owner(entry.name)
             if owner is not None and owner.pid == os.getpid():

@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import ObjectReceiveStream
 
-from bridge.discovery.find import Discovery
+from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError
 from bridge.model import RunRequest, ServerSpec, Source
 from bridge.runs import Engine, open_engine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp.types import Implementation
 
-from bridge.upstream.session import MAX_CHARS, introduction
+from bridge.upstream.server import MAX_CHARS, introduction
 
 
 @dataclass

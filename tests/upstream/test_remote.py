@@ -16,10 +16,10 @@ from bridge.errors import (
     ServerStartError,
 )
 from bridge.model import MEBIBYTE, Transport
-from bridge.upstream.asking import on_behalf_of
+from bridge.upstream.client_features import on_behalf_of
 from tests.ports import reserved_port
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file, wait_until
-from tests.upstream.test_asking import FakeCaller
+from tests.upstream.test_client_features import FakeCaller
 
 KINDS = ["http", "older-http", "sse"]
 

@@ -21,7 +21,8 @@ from bridge.errors import (
     UnknownServerError,
 )
 from bridge.model import Era, Json, Tool
-from bridge.upstream import connection, listing, session
+from bridge.upstream import connection, listing
+from bridge.upstream import server as session
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
 
 WAYS = ("direct", "session")

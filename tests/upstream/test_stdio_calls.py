@@ -21,10 +21,10 @@ from bridge.errors import (
     ToolCallError,
 )
 from bridge.model import MEBIBYTE, Era
-from bridge.upstream import asking
-from bridge.upstream.asking import on_behalf_of
+from bridge.upstream import client_features as asking
+from bridge.upstream.client_features import on_behalf_of
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_file
-from tests.upstream.test_asking import FakeCaller
+from tests.upstream.test_client_features import FakeCaller
 
 WAYS = ("direct", "direct, modern", "session", "session, modern")
 

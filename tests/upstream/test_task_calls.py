@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError
-from bridge.upstream.asking import on_behalf_of
+from bridge.upstream.client_features import on_behalf_of
 from tests.upstream.rig import SERVERS, Rig, wait_file, wait_until
-from tests.upstream.test_asking import FakeCaller
+from tests.upstream.test_client_features import FakeCaller
 
 NODE = str(Path(sysconfig.get_path("scripts")) / "node")
 NODE_MODULES = Path(__file__).parents[1] / "node" / "node_modules"

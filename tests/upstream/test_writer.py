@@ -8,7 +8,12 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.direct import MAX_QUEUED, Direct, LineWriter, parse_response
+from bridge.upstream.direct_dispatcher import (
+    MAX_QUEUED,
+    DirectDispatcher,
+    LineWriter,
+    parse_response,
+)
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
@@ -78,7 +83,7 @@ async def test_a_reader_that_does_not_read_has_so_many_waiting_and_no_more(
 
 async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int, int]) -> None:
     writer = LineWriter(pipe[1])
-    direct = Direct(writer)
+    direct = DirectDispatcher(writer)
     writer.put(b"a" * MORE_THAN_A_PIPE)
     for _ in range(MAX_QUEUED - 1):
         writer.put(b"-")
@@ -98,7 +103,7 @@ async def test_a_call_given_up_before_it_had_room_is_never_sent(pipe: tuple[int,
 async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
     pipe: tuple[int, int],
 ) -> None:
-    direct = Direct(LineWriter(pipe[1]))
+    direct = DirectDispatcher(LineWriter(pipe[1]))
     with anyio.move_on_after(0.01):
         await direct.request("tools/call", b"{}")
     asked, cancelled = os.read(pipe[0], 1000).splitlines()
@@ -112,7 +117,7 @@ async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
 ) -> None:
     """It may be the one that the server is busy with, and so does not read."""
     writer = LineWriter(pipe[1])
-    direct = Direct(writer)
+    direct = DirectDispatcher(writer)
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(direct.run)
@@ -137,7 +142,7 @@ async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
 
 
 async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple[int, int]) -> None:
-    direct = Direct(LineWriter(pipe[1]))
+    direct = DirectDispatcher(LineWriter(pipe[1]))
     ends: list[object] = []
 
     async def ask(seconds: float) -> None:
@@ -172,7 +177,7 @@ async def test_a_call_that_has_no_room_in_time_is_never_sent(pipe: tuple[int, in
     for _ in range(MAX_QUEUED - 1):
         writer.put(b"-")
     with pytest.raises(TimeoutError):
-        await Direct(writer).request("tools/call", b"{}", 0.01)
+        await DirectDispatcher(writer).request("tools/call", b"{}", 0.01)
     assert b"tools" not in os.read(pipe[0], 2 * MORE_THAN_A_PIPE)
 
 
@@ -193,7 +198,7 @@ async def test_a_call_that_has_no_room_in_time_is_never_sent(pipe: tuple[int, in
 async def test_only_plain_answers_are_taken(
     pipe: tuple[int, int], line: bytes, taken: bool
 ) -> None:
-    direct = Direct(LineWriter(pipe[1]))
+    direct = DirectDispatcher(LineWriter(pipe[1]))
     got: list[object] = []
 
     async def ask() -> None:

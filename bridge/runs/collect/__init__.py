@@ -11,8 +11,8 @@ from bridge.artifacts import RunArtifacts
 from bridge.callers.client import RunCaller
 from bridge.guest.protocol.wire import File, Output, Progress, Shown, State
 from bridge.model import Limits
-from bridge.rpc.channel import Clear
-from bridge.runs.collect.collected import Left
+from bridge.rpc.channel import Redact
+from bridge.runs.collect.collected import Collected
 from bridge.runs.collect.files import FilesOut
 from bridge.runs.collect.pictures import ShownItems
 from bridge.runs.collect.streams import Streams
@@ -35,7 +35,7 @@ class Collector:
         *,
         run: RunCaller | None = None,
         artifacts: RunArtifacts | None = None,
-        clear: Clear | None = None,
+        clear: Redact | None = None,
         saves: bool = False,
     ) -> None:
         """Make one.
@@ -81,9 +81,9 @@ class Collector:
                     self._files = FilesOut(limits, artifacts=artifacts, clear=clear)
                 await self._files.take(frame)
 
-    async def finish(self) -> Left:
+    async def finish(self) -> Collected:
         """Return what was collected, after the last frame. Nothing is open afterwards."""
-        left = Left()
+        left = Collected()
         for part in (self._streams, self._shown, self._files):
             if part is not None:
                 left = left.together(await part.finish())
@@ -101,4 +101,4 @@ class Collector:
                 part.discard()
 
 
-__all__ = ["Intake", "Left"]
+__all__ = ["Collected", "Collector"]

@@ -9,7 +9,7 @@ from bridge.model import Artifact, Loss, Shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class Collected:
     """What was collected; each part of the collector has some.
 
     Attributes:
@@ -25,9 +25,9 @@ class Left:
     artifacts: tuple[Artifact, ...] = ()
     missing: tuple[Loss, ...] = ()
 
-    def together(self, other: Left) -> Left:
+    def together(self, other: Collected) -> Collected:
         """Return this together with what another part has."""
-        return Left(
+        return Collected(
             stdout=self.stdout + other.stdout,
             stderr=self.stderr + other.stderr,
             dropped={**self.dropped, **other.dropped},

@@ -18,8 +18,8 @@ from bridge.artifacts import ArtifactWriter, RunArtifacts
 from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
-from bridge.rpc.channel import Clear, ClearStream
-from bridge.runs.collect.collected import Left
+from bridge.rpc.channel import Redact, RedactStream
+from bridge.runs.collect.collected import Collected
 from bridge.runs.file_names import name_problem, quoted
 
 MAX_PART_BYTES = 1024 * 1024
@@ -45,7 +45,7 @@ class _Open:
 
     name: str
     writer: ArtifactWriter
-    clear: ClearStream | None
+    clear: RedactStream | None
 
     def write(self, data: bytes) -> None:
         self.writer.write(data if self.clear is None else self.clear.feed(data))
@@ -63,7 +63,7 @@ class FilesOut:
         limits: Limits,
         *,
         artifacts: RunArtifacts | None = None,
-        clear: Clear | None = None,
+        clear: Redact | None = None,
     ) -> None:
         self._artifacts = artifacts
         self._clear = clear
@@ -94,7 +94,7 @@ class FilesOut:
             self._abandon()
             await self._begin(frame)
 
-    async def finish(self) -> Left:
+    async def finish(self) -> Collected:
         """Return what there is."""
         self._abandon()
         missing = tuple(self._missing)
@@ -102,7 +102,7 @@ class FilesOut:
             text = f"{self._more:,} more could not be kept"
             missing = (*missing, Loss(name=OUT, why=text))
         self._over = True
-        return Left(artifacts=tuple(self._kept), missing=missing)
+        return Collected(artifacts=tuple(self._kept), missing=missing)
 
     def give_up(self) -> None:
         """Wait for no more: what comes took too long."""
@@ -162,7 +162,7 @@ class FilesOut:
         except ArtifactStoreError as error:
             self._fail(frame.name, error)
 
-    def _stream(self, frame: File) -> ClearStream | None:
+    def _stream(self, frame: File) -> RedactStream | None:
         """Return what clears a file that begins so; no secret is looked for in pictures."""
         if self._clear is None or not _is_text(_decoded(frame)[1]):
             return None

@@ -23,8 +23,8 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import Shown as ShownItem
-from bridge.rpc.channel import Clear
-from bridge.runs.collect.collected import Left
+from bridge.rpc.channel import Redact
+from bridge.runs.collect.collected import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
 from bridge.text import valid_text, visible
 
@@ -211,7 +211,7 @@ class ShownItems:
         limits: Limits,
         *,
         artifacts: RunArtifacts | None = None,
-        clear: Clear | None = None,
+        clear: Redact | None = None,
     ) -> None:
         self._artifacts = artifacts
         self._clear = clear
@@ -237,7 +237,7 @@ class ShownItems:
             self._text_room -= len(item.text)
         self._taken.append(taken)
 
-    async def finish(self) -> Left:
+    async def finish(self) -> Collected:
         """Return what there is."""
         missing = [
             Loss(name=f"shown {number}", why=taken.problem)
@@ -251,7 +251,7 @@ class ShownItems:
         items = [(taken.item, taken.less) for taken in self._taken if taken.item is not None]
         kept = [item.artifact for item, less in items if less and item.artifact is not None]
         self._count = MAX_ITEMS
-        return Left(
+        return Collected(
             shown=tuple(item for item, _ in items),
             artifacts=tuple(kept),
             missing=tuple(missing),

@@ -20,7 +20,7 @@ from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.guest.protocol.wire import Output
 from bridge.model import Artifact, Limits, Loss
 from bridge.model.kept import ArtifactKind
-from bridge.rpc.channel import Clear
+from bridge.rpc.channel import Redact
 from bridge.rpc.output import (
     MAX_LINES,
     MEMORY_BYTES,
@@ -30,7 +30,7 @@ from bridge.rpc.output import (
     cut_notice,
     shares,
 )
-from bridge.runs.collect.collected import Left
+from bridge.runs.collect.collected import Collected
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class _Stream:
         name: ArtifactKind,
         limits: Limits,
         artifacts: RunArtifacts | None,
-        clear: Clear | None,
+        clear: Redact | None,
     ) -> None:
         memory = max(MEMORY_BYTES, limits.output_tokens * _BYTES_PER_TOKEN)
         self.name: ArtifactKind = name
@@ -183,7 +183,7 @@ class Streams:
         *,
         run: RunCaller | None = None,
         artifacts: RunArtifacts | None = None,
-        clear: Clear | None = None,
+        clear: Redact | None = None,
     ) -> None:
         self._run = run
         self._most = limits.output_tokens
@@ -203,7 +203,7 @@ class Streams:
             await anyio.lowlevel.checkpoint()
         await self._tell(stream, await stream.take(data, skipped))
 
-    async def finish(self) -> Left:
+    async def finish(self) -> Collected:
         """Return what there is."""
         both = (self._stdout, self._stderr)
         for stream in both:
@@ -213,7 +213,7 @@ class Streams:
             await stream.left(share) for stream, share in zip(both, most, strict=True)
         ]
         named = {"stdout": stdout, "stderr": stderr}
-        return Left(
+        return Collected(
             stdout=stdout.text,
             stderr=stderr.text,
             dropped={name: one.left_out for name, one in named.items() if one.left_out > 0},

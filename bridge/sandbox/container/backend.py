@@ -37,6 +37,7 @@ from bridge.model import Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi
+from bridge.sandbox.container.command_runner import CommandRunner, SystemRunner
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
     Connection,
@@ -50,13 +51,12 @@ from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
-from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor
 from bridge.sandbox.limits import limits_for
+from bridge.sandbox.ownership import OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, run_probe
-from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)

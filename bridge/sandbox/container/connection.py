@@ -23,15 +23,15 @@ from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
+from bridge.sandbox.container.command_runner import CommandRunner
 from bridge.sandbox.container.endpoints import Endpoint, Surroundings
 from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
-from bridge.sandbox.container.machine_command import CommandRunner
 from bridge.sandbox.container.service import PodmanService
 from bridge.sandbox.layers import this_kernel
-from bridge.sandbox.reaper import current_owner
+from bridge.sandbox.ownership import current_owner
 
 logger = logging.getLogger(__name__)
 

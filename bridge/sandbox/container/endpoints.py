@@ -23,8 +23,8 @@ import anyio
 
 from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
 from bridge.sandbox.container import faults
+from bridge.sandbox.container.command_runner import CommandRunner
 from bridge.sandbox.container.facts import EngineKind
-from bridge.sandbox.container.machine_command import CommandRunner
 
 CONNECT_SECONDS = 5.0
 """For a local socket to accept, or a remote one; an engine that is slower is not usable."""

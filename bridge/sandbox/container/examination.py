@@ -23,7 +23,7 @@ from bridge.errors import ChannelClosedError, SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.container import hardening
 from bridge.sandbox.container.sandbox import ContainerCalls, run_container
-from bridge.sandbox.layers import insist, verified
+from bridge.sandbox.layers import require_mandatory_layers, verified
 from bridge.sandbox.probe import probe_argv, receive_facts
 
 EXAMINATION_SECONDS = 60.0
@@ -79,13 +79,13 @@ async def examined_isolation(
 def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
     """Return the isolation as the facts show it; see `examined_isolation`."""
     if facts is None:
-        insist(isolation, {})
+        require_mandatory_layers(isolation, {})
         return replace(isolation, weaker=(*isolation.weaker, UNEXAMINED), host_kernel=None)
     found = facts.get("mounts")
     # The workspace is the user's directory; all else that is writable is in memory.
     mounts = {hardening.TMP: found[hardening.TMP]} if found and hardening.TMP in found else {}
     seen = {**facts, "mounts": mounts}
-    insist(isolation, seen)
+    require_mandatory_layers(isolation, seen)
     return verified(isolation, seen)
 
 

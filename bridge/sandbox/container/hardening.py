@@ -28,7 +28,7 @@ from bridge.sandbox.backend import Bind, LaunchSpec
 from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
-from bridge.sandbox.reaper import RUN_LABEL
+from bridge.sandbox.ownership import RUN_LABEL
 from bridge.sandbox.syscalls import Purpose
 
 WORKSPACE = "/workspace"

@@ -23,7 +23,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
-from bridge.sandbox.container.machine_command import CommandResult, CommandRunner
+from bridge.sandbox.container.command_runner import CommandResult, CommandRunner
 
 DEFAULT_MACHINE = "podman-machine-default"
 """The name podman gives to a machine when it is told none."""

@@ -31,7 +31,7 @@ from anyio.abc import Process
 from bridge.errors import EngineDownError, LaunchError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import Endpoint
-from bridge.sandbox.reaper import Owner, current_owner, is_dead
+from bridge.sandbox.ownership import Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)
 

@@ -29,12 +29,10 @@ from bridge.errors import WrongSystemError
 from bridge.model import Limits
 from bridge.sandbox import syscalls
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import command, faults, host, landlock, libseccomp
-from bridge.sandbox.process.command import Surroundings
-from bridge.sandbox.process.compiling import compiled_stage, loader_command
-from bridge.sandbox.process.examination import compiled, judged
-from bridge.sandbox.process.group import (
+from bridge.sandbox.process.cgroups import (
     PREFIX,
     SCOPE_SECONDS,
     CgroupManager,
@@ -45,10 +43,12 @@ from bridge.sandbox.process.group import (
     reap,
     scope_command,
 )
+from bridge.sandbox.process.command import Surroundings
+from bridge.sandbox.process.examination import compiled, judged
 from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.sandbox import LaunchPlan, joined, run_sandbox
+from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
 from bridge.sandbox.process.watchdog import LaunchWatchdog
-from bridge.sandbox.reaper import Owner, current_owner
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 """What `systemd-run --user` needs; bubblewrap clears it for the sandbox."""

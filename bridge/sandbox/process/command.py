@@ -34,8 +34,8 @@ from bridge.model import MEBIBYTE, Isolation, Json, Limits
 from bridge.sandbox.backend import HOME, CommandSpec, LaunchSpec
 from bridge.sandbox.binds import bind_layers
 from bridge.sandbox.process import landlock
-from bridge.sandbox.process.compiling import loaded
 from bridge.sandbox.process.interpreter import Interpreter
+from bridge.sandbox.process.stage_loader import stage_payload
 
 WORKSPACE = "/workspace"
 TMP = "/tmp"
@@ -201,7 +201,7 @@ def stage_input(
             "unnamed": "" if named or not around.landlock_abi else interpreter.executable,
             "permission": descriptors.permission,
         }
-    return loaded(stage, json.dumps({**plan, "status": descriptors.status}))
+    return stage_payload(stage, json.dumps({**plan, "status": descriptors.status}))
 
 
 def options(

@@ -22,11 +22,11 @@ import anyio
 from bridge.errors import LaunchError
 from bridge.model import Isolation
 from bridge.sandbox.bundle import guest_modules
-from bridge.sandbox.layers import insist, verified
+from bridge.sandbox.layers import require_mandatory_layers, verified
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import TMP
-from bridge.sandbox.process.compiling import LIST_VERSION, compile_with
 from bridge.sandbox.process.pipes import read_now, wait_ready
+from bridge.sandbox.process.stage_loader import LIST_VERSION, compile_with
 
 Judge = Callable[[Mapping[str, Any]], Isolation]
 
@@ -67,7 +67,7 @@ def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, 
         "mounts": {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {},
         "unexpected_mounts": unexpected_mounts(facts.get("mount_table"), places),
     }
-    insist(isolation, seen)
+    require_mandatory_layers(isolation, seen)
     return verified(isolation, seen)
 
 

@@ -28,17 +28,17 @@ from pathlib import Path, PurePosixPath
 from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
 from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
+from bridge.sandbox.process.cgroups import SandboxCgroups, find_cgroup_parents, missing_controllers
 from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
-from bridge.sandbox.process.compiling import compiled_stage, loader_command
-from bridge.sandbox.process.group import SandboxCgroups, find_cgroup_parents, missing_controllers
 from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.landlock import Rule
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.sandbox import LaunchPlan
+from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
 from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend
-from bridge.sandbox.reaper import current_owner
 from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
 
 NAME = "landlock"

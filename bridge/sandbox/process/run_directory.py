@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.errors import LaunchError
-from bridge.sandbox.process import group
-from bridge.sandbox.reaper import Owner, is_dead
+from bridge.sandbox.ownership import Owner, is_dead
+from bridge.sandbox.process import cgroups as group
 
 logger = logging.getLogger(__name__)
 

@@ -34,9 +34,9 @@ from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.process import stage
+from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.examination import Judge, receive_examination
-from bridge.sandbox.process.group import SandboxCgroups, scope_group
 from bridge.sandbox.process.host import setpriv_options
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog

@@ -25,16 +25,16 @@ from pathlib import Path
 from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import command, host, unnamespaced
 from bridge.sandbox.process import run_directory as rundir
+from bridge.sandbox.process.cgroups import CgroupParents, SandboxCgroups
 from bridge.sandbox.process.command import Descriptors, Surroundings
-from bridge.sandbox.process.compiling import compiled_stage, loader_command
-from bridge.sandbox.process.group import CgroupParents, SandboxCgroups
 from bridge.sandbox.process.interpreter import find
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.sandbox import LaunchPlan
+from bridge.sandbox.process.stage_loader import compiled_stage, loader_command
 from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend, nobody_uid
-from bridge.sandbox.reaper import current_owner
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 

@@ -27,15 +27,15 @@ import anyio.to_thread
 from bridge.model import Json, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
+from bridge.sandbox.ownership import Owner
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import run_directory as rundir
+from bridge.sandbox.process.cgroups import CgroupManager, CgroupParents, SandboxCgroups, reap
 from bridge.sandbox.process.command import PYTHON, TMP, WORKSPACE, Descriptors
-from bridge.sandbox.process.compiling import loaded, loader_command
-from bridge.sandbox.process.group import CgroupManager, CgroupParents, SandboxCgroups, reap
 from bridge.sandbox.process.interpreter import Interpreter
 from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.sandbox.process.sandbox import LaunchPlan, run_sandbox
-from bridge.sandbox.reaper import Owner
+from bridge.sandbox.process.stage_loader import loader_command, stage_payload
 
 WEAKER_DISK = (
     "disk: best effort; each file a program writes is bounded, all of them together are not, and "
@@ -49,7 +49,9 @@ _UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
 @cache
 def monitor_source() -> bytes:
     """Return the payload for the monitor's command: its source."""
-    return loaded(resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8"))
+    return stage_payload(
+        resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8")
+    )
 
 
 def environment(env: Mapping[str, str], directory: RunDirectory) -> dict[str, str]:
@@ -113,7 +115,7 @@ def stage_input(
         "status": descriptors.status,
         **steps,
     }
-    return loaded(stage, json.dumps(plan))
+    return stage_payload(stage, json.dumps(plan))
 
 
 def weaker_processes(*, adopts: bool) -> str:

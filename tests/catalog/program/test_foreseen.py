@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.foreseen import Foreseen, foreseen_calls
+from bridge.catalog.program.expected_calls import ExpectedCalls, expected_calls
 from bridge.catalog.program.survey import Survey
 from bridge.model import Tool
 
@@ -35,8 +35,8 @@ SERVERS = (
 )
 
 
-def _foreseen(code: str) -> Foreseen:
-    return foreseen_calls(Survey(ast.parse(code)), SERVERS)
+def _foreseen(code: str) -> ExpectedCalls:
+    return expected_calls(Survey(ast.parse(code)), SERVERS)
 
 
 def _one(code: str) -> tuple[Any, ...]:

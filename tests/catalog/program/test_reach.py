@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from bridge.catalog.program.servers import Reach, reach
+from bridge.catalog.program.server_references import Reach, reach
 from bridge.catalog.program.survey import Survey
 
 ALIASES = {"git-hub": "git_hub", "time": "time"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
-from bridge.catalog.program.servers import (
+from bridge.catalog.program.server_references import (
     MAX_UNKNOWN,
     References,
     UnknownReference,

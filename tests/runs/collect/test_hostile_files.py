@@ -17,7 +17,7 @@ from bridge.clock import Clock
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Call, Done, Exited, File, Run
 from bridge.model import Limits
-from bridge.runs.collect import Collector, Left
+from bridge.runs.collect import Collected, Collector
 from bridge.runs.collect.files import MAX_MISSING, MAX_PART_BYTES
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import COLLECT_SECONDS, GRACE_SECONDS, Facts, Program
@@ -42,7 +42,7 @@ def part(name: str, data: bytes = b"x", **more: Any) -> File:
 
 async def taken(
     kept: ArtifactStore, frames: Iterable[File], limits: Limits = LIMITS, clear: Any = None
-) -> tuple[Left, Mapping[str, bytes], Mapping[str, str]]:
+) -> tuple[Collected, Mapping[str, bytes], Mapping[str, str]]:
     """Take frames; return what is left, each file's content, and why others are missing."""
     collector = Collector(limits, artifacts=kept.of_run("me", RUN), clear=clear)
     for frame in frames:

@@ -15,8 +15,8 @@ from bridge.gate.result_redaction import clear_result
 from bridge.guest.protocol.wire import Shown
 from bridge.model import Limits, RunResult
 from bridge.model import Shown as Item
-from bridge.rpc.channel import ClearStream
-from bridge.runs.collect import Left
+from bridge.rpc.channel import RedactStream
+from bridge.runs.collect import Collected
 from bridge.runs.collect.pictures import (
     MAX_ITEMS,
     MAX_PICTURES,
@@ -44,7 +44,7 @@ class Upper:
         """Not asked for here."""
         raise NotImplementedError
 
-    def stream(self) -> ClearStream:
+    def stream(self) -> RedactStream:
         """Not asked for here."""
         raise NotImplementedError
 
@@ -60,7 +60,7 @@ class Rig:
             Limits(**limits), artifacts=self.store.of_run("me", RUN), clear=Upper()
         )
 
-    async def left(self, *frames: Shown) -> Left:
+    async def left(self, *frames: Shown) -> Collected:
         """Take frames and return what there is."""
         for frame in frames:
             await self.items.take(frame)

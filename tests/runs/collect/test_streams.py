@@ -16,7 +16,7 @@ from bridge.errors import ArtifactQuotaError
 from bridge.gate.redaction import Redactor
 from bridge.guest.protocol.wire import Output
 from bridge.model import MEBIBYTE, Limits
-from bridge.runs.collect import Left
+from bridge.runs.collect import Collected
 from bridge.runs.collect.streams import AT_ONCE_BYTES, Streams
 from bridge.store import Store
 
@@ -30,7 +30,9 @@ def store_in(path: Path, run_bytes: int = 64 * MEBIBYTE) -> ArtifactStore:
     return ArtifactStore(Store(path / "kept"), total_bytes=1 << 30, run_bytes=run_bytes, days=1)
 
 
-async def written(store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS) -> Left:
+async def written(
+    store: ArtifactStore | None, *frames: Output, limits: Limits = LIMITS
+) -> Collected:
     """Return what is left of these."""
     artifacts = None if store is None else store.of_run("", RUN)
     streams = Streams(limits, artifacts=artifacts, clear=Redactor({SECRET: "TOKEN of x"}))

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
+from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.endpoints import (
     Endpoint,
     Surroundings,
@@ -20,7 +21,6 @@ from bridge.sandbox.container.endpoints import (
     kind_of,
     machine_endpoint,
 )
-from bridge.sandbox.container.machine_command import CommandResult
 from tests.waiting import PATIENCE_SECONDS
 
 

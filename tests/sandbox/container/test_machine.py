@@ -16,10 +16,10 @@ import pytest
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
 from bridge.sandbox.container import machine
+from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.connection import Connector
 from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
-from bridge.sandbox.container.machine_command import CommandResult
 
 RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"

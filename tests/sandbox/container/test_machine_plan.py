@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import EngineDownError, EngineNotFoundError
+from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.machine import (
     Action,
     Observed,
@@ -18,7 +19,6 @@ from bridge.sandbox.container.machine import (
     parse_machines,
     raced,
 )
-from bridge.sandbox.container.machine_command import CommandResult
 
 RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
 MACHINE = "podman-machine-default"

@@ -23,7 +23,7 @@ from bridge.sandbox.container.service import (
     service_argv,
     service_environment,
 )
-from bridge.sandbox.reaper import current_owner
+from bridge.sandbox.ownership import current_owner
 
 PATIENCE = 120
 

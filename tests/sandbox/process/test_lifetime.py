@@ -22,7 +22,7 @@ from bridge.errors import ChannelClosedError, LaunchError, SandboxError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.backend import Sandbox
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.process.group import reap
+from bridge.sandbox.process.cgroups import reap
 from bridge.sandbox.process.sandbox import exit_report, parse_status
 from tests.sandbox.process.rig import (
     DAEMON,

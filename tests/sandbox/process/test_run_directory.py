@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import LaunchError
+from bridge.sandbox.ownership import current_owner
 from bridge.sandbox.process import run_directory as rundir
-from bridge.sandbox.reaper import current_owner
 
 
 def test_a_directory_is_private_and_named_after_its_owner(tmp_path: Path) -> None:

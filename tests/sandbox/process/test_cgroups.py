@@ -9,21 +9,21 @@ import pytest
 
 from bridge.errors import CgroupError
 from bridge.model import MEBIBYTE, Limits
-from bridge.sandbox.process.group import (
+from bridge.sandbox.ownership import Owner
+from bridge.sandbox.process.cgroups import (
     CgroupParent,
     CgroupParents,
+    candidate_parents,
     group_name,
     group_owner,
     make_group,
     missing_controllers,
     oom_kills,
-    places,
     reap,
     scope_command,
     scope_group,
     settings,
 )
-from bridge.sandbox.reaper import Owner
 
 OWNER = Owner(
     pid=42, start="12345", namespace="pid:[4026531836]", boot="0f-1e", host="0123456789abcdef"
@@ -47,7 +47,7 @@ def test_version_one_has_a_place_for_each_controller() -> None:
     """Below the bridge's own group in each hierarchy."""
     found = {
         place.directory: set(place.controllers)
-        for place in places(HYBRID_OWN, HYBRID_MOUNTS)
+        for place in candidate_parents(HYBRID_OWN, HYBRID_MOUNTS)
         if not place.unified
     }
     assert found == {
@@ -59,7 +59,7 @@ def test_version_one_has_a_place_for_each_controller() -> None:
 
 def test_version_two_is_tried_upwards() -> None:
     """A group with processes in it can have no limited groups below."""
-    found = [place.directory for place in places(UNIFIED_OWN, UNIFIED_MOUNTS)]
+    found = [place.directory for place in candidate_parents(UNIFIED_OWN, UNIFIED_MOUNTS)]
     root = "/sys/fs/cgroup"
     user = f"{root}/user.slice/user-1000.slice/user@1000.service"
     assert found[:3] == [f"{user}/app.slice/term.scope", f"{user}/app.slice", user]
@@ -70,13 +70,15 @@ def test_a_group_that_is_mounted_from_further_down_is_found() -> None:
     """In a container the mount's root is a group of the host's."""
     own = "4:memory:/docker/abc/inner\n"
     mounts = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
-    assert [place.directory for place in places(own, mounts)] == ["/sys/fs/cgroup/memory/inner"]
+    assert [place.directory for place in candidate_parents(own, mounts)] == [
+        "/sys/fs/cgroup/memory/inner"
+    ]
 
 
 def test_nonsense_has_no_places() -> None:
     """Systems without control groups, and texts that are none."""
-    assert places("", "") == ()
-    assert places("garbage\n4:memory:/x\n", "garbage\n") == ()
+    assert candidate_parents("", "") == ()
+    assert candidate_parents("garbage\n4:memory:/x\n", "garbage\n") == ()
 
 
 def test_a_name_says_whose_the_group_is() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.errors import ImageBuildError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.container import image_rootfs
+from bridge.sandbox.container.command_runner import CommandResult
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
@@ -24,10 +24,10 @@ from bridge.sandbox.container.image import (
     local_name,
     partial_name,
 )
-from bridge.sandbox.container.image_build import BuildRequest, assemble, build, with_guest
 from bridge.sandbox.container.image_engine import ImageFacts, Progress
-from bridge.sandbox.container.image_rootfs import RootfsContext, cache_key, failure, recipe_dir
-from bridge.sandbox.container.machine_command import CommandResult
+from bridge.sandbox.image import rootfs as image_rootfs
+from bridge.sandbox.image.build import BuildRequest, assemble, build, with_guest
+from bridge.sandbox.image.rootfs import RootfsContext, cache_key, failure, recipe_dir
 
 NOW = 1_800_000_000.0
 SLIM = local_name("slim")

@@ -1,8 +1,8 @@
 """Lists the calls that a program may make, from its text. Pure.
 
 Finds calls of tools, resources and prompts with their literal arguments, and the lines that may
-call something that the text does not name. The list is complete only if `Foreseen.open` is empty.
-It does not say how often, or whether at all, a call is made.
+call something that the text does not name. The list is complete only if `ExpectedCalls.open` is
+empty. It does not say how often, or whether at all, a call is made.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MAX_NAME_CHARS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeseenCall:
+class ExpectedCall:
     """One call in a program's text.
 
     Attributes:
@@ -79,7 +79,7 @@ class ForeseenCall:
     loops: tuple[int, ...] = ()
     deferred: bool = False
 
-    def may_follow(self, other: ForeseenCall) -> bool:
+    def may_follow(self, other: ExpectedCall) -> bool:
         """Return whether this call may be made after `other` in the same run."""
         if self.deferred or other.deferred or set(self.loops) & set(other.loops):
             return True
@@ -87,7 +87,7 @@ class ForeseenCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenPlace:
+class UnnamedCall:
     """A line that may call something it does not name.
 
     Attributes:
@@ -100,7 +100,7 @@ class OpenPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foreseen:
+class ExpectedCalls:
     """The calls that a program may make.
 
     Attributes:
@@ -108,12 +108,12 @@ class Foreseen:
         omitted: Number of both left out.
     """
 
-    calls: tuple[ForeseenCall, ...] = ()
-    open: tuple[OpenPlace, ...] = ()
+    calls: tuple[ExpectedCall, ...] = ()
+    open: tuple[UnnamedCall, ...] = ()
     omitted: int = 0
 
 
-def foreseen_calls(survey: Survey, servers: Sequence[ServerEntry]) -> Foreseen:
+def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCalls:
     """Return the calls that a program may make.
 
     Args:
@@ -124,7 +124,7 @@ def foreseen_calls(survey: Survey, servers: Sequence[ServerEntry]) -> Foreseen:
     reader.read()
     calls = sorted(reader.calls, key=lambda call: (call.line, call.column))
     places = sorted(set(reader.open), key=lambda found: (found.line, found.why))
-    return Foreseen(
+    return ExpectedCalls(
         calls=tuple(calls[:MAX_CALLS]),
         open=tuple(places[:MAX_OPEN]),
         omitted=max(0, len(calls) - MAX_CALLS) + max(0, len(places) - MAX_OPEN),
@@ -138,8 +138,8 @@ class _Reader:
         self._given = ArgumentReader(self._survey)
         self._accounted: set[int] = set()
         self._parameters: dict[tuple[str, str], Parameters] = {}
-        self.calls: list[ForeseenCall] = []
-        self.open: list[OpenPlace] = []
+        self.calls: list[ExpectedCall] = []
+        self.open: list[UnnamedCall] = []
 
     def read(self) -> None:
         """Read the calls first; any other use of a tool or a server is an unnamed call."""
@@ -264,7 +264,7 @@ class _Reader:
         self, node: ast.expr, context: Context, server: str, tool: Tool | str, given: CallArguments
     ) -> None:
         self.calls.append(
-            ForeseenCall(
+            ExpectedCall(
                 line=node.lineno,
                 column=node.col_offset,
                 server=server,
@@ -356,10 +356,10 @@ class _Reader:
             self._anything(node.lineno, "it chooses among the servers at run time")
 
     def _any_tool(self, line: int, server: ServerEntry, why: str) -> None:
-        self.open.append(OpenPlace(line=line, server=server.name, why=why))
+        self.open.append(UnnamedCall(line=line, server=server.name, why=why))
 
     def _anything(self, line: int, why: str) -> None:
-        self.open.append(OpenPlace(line=line, why=valid_text(clip(why, _MAX_NAME_CHARS))))
+        self.open.append(UnnamedCall(line=line, why=valid_text(clip(why, _MAX_NAME_CHARS))))
 
 
 def _is_deferred(context: Context) -> bool:

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from bridge.errors import ImageBuildError
 from bridge.sandbox.bundle import guest_digest, write_guest_tree
+from bridge.sandbox.container.command_runner import CommandResult, CommandRunner
 from bridge.sandbox.container.image import LABEL_GUEST, Flavour
 from bridge.sandbox.container.image_engine import Progress
-from bridge.sandbox.container.machine_command import CommandResult, CommandRunner
 
 SCRIPT = "build-rootfs.sh"
 

@@ -34,7 +34,7 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
-from bridge.upstream.asking import complete_url_elicitations, resolve_input
+from bridge.upstream.client_features import complete_url_elicitations, resolve_input
 from bridge.upstream.connection import Connection
 from bridge.upstream.failure import lost_error
 from bridge.upstream.listing import LIST_AGAIN_SECONDS, Kind, correction

@@ -37,8 +37,8 @@ with open(int(sys.argv[1]), "rb") as given:
 sys.argv[1:2] = words
 exec(step if isinstance(step, str) else marshal.loads(step))
 """
-"""Runs the payload that `loaded` made, with its words in place of the descriptor's number. The
-garbage collector is off until the stage is done: it would make loading modules a third slower."""
+"""Runs the payload that `stage_payload` made, with its words in place of the descriptor's number.
+The garbage collector is off until the stage is done: it would make loading modules a third slower."""
 
 _COMPILE = """
 import json, marshal, sys
@@ -59,7 +59,7 @@ def loader_command(interpreter: Interpreter, *words: str) -> list[str]:
     return [interpreter.executable, *INTERPRETER[1:], LOADER, *words]
 
 
-def loaded(step: str | bytes, *words: str) -> bytes:
+def stage_payload(step: str | bytes, *words: str) -> bytes:
     """Return the payload for a descriptor.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import NoSandboxError, SettingsError
-from bridge.sandbox.choose import candidates, choose, engines, survey
+from bridge.sandbox.selection import candidates, engines, probe_all, select_backend
 from bridge.settings import Settings, load
 from bridge.settings.parsers import LADDER
 
@@ -65,7 +65,7 @@ def test_the_weaker_tier_is_had_by_its_name_only() -> None:
 
 async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Path) -> None:
     """In the probe, for `doctor`."""
-    [probe] = await survey(_settings(tmp_path, runtime="landlock"))
+    [probe] = await probe_all(_settings(tmp_path, runtime="landlock"))
     if sys.platform != "linux":
         assert probe.error_code == "wrong_system"
         return
@@ -73,7 +73,7 @@ async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Pat
     assert "the weaker tier" in probe.summary
     assert probe.isolation is not None
     assert probe.isolation.weaker[0].startswith("weaker tier: Landlock and seccomp without namesp")
-    backend = await choose(_settings(tmp_path, runtime="landlock"))
+    backend = await select_backend(_settings(tmp_path, runtime="landlock"))
     await backend.aclose()
     assert backend.name == "landlock"
 
@@ -83,36 +83,36 @@ async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None
     with pytest.raises(
         NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:.*seatbelt:"
     ):
-        await choose(_settings(tmp_path))
-    probes = await survey(_settings(tmp_path))
+        await select_backend(_settings(tmp_path))
+    probes = await probe_all(_settings(tmp_path))
     assert [probe.ok for probe in probes] == [False] * 4
     assert all(probe.remedy for probe in probes)
 
 
 async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -> None:
     """Whoever asks for gVisor does not get namespaces without a word."""
-    probes = await survey(_settings(tmp_path, oci_runtime="runsc"))
+    probes = await probe_all(_settings(tmp_path, oci_runtime="runsc"))
     assert [probe.backend for probe in probes] == ["podman", "docker"]
     with pytest.raises(SettingsError, match="cannot use runsc"):
-        await choose(_settings(tmp_path, oci_runtime="runsc", runtime="bubblewrap"))
+        await select_backend(_settings(tmp_path, oci_runtime="runsc", runtime="bubblewrap"))
     with pytest.raises(SettingsError, match="names no engine"):
-        await choose(_settings(tmp_path, oci_runtime="runsc", runtime_order="bubblewrap"))
+        await select_backend(_settings(tmp_path, oci_runtime="runsc", runtime_order="bubblewrap"))
 
 
 async def test_an_image_asked_for_is_not_traded_for_bubblewrap(tmp_path: Path) -> None:
     """Whoever names an image gets what is in it, or is told why not."""
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
     with pytest.raises(NoSandboxError, match=r"nothing was run\. podman:.*docker:"):
-        await choose(_settings(tmp_path, image="nosuch:latest"))
+        await select_backend(_settings(tmp_path, image="nosuch:latest"))
     with pytest.raises(SettingsError, match="--runtime-order names no engine, and --image asks"):
-        await choose(_settings(tmp_path, image="nosuch:latest", runtime_order="bubblewrap"))
+        await select_backend(_settings(tmp_path, image="nosuch:latest", runtime_order="bubblewrap"))
 
 
 async def test_without_an_engine_bubblewrap_runs_the_code(tmp_path: Path) -> None:
     """No daemon and no image are needed."""
     settings = _settings(tmp_path)
     (tmp_path / "bwrap").symlink_to(str(shutil.which("bwrap")))
-    backend = await choose(settings)
+    backend = await select_backend(settings)
     try:
         assert backend.name == "bubblewrap"
     finally:
@@ -129,7 +129,7 @@ async def test_packages_that_are_none_are_refused_before_anything_is_tried(
         place.mkdir()
     for runtime in ("auto", "docker", "bubblewrap"):
         with pytest.raises(SettingsError, match=problem) as caught:
-            await choose(_settings(tmp_path, runtime=runtime, packages=str(place)))
+            await select_backend(_settings(tmp_path, runtime=runtime, packages=str(place)))
         assert "-m venv" in caught.value.remedy
 
 
@@ -142,5 +142,5 @@ async def test_packages_for_another_python_are_refused_and_not_left_out(
     (place / "lib" / "python3.7" / "site-packages").mkdir(parents=True)
     (place / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.7.9\n")
     with pytest.raises(SettingsError, match=r"was made for Python 3\.7, and sandboxes") as caught:
-        await choose(_settings(tmp_path, packages=str(place)))
+        await select_backend(_settings(tmp_path, packages=str(place)))
     assert f"-m venv --clear {place}" in caught.value.remedy

@@ -52,7 +52,7 @@ def find_project(cwd: Path) -> Project:
     return Project(cwd=cwd, root=root, main=main, keys=tuple(dict.fromkeys(spelled)))
 
 
-def places_for(
+def path_variables(
     *,
     platform: Platform,
     home: Path,

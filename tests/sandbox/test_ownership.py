@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from bridge.sandbox.reaper import Owner, current_owner, is_dead, process_start
+from bridge.sandbox.ownership import Owner, current_owner, is_dead, process_start
 
 ME = current_owner()
 

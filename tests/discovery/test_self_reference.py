@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.recursion import starts_bridge
+from bridge.discovery.self_reference import starts_bridge
 
 STARTS_IT = (
     ("mcp-code-bridge",),

@@ -8,8 +8,8 @@ import sys
 import anyio
 import pytest
 
-from bridge.sandbox.container import machine_command
-from bridge.sandbox.container.machine_command import SystemRunner
+from bridge.sandbox.container import command_runner as machine_command
+from bridge.sandbox.container.command_runner import SystemRunner
 
 DEADLINE = 120.0
 

@@ -13,8 +13,8 @@ import pytest
 
 from bridge.errors import CgroupError
 from bridge.model import Limits
-from bridge.sandbox.process.group import CgroupParent, CgroupParents, SandboxCgroups, make_group
-from bridge.sandbox.reaper import Owner
+from bridge.sandbox.ownership import Owner
+from bridge.sandbox.process.cgroups import CgroupParent, CgroupParents, SandboxCgroups, make_group
 
 OWNER = Owner(pid=42, start="1", namespace="pid:[1]", boot="0f-1e", host="0123456789abcdef")
 

@@ -27,7 +27,6 @@ from bridge.discovery.answers import (
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.dialect import Location, Platform
-from bridge.discovery.expand import Variables
 from bridge.discovery.exposed import Exposed, guard
 from bridge.discovery.fields import Setting
 from bridge.discovery.files import (
@@ -37,14 +36,15 @@ from bridge.discovery.files import (
     is_absent,
     list_matching,
 )
-from bridge.discovery.merge import ProjectServers, Rules, merge
-from bridge.discovery.parse import Parsed, parse_document
-from bridge.discovery.places import Places, Project, fill, find_project, places_for, spots
+from bridge.discovery.locations import Places, Project, fill, find_project, path_variables, spots
+from bridge.discovery.parser import Parsed, parse_document
+from bridge.discovery.precedence import ProjectServers, Rules, merge
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
     CLAUDE,
     GEMINI,
 )
+from bridge.discovery.variables import Variables
 from bridge.model import ServerSpec
 
 __all__ = [
@@ -267,7 +267,7 @@ def _survey(
 
 def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
     project = find_project(context.cwd)
-    places = places_for(
+    places = path_variables(
         platform=context.platform,
         home=context.home,
         environ=context.environ,

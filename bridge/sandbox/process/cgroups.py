@@ -10,7 +10,7 @@ is writable here.
 Does not: apply a limit whose controller is missing. `missing_controllers` gives the reason, which
 the isolation reports as weaker. Swap is bounded where the kernel accounts for it.
 
-Verified: `tests/sandbox/process/test_groups.py` and `test_visiting.py`; from inside where the
+Verified: `tests/sandbox/process/test_cgroups.py` and `test_visiting.py`; from inside where the
 cgroup is visible (`layers`).
 
 Moving a process into a cgroup makes the kernel wait until no CPU is in a fork or an exit: some 10
@@ -40,7 +40,7 @@ import anyio.to_thread
 
 from bridge.errors import CgroupError
 from bridge.model import Limits
-from bridge.sandbox.reaper import Owner, is_dead
+from bridge.sandbox.ownership import Owner, is_dead
 
 CONTROLLERS = ("memory", "pids", "cpu")
 
@@ -77,7 +77,7 @@ class CgroupParent:
     threads_may_enter: bool = False
 
 
-def places(own: str, mounts: str) -> tuple[CgroupParent, ...]:
+def candidate_parents(own: str, mounts: str) -> tuple[CgroupParent, ...]:
     """Return the directories to try, best first.
 
     Args:
@@ -360,7 +360,7 @@ class SandboxCgroups:
 def find_cgroup_parents(own: str, mounts: str, owner: Owner) -> CgroupParents:
     """Return where cgroups can be made, determined by making and removing one."""
     found: list[CgroupParent] = []
-    for place in places(own, mounts):
+    for place in candidate_parents(own, mounts):
         had = frozenset().union(*(known.controllers for known in found))
         usable = _try(place, owner, had)
         if usable is not None:

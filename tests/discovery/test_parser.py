@@ -19,7 +19,7 @@ from bridge.discovery.clients import (
     LOCATIONS,
 )
 from bridge.discovery.dialect import Dialect, Format
-from bridge.discovery.parse import (
+from bridge.discovery.parser import (
     MAX_SERVERS_PER_FILE,
     Parsed,
     project_entries,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from bridge.catalog.naming import server_aliases
-from bridge.discovery.merge import NOT_APPROVED
+from bridge.discovery.precedence import NOT_APPROVED
 from bridge.discovery.report import ProposedServer
 from bridge.errors import ApprovalNeededError
 from bridge.gate.question import form, one_line, quoted, safe_name, visible_lines
@@ -24,7 +24,7 @@ MAX_PATH_CHARS = 400
 _INDENT = "    "
 
 
-def unapproved(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
+def approval_needed(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
     """Return the error on a project's server that is not approved.
 
     Args:
@@ -45,7 +45,7 @@ def unapproved(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
     )
 
 
-def waiting(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
+def waiting_line(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
     """Return one line on servers that wait for approval; empty without any."""
     if not proposals:
         return ""
@@ -58,13 +58,13 @@ def waiting(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
 
 
 @lru_cache(maxsize=2048)
-def called(name: str) -> frozenset[str]:
+def reference_names(name: str) -> frozenset[str]:
     """Return the names by which a program may refer to a server: own name, alias, variable."""
     alias = server_aliases([name])[name]
     return frozenset((name, alias, f"mcp_{alias}"))
 
 
-def described(proposal: ProposedServer) -> list[str]:
+def definition_lines(proposal: ProposedServer) -> list[str]:
     """Return the lines that a person reads before approving, without the definition itself."""
     definition = proposal.definition
     spec = proposal.spec
@@ -80,14 +80,14 @@ def described(proposal: ProposedServer) -> list[str]:
     ]
 
 
-def question(proposal: ProposedServer) -> Mapping[str, Json] | None:
+def approval_question(proposal: ProposedServer) -> Mapping[str, Json] | None:
     """Return the question's elicitation parameters; None if the definition is too long."""
     shown, rest = visible_lines(proposal.spec.written, MAX_LINES, MAX_CHARS)
     if rest:
         return None
     name = safe_name(proposal.name)
     lines = [f"mcp-code-bridge: may the server {name}, which this project defines, be used?", ""]
-    lines += [f"{_INDENT}{line}" for line in described(proposal)]
+    lines += [f"{_INDENT}{line}" for line in definition_lines(proposal)]
     lines += ["", "It is not sandboxed. Its definition, exactly as the file has it:", ""]
     lines += [f"{_INDENT}{line}" for line in shown]
     titles = {

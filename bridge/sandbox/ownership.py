@@ -169,7 +169,7 @@ def _run(argv: tuple[str, ...]) -> str | None:
     return done.stdout.strip() or None
 
 
-async def tidy_up(backend: Backend) -> None:
+async def reap_leftovers(backend: Backend) -> None:
     """Remove what dead bridges left in a backend; log a failure.
 
     An engine with one broken container may refuse to list any. New sandboxes do not depend on it,

@@ -1,7 +1,7 @@
 """Asks a person to approve a project's server when a run names it.
 
 Owns who may answer and how long an approval holds. Discovery decides from the approvals which
-servers may be used; the texts are in `bridge.servers.proposed`.
+servers may be used; the texts are in `bridge.servers.project_servers`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bridge.errors import ApprovalRefusedError, CannotAskError
 from bridge.gate.audit import AuditLog
 from bridge.gate.question import read_answer, safe_name
 from bridge.gate.server_starts import Starts, approved_record
-from bridge.servers.proposed import question, unapproved
+from bridge.servers.project_servers import approval_needed, approval_question
 from bridge.servers.servers import Servers
 
 
-class Proposals:
+class ProjectApproval:
     """Asks for approvals of a project's servers, one question at a time."""
 
     def __init__(self, servers: Servers, audit: AuditLog, starts: Starts) -> None:
@@ -31,7 +31,7 @@ class Proposals:
         self._starts = starts
         self._asking = anyio.Lock()
 
-    async def settle(self, names: Iterable[str], run: RunCaller) -> bool:
+    async def ensure_approved(self, names: Iterable[str], run: RunCaller) -> bool:
         """Make sure that the servers a run names are approved, asking a person if needed.
 
         Args:
@@ -57,7 +57,7 @@ class Proposals:
         return approved
 
     async def _ask(self, proposal: ProposedServer, run: RunCaller) -> None:
-        asked, consents = question(proposal), self._servers.consents
+        asked, consents = approval_question(proposal), self._servers.consents
         try:
             if consents is None:
                 raise CannotAskError("Nobody can be asked: this bridge stores no approvals.")
@@ -68,7 +68,7 @@ class Proposals:
                 raise CannotAskError(message)
             answer = await run.elicit(asked)
         except CannotAskError as error:
-            raise unapproved(proposal, f" {error.why}") from None
+            raise approval_needed(proposal, f" {error.why}") from None
         decision = read_answer(answer, ("session", "always"), "session")
         if decision not in ("session", "always"):
             what = "declined" if decision else "gave no answer"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.discovery.find import Discovery, DiscoveryContext, discover
+from bridge.discovery.finder import Discovery, DiscoveryContext, discover
 from tests.discovery.writing import write
 
 

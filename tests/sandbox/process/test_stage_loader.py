@@ -13,14 +13,14 @@ import pytest
 
 from bridge.errors import LaunchError
 from bridge.sandbox.bundle import own_tag
-from bridge.sandbox.process.compiling import (
+from bridge.sandbox.process.interpreter import Interpreter, find
+from bridge.sandbox.process.stage_loader import (
     compile_with,
     compiled_stage,
-    loaded,
     loader_command,
+    stage_payload,
     stage_text,
 )
-from bridge.sandbox.process.interpreter import Interpreter, find
 
 
 def interpreter(tag: str) -> Interpreter:
@@ -50,7 +50,7 @@ def test_what_is_compiled_runs_in_the_interpreter_it_is_for(tag: str) -> None:
     """Compiled here when that is of the same kind, else by itself."""
     stage = compiled_stage(interpreter(tag))
     # It has a plan that it cannot carry out: far enough to be the stage.
-    done = said_by(loader_command(interpreter(tag), "FD"), loaded(stage, "{}"))
+    done = said_by(loader_command(interpreter(tag), "FD"), stage_payload(stage, "{}"))
     assert "KeyError: 'status'" in done.stderr
     assert 'File "<string>", line' in done.stderr
 
@@ -63,8 +63,10 @@ def test_what_a_descriptor_holds_finds_its_own_words_and_those_of_the_command(
     text = "import sys; print(__name__, sys.argv)"
     step = marshal.dumps(compile(text, "<string>", "exec")) if compiled else text
     command = loader_command(interpreter(""), "FD", "more")
-    assert said_by(command, loaded(step, "plan")).stdout == "__main__ ['-c', 'plan', 'more']\n"
-    assert said_by(command, loaded(step)).stdout == "__main__ ['-c', 'more']\n"
+    assert (
+        said_by(command, stage_payload(step, "plan")).stdout == "__main__ ['-c', 'plan', 'more']\n"
+    )
+    assert said_by(command, stage_payload(step)).stdout == "__main__ ['-c', 'more']\n"
 
 
 def test_the_command_is_short_and_says_whose_it_is() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.discovery.dialect import Syntax
-from bridge.discovery.expand import (
+from bridge.discovery.variables import (
     MAX_INSERTED_CHARS,
     Expanded,
     MissingInputError,

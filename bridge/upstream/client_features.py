@@ -271,7 +271,7 @@ def current_caller() -> Caller | None:
     return _current.get()
 
 
-def forget_caller() -> None:
+def clear_caller() -> None:
     """Clear the caller and the trace context of this task."""
     _current.set(None)
     attach(Context())

@@ -5,8 +5,8 @@ layers from inside. When none passes, nothing runs. A weaker backend is used onl
 
 Does not: rank layers. The order is `LADDER` or the user's setting.
 
-Verified: `tests/sandbox/test_choose.py`, and `tests/security/test_broken_layers.py` with backends
-that lack a layer.
+Verified: `tests/sandbox/test_selection.py`, and `tests/security/test_broken_layers.py`, whose
+backends lack a layer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bridge.errors import (
 )
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.reaper import tidy_up
+from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.parsers import ENGINES, LADDER, WEAKER
@@ -106,7 +106,7 @@ async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _Proc
     return backend, backend.probe
 
 
-async def choose(settings: Settings) -> Backend:
+async def select_backend(settings: Settings) -> Backend:
     """Return the first backend that works, open.
 
     Raises:
@@ -144,7 +144,7 @@ def _announce(name: str, probe: Probe) -> None:
         logger.warning("%s", probe.details["packages"])
 
 
-async def survey(settings: Settings) -> list[Probe]:
+async def probe_all(settings: Settings) -> list[Probe]:
     """Probe every backend that the settings admit and return the results.
 
     Raises:
@@ -190,7 +190,7 @@ def is_engine(name: str) -> bool:
     return name in ENGINES or "/" in name
 
 
-def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
+def require_own_kernel(settings: Settings, profile: CommandProfile) -> None:
     """Reject a profile that would replace the required kernel boundary by namespaces.
 
     Raises:
@@ -203,7 +203,7 @@ def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
         raise SettingsError(message, remedy=remedy)
 
 
-async def choose_for(settings: Settings, profile: CommandProfile) -> Backend:
+async def select_for_profile(settings: Settings, profile: CommandProfile) -> Backend:
     """Return the open backend for a profile's commands: bubblewrap, or the first fitting engine.
 
     An engine fits if it has the profile's image or can pull it. Nothing replaces bubblewrap.
@@ -212,12 +212,12 @@ async def choose_for(settings: Settings, profile: CommandProfile) -> Backend:
         SettingsError: A runtime is required that bubblewrap cannot use.
         SandboxError: No backend is usable; the remedy says what to do.
     """
-    insist_on_kernel(settings, profile)
+    require_own_kernel(settings, profile)
     if profile.runtime == "process":
         backend, _ = await _open("bubblewrap", replace(settings, packages=None))
         async with AsyncExitStack() as stack:
             stack.push_async_exit(backend)
-            await tidy_up(backend)
+            await reap_leftovers(backend)
             stack.pop_all()
         return backend
     problems: list[str] = []
@@ -228,7 +228,7 @@ async def choose_for(settings: Settings, profile: CommandProfile) -> Backend:
             return await _engine_with(name, settings, profile)
         except (ImageMissingError, ImagePullError) as error:
             problems.append(f"{name}: {error.message}")
-            remedy = for_profile(error, profile).remedy
+            remedy = with_profile_remedy(error, profile).remedy
         except BridgeError as error:
             problems.append(f"{name}: {error}")
     message = f"No container engine can run {profile.image}. {' '.join(problems)}"
@@ -243,12 +243,12 @@ async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -
     async with AsyncExitStack() as stack:
         stack.push_async_exit(backend)
         await ensure_present(profile.image, await backend.images(), progress=logger.info)
-        await tidy_up(backend)
+        await reap_leftovers(backend)
         stack.pop_all()
     return backend
 
 
-def for_profile(error: BridgeError, profile: CommandProfile) -> BridgeError:
+def with_profile_remedy(error: BridgeError, profile: CommandProfile) -> BridgeError:
     """Return an image error with the remedy for a profile's image; other errors unchanged.
 
     The original remedies are for the image of programs, which the bridge itself can build.

@@ -19,8 +19,8 @@ from opentelemetry.context import get_current
 from bridge.clock import Clock
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
-from bridge.upstream import asking
-from bridge.upstream.asking import (
+from bridge.upstream import client_features as asking
+from bridge.upstream.client_features import (
     MAX_INPUT_REQUESTS,
     MAX_REQUEST_DEPTH,
     MAX_ROUNDS,

@@ -16,9 +16,9 @@ from typing import Literal
 
 from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, looked
 from bridge.discovery.dialect import Location
-from bridge.discovery.parse import Parsed
-from bridge.discovery.recursion import starts_bridge
+from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
+from bridge.discovery.self_reference import starts_bridge
 from bridge.discovery.user_lists import CLAUDE, Approvals, Forbidden
 from bridge.model import ServerSpec, Source
 

@@ -14,9 +14,9 @@ from pathlib import PurePath
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import read_entry
-from bridge.discovery.expand import Room
 from bridge.discovery.fields import MAX_ITEMS, Setting
 from bridge.discovery.report import ConfigWarning, SkippedServer, dotted, printable
+from bridge.discovery.variables import Room
 from bridge.model import ServerSpec
 
 MAX_SERVERS_PER_FILE = 1000

@@ -42,7 +42,7 @@ from pydantic_core import from_json
 
 from bridge.model import Json
 from bridge.offload import LARGE
-from bridge.upstream.asking import Caller, current_caller
+from bridge.upstream.client_features import Caller, current_caller
 
 MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do
@@ -228,7 +228,7 @@ class _PendingRequest:
         return now + (left if clock.running else max(left, RESUMED_SECONDS))
 
 
-class Direct:
+class DirectDispatcher:
     """Sends requests over one connection, from any task; they may be cancelled at any time.
 
     `run` has to run meanwhile, for the timeouts.

@@ -11,7 +11,7 @@ import pytest
 
 from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.discovery.files import MAX_PROJECT_FILE_BYTES
-from bridge.discovery.find import (
+from bridge.discovery.finder import (
     MAX_PROJECT_SERVERS,
     Discovery,
     DiscoveryContext,

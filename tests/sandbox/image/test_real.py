@@ -27,6 +27,7 @@ import pytest
 
 from bridge.errors import EngineDownError, ImageBuildError, ImageMissingError, ImagePullError
 from bridge.sandbox.bundle import guest_digest
+from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.image import (
     REPOSITORY,
     ImageStatus,
@@ -34,10 +35,9 @@ from bridge.sandbox.container.image import (
     describe,
     local_name,
 )
-from bridge.sandbox.container.image_build import BuildRequest, assemble, build
 from bridge.sandbox.container.image_engine import ImageFacts, Progress, SdkImages
-from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_dir, recipe_version
-from bridge.sandbox.container.machine_command import SystemRunner
+from bridge.sandbox.image.build import BuildRequest, assemble, build
+from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
 
 SLIM = local_name("slim")
 STATE = Path(__file__).parents[3] / ".state"

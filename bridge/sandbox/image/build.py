@@ -22,7 +22,6 @@ import anyio.to_thread
 
 from bridge.errors import ImageBuildError, SandboxError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.container import image_rootfs
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
     LABEL_GUEST,
@@ -36,7 +35,8 @@ from bridge.sandbox.container.image import (
     partial_name,
 )
 from bridge.sandbox.container.image_engine import ImageEngine, Progress
-from bridge.sandbox.container.image_rootfs import RootfsContext, recipe_version
+from bridge.sandbox.image import rootfs as image_rootfs
+from bridge.sandbox.image.rootfs import RootfsContext, recipe_version
 
 CONTAINERFILE = "Containerfile"
 
