@@ -71,7 +71,7 @@ def test_doctor_tells_a_mistake_and_tries_the_engines_all_the_same(
     async def survey(settings: Settings) -> list[Probe]:
         return [Probe(backend="bubblewrap", ok=True, summary=settings.runtime)]
 
-    monkeypatch.setattr("bridge.cli.doctor.survey", survey)
+    monkeypatch.setattr("bridge.cli.doctor.probe_all", survey)
     assert cli.main(["doctor", "--runtime", "lxc"]) == 2
     said = capsys.readouterr()
     assert said.err.startswith("mcp-code-bridge: --runtime: 'lxc' is not auto")
