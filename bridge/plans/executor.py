@@ -302,7 +302,7 @@ class _Execution:
         """Make a call, and write down what became of it before anything can interrupt that."""
         request, gate = step.request, self.gate
         covered = Covered(self._approval, request)
-        gate.go_on_under(replace(self._run.context, flow_state=request.flow, approver=covered))
+        gate.switch_context(replace(self._run.context, flow_state=request.flow, approver=covered))
         before = gate.calls
         step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
