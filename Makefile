@@ -194,9 +194,24 @@ bench-compare: venv ## what got worse since the results in OLD; NEW is the last 
 bench-publish: venv ## put the last results into docs/performance.md
 	@$(VENV)/python -m benchmarks.publish
 
+# --- documents ---------------------------------------------------------------------------------------
+
+.PHONY: reference
+reference: venv ## write docs/reference from the code
+	@$(VENV)/python -m scripts.reference
+
+.PHONY: recording
+recording: packages venv ## record a run in a terminal, into docs/images/run.svg
+	@$(VENV)/python -m scripts.recording
+
 .PHONY: lock
 lock: ## write requirements.lock anew, with the newest versions
 	scripts/lock
+
+.PHONY: docs
+docs: venv ## the documents as a site, in build/site; a broken link is an error
+	@$(VENV)/python scripts/site.py build/site
+	@echo "Built: build/site/index.html"
 
 # --- clean-up ----------------------------------------------------------------------------------------
 

@@ -1,9 +1,11 @@
-"""Every fault the bridge can report, one class per fault that is caught apart or seen by its code.
+"""The errors that the bridge reports, each with a stable code.
 
-The user's program failing is not here: that is a `RunResult`. What is here means that the bridge,
-its configuration, an engine or a server could not do its part. Owns the stable codes and the exit
-statuses: 2 for what the caller got wrong, 3 for sandboxes, 4 for servers, 1 for the rest.
+The bridge, its configuration, a container engine or a server could not do its part. A program that
+fails is no error of the bridge, but a `RunResult`. The command line exits with 2 for what the
+caller got wrong, 3 for sandboxes, 4 for servers and 1 for the rest.
 """
+
+# A class says in the first line what went wrong, and then what to do: docs/reference has both.
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import ClassVar
 
 
 class BridgeError(Exception):
-    """Base of all the bridge's own errors.
+    """The bridge failed; also the base of all its errors. Read its log.
 
     Attributes:
         code: Stable identifier, for scripts and for tests.
@@ -36,74 +38,74 @@ class BridgeError(Exception):
 
 
 class UsageError(BridgeError):
-    """The caller asked for something that cannot be."""
+    """The caller asked for something that the bridge cannot do. Do what the message says."""
 
     code = "usage"
     exit_status = 2
 
 
 class SettingsError(UsageError):
-    """A flag, a variable or a configuration key does not parse."""
+    """A flag, a variable or a key of `config.toml` does not parse; the message names it."""
 
     code = "settings"
 
 
 class InvalidRequestError(UsageError):
-    """The arguments of a run are unusable."""
+    """The arguments of a tool call are wrong; the message says what to pass instead."""
 
     code = "invalid_request"
 
 
 class HeldResultError(InvalidRequestError):
-    """A call in a plan is made with what a held call is going to return, where that cannot be."""
+    """A call in a plan uses the result of a held call where that is not possible."""
 
     code = "held_result"
 
 
 class UnknownServerError(UsageError):
-    """A server was named that no configuration defines."""
+    """A server was named that no configuration defines. List them with `servers`."""
 
     code = "unknown_server"
 
 
 class UnknownPlanError(UsageError):
-    """There is no such plan for this caller: it was used, has expired, or never was."""
+    """This caller has no such plan, or it was used or has expired. Make the plan again."""
 
     code = "unknown_plan"
 
 
 class UnknownRunError(UsageError):
-    """There is no journal of such a run for this caller."""
+    """This caller has no journal of such a run. Run the program without `retry_of`."""
 
     code = "unknown_run"
 
 
 class UnknownArtifactError(UsageError):
-    """Nothing is kept by that name, or not for whoever asks."""
+    """Nothing is kept by that name for this caller. List what is kept with `artifacts list`."""
 
     code = "unknown_artifact"
 
 
 class UnknownSessionError(UsageError):
-    """There is no such session, or it is somebody else's."""
+    """This caller has no such session. Start one by running with its name."""
 
     code = "unknown_session"
 
 
 class UnknownSkillError(UsageError):
-    """No skill of that name is saved."""
+    """No skill of that name is saved. List them with `skills list`."""
 
     code = "unknown_skill"
 
 
 class PackageRefusedError(UsageError):
-    """A package may not be used here, or does not fit."""
+    """A package may not be used here, or does not fit. Allow it in `[dependencies]`."""
 
     code = "package_refused"
 
 
 class SandboxError(BridgeError):
-    """The bridge could not give the code a sandbox, or lost it."""
+    """The bridge could not start a sandbox, or lost it."""
 
     code = "sandbox"
     exit_status = 3
@@ -117,19 +119,19 @@ class NoSandboxError(SandboxError):
 
 
 class EngineNotFoundError(SandboxError):
-    """The container engine is not installed."""
+    """The container engine is not installed. Install it, or choose another runtime."""
 
     code = "engine_not_found"
 
 
 class EngineDownError(SandboxError):
-    """The container engine is installed but does not answer."""
+    """The container engine is installed but does not answer. Start it."""
 
     code = "engine_down"
 
 
 class EnginePermissionError(SandboxError):
-    """The container engine's socket refuses this user."""
+    """The container engine's socket refuses this user. Use an account that may use the engine."""
 
     code = "engine_permission"
 
@@ -149,31 +151,31 @@ class ImagePullError(SandboxError):
 
 
 class ImageBuildError(SandboxError):
-    """The runtime image could not be built."""
+    """The runtime image could not be built. Read the engine's output in the message."""
 
     code = "image_build_failed"
 
 
 class OciRuntimeError(SandboxError):
-    """The OCI runtime (crun, runc, runsc, ...) cannot start a container."""
+    """The OCI runtime (such as crun) cannot start a container. Set `oci_runtime` to another."""
 
     code = "oci_runtime_broken"
 
 
 class CgroupError(SandboxError):
-    """The engine could not apply resource limits."""
+    """The engine could not apply resource limits. Run `mcp-code-bridge doctor`."""
 
     code = "cgroup"
 
 
 class LaunchError(SandboxError):
-    """A sandbox was started but never became usable."""
+    """A sandbox was started but never became usable. Run `mcp-code-bridge doctor`."""
 
     code = "launch_failed"
 
 
 class BrokenIsolationError(SandboxError):
-    """A sandbox came up, and is seen from inside to lack what keeps programs in."""
+    """A sandbox started, but its check from inside shows that a protection is missing."""
 
     code = "isolation_broken"
     default_remedy = (
@@ -190,7 +192,7 @@ class WrongSystemError(SandboxError):
 
 
 class ChannelClosedError(SandboxError):
-    """The byte stream to a sandbox ended while it was still needed."""
+    """The byte stream to a sandbox ended while it was still needed. Run the program again."""
 
     code = "channel_closed"
 
@@ -209,43 +211,43 @@ class RefusedError(BridgeError):
 
 
 class CallDeniedError(RefusedError):
-    """A run may not make this call."""
+    """A run may not make this call. Ask `policy explain` why."""
 
     code = "call_denied"
 
 
 class CallBudgetError(RefusedError):
-    """A run has made all the calls it may make."""
+    """A run has made all the calls it may make. Make fewer calls, or raise the budget."""
 
     code = "call_budget"
 
 
 class ApprovalNeededError(RefusedError):
-    """A person has to allow a call, and there is nobody who could be asked."""
+    """A person has to allow a call, and no person can be asked. Allow it in the policy."""
 
     code = "approval_needed"
 
 
 class ApprovalRefusedError(RefusedError):
-    """A person was asked whether a call is allowed, and did not allow it."""
+    """A person was asked to allow a call, and refused."""
 
     code = "approval_refused"
 
 
 class OutcomeUnknownError(RefusedError):
-    """A retry wants a call again that may have happened: its answer never came."""
+    """A retry would repeat a call that may have happened. See on the server whether it did."""
 
     code = "outcome_unknown"
 
 
 class AuditError(RefusedError):
-    """A call could not be written to the audit log, and is not made therefore."""
+    """A call was not made because it could not be written to the audit log."""
 
     code = "audit_unavailable"
 
 
 class AuditBudgetError(AuditError):
-    """A run's calls have filled what the audit log has for one run."""
+    """The calls filled what the audit log has for one run. Make the rest in another run."""
 
     code = "audit_budget"
 
@@ -292,26 +294,26 @@ class ServerStartError(UpstreamError):
 
 
 class LoginRequiredError(ServerStartError):
-    """A server wants the user to log in first, which only the user can do, at a terminal."""
+    """A server wants the user to log in first: `mcp-code-bridge login SERVER`."""
 
     code = "login_required"
 
 
 class LoginFailedError(UpstreamError):
-    """The user tried to log in to a server, and it did not work."""
+    """A login to a server failed."""
 
     code = "login_failed"
     doubtful_unless_said = False
 
 
 class ServerLostError(UpstreamError):
-    """A server went away while a request was under way."""
+    """A server went away during a request. See on the server whether the call happened."""
 
     code = "server_lost"
 
 
 class CallTimeoutError(UpstreamError):
-    """A server did not answer within the call's time."""
+    """A server did not answer within the call's time. Raise `call_timeout`."""
 
     code = "call_timeout"
 
@@ -349,7 +351,7 @@ class ToolCallError(UpstreamError):
 
 
 class CannotAskError(UpstreamError):
-    """A server has a question, and there is nobody who could be asked it.
+    """A server has a question, and no person can be asked.
 
     Attributes:
         why: The message without what is quoted in it of the question, or of what the client said.
@@ -379,36 +381,36 @@ class SearchUnavailableError(BridgeError):
 
 
 class ArtifactStoreError(BridgeError):
-    """What a run left cannot be kept: the disk is full, the directory cannot be written to."""
+    """What a run left cannot be kept: the disk is full, or not writable. Make room."""
 
     code = "artifact_store"
 
 
 class ArtifactQuotaError(ArtifactStoreError):
-    """A run has left as much as it may, or its caller has more than a share of what there is."""
+    """The limit of what is kept, of a run or a caller, is reached. Use `artifacts rm`."""
 
     code = "artifact_quota"
 
 
 class SessionLimitError(BridgeError):
-    """No further session can be opened."""
+    """The limit of open sessions is reached. End one, or raise `sessions`."""
 
     code = "session_limit"
 
 
 class OverloadedError(BridgeError):
-    """As many runs as may be at once are under way, and no more may wait."""
+    """Too many runs are under way, and no more may wait. Try again later, or raise `runs`."""
 
     code = "overloaded"
 
 
 class PackageUnavailableError(BridgeError):
-    """A package that is allowed could not be had."""
+    """A package is allowed, but could not be found or fetched."""
 
     code = "package_unavailable"
 
 
 class LibraryError(BridgeError):
-    """A skill or a memory cannot be kept or read."""
+    """A skill or a memory cannot be saved or read."""
 
     code = "library"

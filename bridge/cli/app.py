@@ -219,7 +219,7 @@ COMMANDS = {
         },
     ),
     "skills list": _Command("skills:list_skills", "List them.", _JSON),
-    "skills show": _Command("skills:show", "Print one.", {"name: NAME": "", **_JSON}),
+    "skills show": _Command("skills:show", "Print one.", {"name: NAME": "its name", **_JSON}),
     "skills approve": _Command(
         "skills:approve",
         "Let programs use some without asking.",
@@ -227,7 +227,7 @@ COMMANDS = {
         ("skills approve tidy_names",),
     ),
     "skills rm": _Command(
-        "skills:remove", "Remove some, with all their versions.", {"names: NAME...": ""}
+        "skills:remove", "Remove some, with all their versions.", {"names: NAME...": "their names"}
     ),
     "doctor": _Command(
         "doctor:doctor",

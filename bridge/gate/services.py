@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 from bridge.clock import Clock
@@ -19,8 +19,8 @@ from bridge.gate.audit.log import audit_log
 from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.canonical import digest
 from bridge.gate.context import GateContext
-from bridge.gate.flow import FlowState
-from bridge.gate.journal import Journals, Replay
+from bridge.gate.flow import Flow, FlowState
+from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pins import Pins
 from bridge.gate.plans import Holding, Plans
 from bridge.gate.policy import Policy
@@ -77,19 +77,34 @@ class Inventory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """One run at the gate: what its calls go through, who asked for it, and whose it is."""
+    """One run at the gate.
 
-    context: GateContext
+    Attributes:
+        owner: Whose it is.
+        replay: What a retry need not call again; None if the run is none.
+        holding: What a plan holds back; None if the run is none.
+        make: Makes `context`.
+    """
+
     caller: Caller
     owner: str
+    audit: RunAudit
+    journal: RunJournal
+    replay: Replay | None
+    holding: Holding | None
+    make: Callable[[RunContext], GateContext]
+
+    @cached_property
+    def context(self) -> GateContext:
+        """What its calls go through; made when the first comes, for many runs make none."""
+        return self.make(self)
 
     def in_session(self, flow: FlowState) -> RunContext:
         """Return it for a run of a session, to which the labels of earlier runs apply."""
-        journal = self.context.journal
         # A retry brings along what the run before it read.
-        flow.absorb(journal.flow)
-        journal.flow = flow
-        return replace(self, context=replace(self.context, flow_state=flow))
+        flow.absorb(self.journal.flow)
+        self.journal.flow = flow
+        return replace(self)
 
     @asynccontextmanager
     async def recording(
@@ -109,7 +124,7 @@ class RunContext:
         Raises:
             AuditError: The beginning cannot be recorded, so the program must not begin.
         """
-        audit = self.context.audit
+        audit = self.audit
         facts: dict[str, Json] = {
             "principal": request.principal,
             "owner": request.owner,
@@ -123,7 +138,7 @@ class RunContext:
             facts |= {"mode": request.mode, "retryOf": request.retry_of}
             await audit.began({**facts, "code": code_digest(request.code)})
         async with audit.until_end() as end:
-            with self.context.journal.recording():
+            with self.journal.recording():
                 yield lambda result: end(
                     {**_ending(result), "questionsRefused": self.caller.asking.refused or None}
                 )
@@ -190,9 +205,6 @@ class GateServices:
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
         replay = self._replay(run_id, request)
-        vault = self._vaults.of(request.owner, policy.spec.privacy)
-        self._redact_for(caller, vault)
-        caller.asker = Asker(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         if planned_by:
             journal = self.journals.begin_plan(run_id, request.owner, planned_by)
         else:
@@ -200,14 +212,30 @@ class GateServices:
         audit = RunAudit(
             self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
         )
+        self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
+        caller.asker = Asker(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         caller.asking = ServerQuestions(policy.spec, audit, run_id)
+        return RunContext(
+            caller=caller,
+            owner=request.owner,
+            audit=audit,
+            journal=journal,
+            replay=replay,
+            holding=Holding(self.redactor.arguments) if _plans(request) else None,
+            make=partial(self._context, request, policy, flow),
+        )
+
+    def _context(
+        self, request: RunRequest | ApplyRequest, policy: Policy, flow: Flow, run: RunContext
+    ) -> GateContext:
+        inventory, caller = self._inventory, run.caller
         alone = isinstance(request, RunRequest) and request.ends_bridge
-        context = GateContext(
-            define=partial(self._inventory.define_now, set())
+        return GateContext(
+            define=partial(inventory.define_now, set())
             if policy.spec.present
-            else self._inventory.define,
-            identify=self._inventory.definition,
-            lists=self._inventory.is_current,
+            else inventory.define,
+            identify=inventory.definition,
+            lists=inventory.is_current,
             now=caller.clock.now,
             policy=policy,
             flow=flow,
@@ -218,17 +246,16 @@ class GateServices:
                 grants=self._grants,
                 owner="" if alone else request.owner,
                 mask=self.redactor.arguments,
-                # Whoever cannot be told from others has no say in what holds for all.
+                # Callers that cannot be told from others have no say in what holds for all.
                 policy=policy.spec if request.principal else None,
             ),
-            audit=audit,
-            journal=journal,
-            flow_state=journal.flow,
-            vault=vault,
-            replay=replay,
-            holding=Holding(self.redactor.arguments) if _plans(request) else None,
+            audit=run.audit,
+            journal=run.journal,
+            flow_state=run.journal.flow,
+            vault=self._vaults.of(request.owner, policy.spec.privacy),
+            replay=run.replay,
+            holding=run.holding,
         )
-        return RunContext(context=context, caller=caller, owner=request.owner)
 
     def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
         if not isinstance(request, RunRequest) or not request.retry_of:
@@ -244,7 +271,7 @@ class GateServices:
             mask=self.redactor.arguments,
         )
 
-    def _redact_for(self, caller: Caller, vault: Vault) -> None:
+    def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
         """Set what of servers' texts a run's client gets; only a person sees personal data."""
         redactor = self.redactor
 
@@ -253,7 +280,7 @@ class GateServices:
 
         def tell(server: str, value: Json) -> Json:
             try:
-                return clear_value(vault.hidden(server, value), redactor)
+                return clear_value(vault().hidden(server, value), redactor)
             except UpstreamError:
                 # Too large to be searched for personal data.
                 return NOT_SHOWN

@@ -32,7 +32,7 @@ class StageResult:
 
     Attributes:
         words: As they were given, without secrets.
-        exit_code, signal: Of which one is known, unless it was ended from here.
+        exit_code, signal: How it ended; one is known, unless the bridge ended it.
         stderr: Cut to a bound.
         cut_short: Whether the stage after it ended first, so that it could not write on.
         oom_killed: Whether the kernel ended something of it for memory.
@@ -52,6 +52,10 @@ class CommandResult(RunResult):
 
     As that of a run: its stdout is the last stage's, and `truncated` has "stdout", "stderr" or
     "stderr of stage 2"; each stage has its own stderr.
+
+    Attributes:
+        profile: What it ran in.
+        stages: How each ended.
     """
 
     profile: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.model import PERSON_OWNERS, ApplyRequest, RunRequest
+from bridge.model import PERSON_OWNERS, RunRequest
 
 PERSON = "user"
 
@@ -14,15 +14,6 @@ def owner_of(request: RunRequest) -> str:
     """
     known = request.owner or request.principal
     return PERSON if known in PERSON_OWNERS else known
-
-
-def is_identified(request: RunRequest | ApplyRequest) -> bool:
-    """Tell whether it is known whose answers a run's client gives, so that they can approve.
-
-    Not over HTTP without authentication. What a caller shows there by itself (`owner`) tells it
-    from others, and says nothing of who it is: it may be the very program that asks.
-    """
-    return bool(request.principal)
 
 
 def principal_of(request: RunRequest) -> str:

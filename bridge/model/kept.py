@@ -39,6 +39,8 @@ class Artifact:
     Attributes:
         uri: What it is read by: `bridge://artifacts/...`, or `bridge://runs/<run>/stdout`.
         name: As the program called it.
+        mime_type, size: Of the content.
+        kind: A file from `out/`, the whole of a stream, or the original of what was shown.
         digest: SHA-256 of the content, hexadecimal.
         expires: When it may go.
         provenance: What the run had read, for the flow rules; None if nothing was written of that.
@@ -61,6 +63,7 @@ class Shown:
     """Something that a program showed: a picture, or a text.
 
     Attributes:
+        mime_type: Of what is handed on.
         text: Of a text; empty for a picture.
         data: Of a picture that is small enough to be handed on.
         width, height: Of that, in pixels.
@@ -82,6 +85,7 @@ class Variable:
     """A name that a session holds.
 
     Attributes:
+        name: As programs use it.
         kind: Of its value, as Python calls the type.
         size: Of it and what it consists of, about; None where that cannot be told.
     """
@@ -93,7 +97,12 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """A name that could not be kept, and why."""
+    """Something that could not be kept.
+
+    Attributes:
+        name: Of the file or variable.
+        why: The reason, in words.
+    """
 
     name: str
     why: str
@@ -135,7 +144,8 @@ class Directory:
     """A directory of the host that the configuration offers to programs.
 
     Attributes:
-        path: On the host, absolute.
+        path: Where it is on the host.
+        writable: Whether programs may write there.
         inside: Where programs find it.
         labels: For the flow rules: a run that has it counts as having read what has these.
     """

@@ -12,17 +12,22 @@ PERSON_OWNERS = frozenset({"stdio", "terminal"})
 too. Any other came over HTTP, and is known only by what it shows."""
 
 
+SCRIPT_OPENING = "# /// script"
+"""How the metadata of a script begins (PEP 723), which may name packages."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What one run may use. Every field is enforced on the host or by the kernel.
 
     Attributes:
         timeout: Seconds of wall time for the program.
-        longest_timeout: What may be asked for instead.
+        longest_timeout: Most seconds that a run may ask for.
         memory_bytes: RAM and swap together; tmpfs contents count towards it.
         pids: Processes and threads.
         cpus: CPUs' worth of time; None leaves it to the engine.
-        tmp_bytes, workspace_bytes: Sizes of the two writable directories.
+        tmp_bytes: Size of /tmp.
+        workspace_bytes: Size of /workspace, the working directory.
         open_files: Descriptors per process.
         output_bytes: Kept of stdout, and as much again of stderr.
         output_tokens: What both may cost a model, about; the rest of it is only kept.
@@ -30,7 +35,8 @@ class Limits:
         frame_bytes: Longest line on the channel in either direction.
         tool_calls: Calls a run may make in all.
         concurrent_calls: Calls that may be under way at once; more wait.
-        out_bytes, out_files: What it may leave behind in files.
+        out_bytes: What it may leave behind.
+        out_files: Files that it may leave behind.
         shown_bytes: Of the pictures that its result holds, as base64.
     """
 
@@ -98,6 +104,20 @@ class RunRequest:
     ends_bridge: bool = False
 
     @property
+    def is_identified(self) -> bool:
+        """Whether its caller is known, so that its answers count as approvals.
+
+        Not over HTTP without authentication: what a caller shows there of itself (`owner`) tells it
+        from others, and not who it is; it may be the very program that asks.
+        """
+        return bool(self.principal)
+
+    @property
+    def may_need_packages(self) -> bool:
+        """Whether it may ask for packages; most do not."""
+        return bool(self.packages) or SCRIPT_OPENING in self.code
+
+    @property
     def ends_session_only(self) -> bool:
         """Whether it ends a session without a run."""
         return bool(self.session) and self.end_session and not self.code
@@ -111,3 +131,8 @@ class ApplyRequest:
     principal: str = ""
     owner: str = ""
     client: str = ""
+
+    @property
+    def is_identified(self) -> bool:
+        """Whether its caller is known; see `RunRequest`."""
+        return bool(self.principal)

@@ -48,7 +48,14 @@ class Isolation:
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """What a run used. CPU time and peak memory are the guest's own account of itself."""
+    """What a run used.
+
+    Attributes:
+        wall_ms: From the program's start to its end.
+        cpu_ms, peak_memory_bytes: As the sandbox reports them.
+        tool_calls: Calls that the program made.
+        tool_result_bytes: What they returned.
+    """
 
     wall_ms: int = 0
     cpu_ms: int | None = None
@@ -64,6 +71,7 @@ class Finding:
     Attributes:
         line, column: From 1; 0 when it is about the program as a whole.
         rule: A short, stable name ("native-code", "syntax").
+        message: What was found, in a sentence.
         severity: "deny" if a program is refused for it: by the guard if it enforces, by the
             preflight always.
         source: Who found it.
@@ -86,6 +94,8 @@ class CallCount:
     """Calls of one tool of which the same is to be said.
 
     Attributes:
+        server, tool: As the server names them.
+        count: How many.
         why: What was decided, and by which rule, where that is part of it.
     """
 
@@ -101,6 +111,8 @@ class HeldCall:
 
     Attributes:
         number: From 1, in the order of the plan.
+        server, tool: As the server names them.
+        effect: What it would do.
         arguments: As they are shown: secrets left out, results of other held calls by name.
         unlisted: Names of arguments that the tool's schema does not have.
         cut: Whether the arguments are more than is shown here.
@@ -128,6 +140,7 @@ class Plan:
     Attributes:
         plan_id: What it is applied by; empty if there is nothing to apply.
         seconds: For which it can be applied.
+        calls: What it holds back.
         stopped: Why the program did not get to its end; empty if it did.
         stale: What it read without the changes that calls held by then will make, in words.
         askable: Whether an answer of whoever it was made for would count as an approval.
@@ -146,14 +159,18 @@ class Receipt:
     """What a run did, and what of it did not reach the model.
 
     Attributes:
-        calls: Server to the calls that went out to it.
+        calls: Server to the number of calls that went out to it.
         changing: How many of them may have changed something: reads and calls that failed did not.
-        replayed, held, refused, unknown: Calls answered from a journal, held back for a plan, not
-            allowed, and sent without anybody knowing what became of them.
-        result_bytes: Of what servers returned.
-        returned_bytes: Of what the run passed on.
-        tokens_kept: Of the former, about, that stayed out of the conversation.
-        code_ms, calls_ms, waiting_ms: Time in the program itself, in calls, and waiting for people.
+        replayed: Calls answered from a journal.
+        held: Calls held back for a plan.
+        refused: Calls that were not allowed.
+        unknown: Calls whose outcome is unknown: they were sent, and no answer came.
+        result_bytes: What servers returned.
+        returned_bytes: What the run passed on.
+        tokens_kept: Tokens of what servers returned that stayed out of the conversation, about.
+        code_ms: Time in the program itself.
+        calls_ms: Time in calls.
+        waiting_ms: Time waiting for people.
         audit: Hash of the last record of the audit log; empty without one.
     """
 
@@ -177,24 +194,33 @@ class RunResult:
     """How a run ended, with all that is to be shown of it.
 
     Attributes:
-        reason: None exactly when `status` is "success".
+        run_id: What the run is called in `retry_of`, in `read_output` and in the audit log.
+        status: How it ended, in short.
+        summary: The same, in a sentence.
+        reason: Why it did not succeed; None exactly when `status` is "success".
         code: Of the error that kept it from running, for its text.
-        stdout, stderr: Text as written, cut only as `truncated` says.
+        exit_code: Of the program's process; None if none ran.
+        stdout, stderr: What it wrote, cut only as `truncated` says.
         has_result: Whether the last expression had a value that JSON can hold.
-        result: That value.
+        result: The value of the last expression, if JSON can hold it.
         result_repr: `repr` of a value that JSON cannot hold; of a large one, what was printed.
+        error: The traceback, or what the bridge has to say, for the model.
+        servers: Those that the run loaded.
+        timeout_seconds: What the program was allowed.
         truncated: Stream name to the number of bytes dropped.
+        isolation: What separated it from the host.
+        usage: What it used.
         findings: What the static guard has to say, in the order of the program's lines.
         findings_omitted: How many more there were.
         plan: What a run in plan mode holds back.
         replayed: Calls that a retry did not make again.
-        unused: Calls that change something which the run before made, and a retry did not want.
+        unused: Calls that change something, which the run before made and a retry did not make.
         refused: Calls that were not allowed.
-        unknown: Calls of which nobody knows whether they happened.
+        unknown: Calls that were sent without an answer, so that they may have happened.
         receipt: What it did and cost; None where no program ran.
         shown: Pictures and texts that it showed, in that order.
         artifacts: What it left that the bridge keeps.
-        missing: What of that could not be kept or read, and why.
+        missing: What it left that could not be kept or read.
         session: What became of its session; None where it had none.
     """
 

@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from bridge.callers.client import RunCaller
 from bridge.errors import PackageRefusedError, PackageUnavailableError
-from bridge.model import RunRequest
+from bridge.model.requests import SCRIPT_OPENING, RunRequest
 from bridge.sandbox.backend import Bind
 from bridge.settings import Settings, packages_dir, store_of
 
@@ -32,8 +32,6 @@ INSIDE = "/packages"
 
 SETTINGS_FILE = "config.toml"
 """As it is called in errors, which programs may see: not where it is."""
-
-_OPENING = "# /// script"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +52,6 @@ class PackageSet:
 NOTHING = PackageSet()
 
 
-def asks_for_packages(request: RunRequest) -> bool:
-    """Return whether a run may need packages; most do not."""
-    return bool(request.packages) or _OPENING in request.code
-
-
 def packages_of(request: RunRequest) -> tuple[str, ...]:
     """Return all that a run asks for, normalised and in order: equal for equal wishes.
 
@@ -66,7 +59,7 @@ def packages_of(request: RunRequest) -> tuple[str, ...]:
         InvalidRequestError: A requirement or the program's metadata is malformed.
         PackageRefusedError: Something is not asked for by its name.
     """
-    if not asks_for_packages(request):
+    if not request.may_need_packages:
         return ()
     return tuple(one.text for one in _wanted(request)[0])
 
@@ -77,7 +70,7 @@ def _wanted(request: RunRequest) -> tuple[tuple[Wanted, ...], str]:
     # package.
     from bridge.packages.requirements import Script, parse_requirements, script_metadata
 
-    script = script_metadata(request.code) if _OPENING in request.code else Script()
+    script = script_metadata(request.code) if SCRIPT_OPENING in request.code else Script()
     return parse_requirements((*request.packages, *script.dependencies)), script.requires_python
 
 
@@ -108,7 +101,7 @@ class Packages:
             PackageUnavailableError: A package could not be resolved or downloaded.
             SandboxError: There is no sandbox whose Python could be asked for.
         """
-        if not asks_for_packages(request):
+        if not request.may_need_packages:
             return NOTHING
         wanted, python = _wanted(request)
         if not wanted and not python:

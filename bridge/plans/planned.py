@@ -21,7 +21,7 @@ MAX_STOPPED = 2_000
 
 async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
-    holding = run.context.holding
+    holding = run.holding
     if holding is None:
         return result
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
@@ -44,7 +44,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
             "seconds": plan.seconds,
         }
         try:
-            await run.context.audit.event("plan", known)
+            await run.audit.event("plan", known)
         except AuditError as error:
             plan = plans.withdraw(plan, error.message)
     if not failed:

@@ -17,7 +17,11 @@ NOTHING = "The command succeeded without output."
 
 
 def structured_command(result: CommandResult) -> dict[str, Any]:
-    """Return the fields; those that are empty are left out."""
+    """Return the fields; those that are empty are left out.
+
+    Keys:
+        stages.command: Its words, as a line.
+    """
     many = len(result.stages) > 1
     stderr = "".join(stage.stderr for stage in result.stages)
     named = ("run_id", "status", "summary", "profile", "reason", "exit_code")

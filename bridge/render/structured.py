@@ -44,7 +44,15 @@ _OUTCOME = ("run_id", "status", "summary", "exit_code")
 
 
 def structured(result: RunResult) -> dict[str, Any]:
-    """Return the contract's fields; those that are empty are left out."""
+    """Return the contract's fields; those that are empty are left out.
+
+    Keys:
+        noFinalNewline: Streams whose last line has no newline.
+        whole: Stream to where all of it is kept, if it is not shown in full.
+        isolation.unverified: Those of `layers` that were not seen from inside.
+        plan.callsOmitted: How many calls are not listed.
+        shown.uri: Where the original is kept.
+    """
     streams = {"stdout": result.stdout, "stderr": result.stderr}
     fields: dict[str, Json] = {
         **picked(result, "run_id", "status", "summary", "reason", "exit_code", always=_OUTCOME),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.gate.bridge_calls import BridgeCalls
@@ -16,9 +16,9 @@ from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.receipt import accounted
 from bridge.gate.services import GateServices
-from bridge.model import RunResult, Tool
+from bridge.model import Json, Provenance, RunResult, Tool
 from bridge.offload import offload
-from bridge.packages.packages import Packages
+from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.planned import planned
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.dispatcher import Answer, answering
@@ -72,7 +72,8 @@ class Executions:
             AuditError: The beginning cannot be recorded.
         """
         guest = await place.guest()
-        self._packages.check(run.packages, guest.facts)
+        if run.packages is not NOTHING:
+            self._packages.check(run.packages, guest.facts)
         backend = await self._sandboxes.backend()
         async with backend.in_use():
             execution = Execution(self, run, tools, place, guest)
@@ -106,41 +107,22 @@ class Execution:
         self._session = place.session
         self._guest = guest
         self._started = time.monotonic()
-        context, caller, redactor = run.gate.context, run.caller, parts.servers.secrets.redactor
-        only_listed = parts.settings.listed_servers_only
-        self._gate = Gate(
-            Grant(
-                servers=frozenset(run.servers) if only_listed else None,
-                calls=run.limits.tool_calls,
-            ),
-            parts.servers.pool.call_tool,
-            context,
-        )
-        caller.standing.tally = self._gate.tally
-        self._provenance = ProvenanceTracker(context)
-        show = partial(parts.skills.show, run.request, caller, run.skills, self._provenance)
-        requests = GuestRequests(
-            parts.servers,
-            parts.guide,
-            self._gate,
-            self._more_answers,
-            show if parts.skills.may_list(run.request.principal) else None,
-        )
+        self._gate: Gate | None = None
+        self._requests: GuestRequests | None = None
+        redactor = parts.servers.secrets.redactor
         self._program = Program(
             guest,
-            caller.followed(requests.handle),
+            run.caller.followed(self._answer),
             run.limits,
             collector=Collector(
                 run.limits,
-                run=caller,
-                artifacts=parts.artifacts.of_run(
-                    run.request.owner, run.run_id, self._provenance.provenance
-                ),
+                run=run.caller,
+                artifacts=parts.artifacts.of_run(run.request.owner, run.run_id, self._has_read),
                 clear=redactor,
             ),
             waited=place.waited,
             keeps=place.session is not None,
-            clock=caller.clock,
+            clock=run.caller.clock,
             clear=redactor,
         )
 
@@ -154,7 +136,8 @@ class Execution:
             await self._provenance.have(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
             await self._provenance.find(file.uri, file.provenance)
-        await parts.skills.found(run.skills, self._provenance)
+        if run.skills.review is not None:
+            await parts.skills.found(run.skills, self._provenance)
         await self._program.start(frame)
         if session is not None:
             session.begun(self._program)
@@ -181,7 +164,42 @@ class Execution:
             result.result, partial(accounted, result, self._gate, self._run.gate, bytes_returned)
         )
 
-    def _more_answers(self) -> Mapping[str, Answer]:
+    @cached_property
+    def _provenance(self) -> ProvenanceTracker:
+        return ProvenanceTracker(self._run.gate.context)
+
+    def _has_read(self) -> Provenance | None:
+        """Return what the run has read by now, for what it leaves."""
+        return self._provenance.provenance()
+
+    async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
+        """Answer a request of the program; what does that is made for the first one."""
+        if self._requests is None:
+            self._requests = self._guest_requests()
+        return await self._requests.handle(method, params)
+
+    def _guest_requests(self) -> GuestRequests:
+        parts, run = self._parts, self._run
+        only_listed = parts.settings.listed_servers_only
+        self._gate = Gate(
+            Grant(
+                servers=frozenset(run.servers) if only_listed else None,
+                calls=run.limits.tool_calls,
+            ),
+            parts.servers.pool.call_tool,
+            run.gate.context,
+        )
+        run.caller.standing.tally = self._gate.tally
+        show = partial(parts.skills.show, run.request, run.caller, run.skills, self._provenance)
+        return GuestRequests(
+            parts.servers,
+            parts.guide,
+            self._gate,
+            partial(self._more_answers, self._gate),
+            show if parts.skills.may_list(run.request.principal) else None,
+        )
+
+    def _more_answers(self, gate: Gate) -> Mapping[str, Answer]:
         """Return what answers calls that are about neither servers nor their tools."""
         parts, run = self._parts, self._run
         outputs = KeptOutputs(parts.artifacts, run.request.owner, self._provenance)
@@ -189,9 +207,9 @@ class Execution:
             run.request,
             run.caller,
             run.skills,
-            gate=self._gate,
+            gate=gate,
             lasting=self._provenance,
-            own=BridgeCalls(run.gate.context, self._gate),
+            own=BridgeCalls(run.gate.context, gate),
             run_id=run.run_id,
         )
         return {"read_output": answering(outputs.read_output), **skills}

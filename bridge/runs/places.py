@@ -63,8 +63,9 @@ class Places:
         if run.request.session:
             return await self._in_session(run, work)
         async with self._queue.place(run.request.owner, run.caller.queued) as place:
-            packages = await self._packages.resolve(run.request, run.caller)
-            run = replace(run, packages=packages)
+            if run.request.may_need_packages:
+                packages = await self._packages.resolve(run.request, run.caller)
+                run = replace(run, packages=packages)
             try:
                 return await self._in_own_sandbox(run, work, place.keep)
             except NotStartedError as error:

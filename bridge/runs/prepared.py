@@ -96,7 +96,7 @@ def run_frame(
         session=number,
         name=run.request.name,
         state=state,
-        files=frame_files(run.request.files),
+        files=frame_files(run.request.files) if run.request.files else [],
         skills=run.skills.sent(),
         packages=guide.offers_packages,
     )

@@ -15,7 +15,7 @@ def run_result(
     loaded: tuple[str, ...],
     session: GuestSession,
     facts: Facts,
-    gate: Gate,
+    gate: Gate | None,
     wall: float,
 ) -> RunResult:
     """Return the result of a program that has ended."""
@@ -42,8 +42,8 @@ def run_result(
             wall_ms=round(wall * 1000),
             cpu_ms=exited.cpu_ms if exited is not None else None,
             peak_memory_bytes=exited.peak_memory_bytes if exited is not None else None,
-            tool_calls=gate.calls,
-            tool_result_bytes=gate.result_bytes,
+            tool_calls=0 if gate is None else gate.calls,
+            tool_result_bytes=0 if gate is None else gate.result_bytes,
         ),
         shown=left.shown,
         artifacts=left.artifacts,

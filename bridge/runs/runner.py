@@ -13,7 +13,6 @@ from bridge.callers.client import Client, RunCaller
 from bridge.clock import Clock
 from bridge.gate.result_redaction import cleared
 from bridge.model import ApplyRequest, RunRequest, RunResult
-from bridge.model.identity import is_identified
 from bridge.model.outcome import caught
 from bridge.runs.admission import Admission
 from bridge.runs.checks import stopped, with_notes
@@ -87,7 +86,7 @@ class Runner:
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:
     """Return who asked for a run, for as long as it goes on."""
-    return RunCaller(client, Clock(), identified=is_identified(request))
+    return RunCaller(client, Clock(), identified=request.is_identified)
 
 
 async def attended(caller: RunCaller, work: Awaitable[RunResult]) -> RunResult:

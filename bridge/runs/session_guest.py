@@ -99,6 +99,7 @@ async def save_state(guest: GuestSession, number: int) -> StateParts | None:
     if ending.exited is None or not ending.exited.kept or ending.protocol_error or ending.lost:
         return None
     state = collector.state
+    assert state is not None  # asked for above
     if ending.exited.timed_out:
         state.refuse(f"that took longer than {SAVE_SECONDS:g} s")
     elif ending.done is None or ending.done.outcome != "ok":

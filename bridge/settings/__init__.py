@@ -47,6 +47,7 @@ from bridge.settings.values import (
 __all__ = [
     "FLAGS",
     "REMOVED_SETTINGS",
+    "SETTINGS",
     "AuditMode",
     "CommandProfile",
     "GuardMode",
@@ -90,7 +91,7 @@ class _Setting:
     variable: str = ""
 
 
-_SETTINGS: Mapping[str, _Setting] = {
+SETTINGS: Mapping[str, _Setting] = {
     "runtime": _Setting(
         parsers.runtime, "auto, podman, docker, bubblewrap, seatbelt, landlock or an engine's path"
     ),
@@ -168,14 +169,15 @@ _SETTINGS: Mapping[str, _Setting] = {
     "start_timeout": _Setting(parsers.seconds),
 }
 
-FLAGS: Mapping[str, str] = {name: each.flag for name, each in _SETTINGS.items() if each.flag}
+FLAGS: Mapping[str, str] = {name: each.flag for name, each in SETTINGS.items() if each.flag}
 """The settings that every command has a flag for, with its help."""
 
 PREFIX = "MCP_BRIDGE_"
 
 
-def _variable(name: str) -> str:
-    return _SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
+def variable(name: str) -> str:
+    """Return what a setting is called in the environment."""
+    return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 
 _TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
@@ -313,18 +315,21 @@ def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:
     raise SettingsError(message, remedy=f"Define it as [profiles.{name:.64}] in {file.path}.")
 
 
-OTHER_VARIABLES = ("MCP_BRIDGE_CONFIG", "MCP_BRIDGE_INPUT_", "MCP_BRIDGE_TEST_")
-"""What is no setting: where the file is, and the beginnings of inputs' names and of those that the
-tests of this project read."""
+OTHER_VARIABLES: Mapping[str, str] = {
+    "MCP_BRIDGE_CONFIG": "The settings file, as a whole path.",
+    "MCP_BRIDGE_INPUT_": "The value of an input that a server's entry asks for; its name follows.",
+    "MCP_BRIDGE_TEST_": "Read by the tests of this project.",
+}
+"""Variables that are no settings, or the beginnings of their names, to what they say."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """Return what to say of variables that begin like settings and are none."""
-    known = {_variable(name).removeprefix(PREFIX) for name in _SETTINGS}
+    known = {variable(name).removeprefix(PREFIX) for name in SETTINGS}
     said = []
     for name in sorted(environ):
         key = name.removeprefix(PREFIX)
-        if key not in (name, *known) and not name.startswith(OTHER_VARIABLES):
+        if key not in (name, *known) and not name.startswith(tuple(OTHER_VARIABLES)):
             near = parsers.nearest(key, known)
             guess = f" Did you mean {PREFIX}{near}?" if near else ""
             said.append(f"{name} is not a setting, and changes nothing.{guess}")
@@ -350,14 +355,14 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     for key in REMOVED_SETTINGS:
-        variable = f"{PREFIX}{key.upper()}"
-        if environ.get(variable, "") != "":
-            insist_not_removed(key, variable)
+        removed = f"{PREFIX}{key.upper()}"
+        if environ.get(removed, "") != "":
+            insist_not_removed(key, removed)
     return {
-        key: _parse(key, environ[variable], variable)
-        for key, variable in ((key, _variable(key)) for key in _SETTINGS)
+        key: _parse(key, environ[name], name)
+        for key, name in ((key, variable(key)) for key in SETTINGS)
         # An empty variable is how shells and client configurations unset one.
-        if environ.get(variable, "") != ""
+        if environ.get(name, "") != ""
     }
 
 
@@ -366,10 +371,10 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     for key, value in values.items():
         where = file.place(key, table)
         insist_not_removed(key, where)
-        if key not in _SETTINGS:
-            known = parsers.suggestion(key, [*_SETTINGS, *_TABLES])
+        if key not in SETTINGS:
+            known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
-        setting = _SETTINGS[key]
+        setting = SETTINGS[key]
         boolean = setting.parse is parsers.boolean
         text = as_text(value, where, many=setting.many, boolean=boolean)
         found[key] = _parse(key, text, where)
@@ -378,7 +383,7 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
 
 def _parse(key: str, text: str, place: str) -> _Given:
     try:
-        return _Given(_SETTINGS[key].parse(text), place)
+        return _Given(SETTINGS[key].parse(text), place)
     except ValueError as error:
         # An address may hold a login.
         shown = re.sub("(?<=://)[^/@]*@", "", text)

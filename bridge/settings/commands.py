@@ -46,17 +46,26 @@ class CommandProfile:
     """One `[commands.NAME]` table.
 
     Attributes:
+        description: What it is for, for the model.
         workspace: What the sandbox sees as its working directory, absolute.
         executables: Names or absolute paths; of the image's in a container.
-        read, write: Paths that may be read, or written as well: absolute, or below the workspace
-            when relative. The workspace can only be read unless it is among the latter (".").
-        network: Whether there is one.
-        env, secrets: Names of variables that are passed on; values of the latter are not shown.
-        fixed: Variables with their values; the key is `set`.
-        memory_bytes, cpu_seconds, file_bytes, processes, open_files: Of each stage.
-        timeout: Seconds, of a call that asks for none.
-        max_timeout: Seconds a call may ask for.
-        output_bytes: Kept of each stream.
+        read: Paths that may be read: absolute, or below the workspace when relative.
+        write: Paths that may be written as well. The workspace is only read unless "." is here.
+        network: Whether commands have one.
+        env: Names of variables that are passed on.
+        secrets: Likewise; their values are not shown.
+        fixed: Variables with their values.
+        credentials: Which cloud's login is passed on, from variables, files or both.
+        memory_bytes: Memory of each stage of a pipeline.
+        cpu_seconds: CPU time of each stage.
+        processes: Processes and threads of each stage.
+        open_files: Files that each process may have open.
+        file_bytes: The largest file that a stage may write.
+        timeout: Seconds that a call may take, unless it asks for others.
+        max_timeout: Most seconds that a call may ask for.
+        output_bytes: What is kept of each stream.
+        runtime: What it runs in: a sandbox over this machine's files, or a container.
+        image: Of the container.
         check_arguments: Whether arguments that look like paths are refused when they lead out.
         place: Where it is defined, for errors.
     """
@@ -97,11 +106,11 @@ def parse_commands(tables: Json, place: str) -> Mapping[str, CommandProfile]:
 
 
 def _profile(name: str, table: Mapping[str, Json], place: str) -> CommandProfile:
-    found = fields.record(table, place, _KEYS, "a command profile")
+    found = fields.record(table, place, KEYS, "a command profile")
     for key in ("executables", "workspace"):
         if not found.get(key):
             fields.fail(place, f"needs `{key}`")
-    values = {_ATTRIBUTES.get(key, key): value for key, value in found.items()}
+    values = {ATTRIBUTES.get(key, key): value for key, value in found.items()}
     return _consistent(CommandProfile(name=name, place=place, **values), asked=found.keys())
 
 
@@ -132,6 +141,7 @@ _texts = fields.entries(MAX_ENTRIES, "texts")
 
 
 def _executables(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of names or absolute paths."""
     found = _texts(value, place)
     for entry in found:
         if ("/" in entry and not entry.startswith("/")) or not _base(entry).strip("."):
@@ -141,6 +151,7 @@ def _executables(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _variables(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of names of variables."""
     found = _texts(value, place)
     for name in found:
         if not _VARIABLE.fullmatch(name):
@@ -149,6 +160,7 @@ def _variables(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _fixed(value: Json, place: str) -> Mapping[str, str]:
+    """Return a table of names to texts."""
     table = fields.table(value, place)
     _variables(list(table), place)
     for name, text in table.items():
@@ -158,6 +170,7 @@ def _fixed(value: Json, place: str) -> Mapping[str, str]:
 
 
 def _paths(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of paths."""
     try:
         return tuple(str(parsers.path(item)) for item in _texts(value, place))
     except ValueError as error:
@@ -165,6 +178,7 @@ def _paths(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _credentials(value: Json, place: str) -> Credentials:
+    """Return a table of `kind` ("aws") and `source` ("env", "files" or "both")."""
     known = {
         "kind": fields.choice(get_args(CredentialKind)),
         "source": fields.choice(get_args(CredentialSource)),
@@ -175,7 +189,7 @@ def _credentials(value: Json, place: str) -> Credentials:
     return Credentials(kind=found["kind"], source=found.get("source", "both"))
 
 
-_KEYS: Mapping[str, fields.Parse] = {
+KEYS: Mapping[str, fields.Parse] = {
     "description": fields.text,
     "executables": _executables,
     "workspace": fields.path,
@@ -199,5 +213,5 @@ _KEYS: Mapping[str, fields.Parse] = {
     "check_arguments": fields.flag,
 }
 
-_ATTRIBUTES = {"set": "fixed", "memory": "memory_bytes", "file_size": "file_bytes"}
+ATTRIBUTES = {"set": "fixed", "memory": "memory_bytes", "file_size": "file_bytes"}
 """Of keys that are not called like them."""

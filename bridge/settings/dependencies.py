@@ -53,7 +53,8 @@ class Dependencies:
     """The table.
 
     Attributes:
-        allow: Without any every package is refused.
+        allow: Packages that a run may ask for, such as "pandas==2.*" or "types-*"; without any
+            every package is refused.
         index: URL of a simple index, or a directory of wheels; it may hold a password. Empty for
             what uv itself is configured to use.
         max_bytes: Of all packages of a run together, installed.
@@ -85,7 +86,7 @@ def parse_dependencies(table: Json, place: str) -> Dependencies:
     """
     if table is None:
         return Dependencies()
-    return Dependencies(**fields.record(table, place, _KEYS, "the dependencies"))
+    return Dependencies(**fields.record(table, place, KEYS, "the dependencies"))
 
 
 def normalised(name: str) -> str:
@@ -97,6 +98,7 @@ _patterns = fields.entries(MAX_PATTERNS, 'packages such as ["polars", "pandas==2
 
 
 def _allow(value: Json, place: str) -> tuple[Allowed, ...]:
+    """Return a list of packages, each a name with "*" or versions."""
     return tuple(_allowed(text.strip(), place) for text in _patterns(value, place))
 
 
@@ -117,6 +119,7 @@ def _allowed(text: str, place: str) -> Allowed:
 
 
 def _index(value: Json, place: str) -> str:
+    """Return an http or https address, or the absolute path of a directory."""
     if not isinstance(value, str) or not value.strip() or re.search(r"[\s\0-\x1f\x7f]", value):
         problem = "must be the address of a simple index or a directory, without blanks in it"
         fields.fail(place, problem)
@@ -130,7 +133,7 @@ def _index(value: Json, place: str) -> str:
     return value
 
 
-_KEYS: Mapping[str, fields.Parse] = {
+KEYS: Mapping[str, fields.Parse] = {
     "allow": _allow,
     "index": _index,
     "max_bytes": fields.size(MEBIBYTE, MOST_BYTES),

@@ -44,7 +44,7 @@ def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
 
 
 def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
-    found = fields.record(table, place, _KEYS, "a directory")
+    found = fields.record(table, place, KEYS, "a directory")
     if "path" not in found:
         fields.fail(place, "needs `path`: where the directory is")
     return Directory(
@@ -57,13 +57,14 @@ def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
 
 
 def _labels(value: Json, place: str) -> frozenset[str]:
+    """Return a list of "untrusted-input" and "private-data"."""
     listed = [value] if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(label in LABELS for label in listed):
         fields.fail(place, f"must be a list of {' and '.join(map(repr, LABELS))}")
     return frozenset(listed)
 
 
-_KEYS: Mapping[str, fields.Parse] = {
+KEYS: Mapping[str, fields.Parse] = {
     "path": fields.path,
     "mode": fields.choice(("ro", "rw")),
     "labels": _labels,

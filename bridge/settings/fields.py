@@ -165,7 +165,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def flag(value: Json, place: str) -> bool:
-    """Return a truth value."""
+    """Return true or false."""
     if not isinstance(value, bool):
         fail(place, f"must be true or false, not {kind(value)}")
     return value
@@ -175,6 +175,7 @@ def line(most: int) -> Parse:
     """Return a parser of texts to be shown: one line, of so many characters."""
 
     def parse(value: Json, place: str) -> str:
+        """Return one line, counted in characters."""
         if not isinstance(value, str):
             fail(place, f"must be a text, not {kind(value)}")
         text = value.strip()
@@ -200,6 +201,7 @@ def entries(most: int, example: str) -> Callable[[Json, str], tuple[str, ...]]:
     """Return a parser of lists of texts, each once and none empty."""
 
     def parse(value: Json, place: str) -> tuple[str, ...]:
+        """Return a list of texts."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             fail(place, f"must be a list of {example}")
         if len(value) > most:
@@ -254,7 +256,7 @@ def glob_list(value: Json, place: str) -> tuple[str, ...]:
 
 
 def globs_or_none(value: Json, place: str) -> tuple[str, ...]:
-    """Return globs of which there may be none."""
+    """Return one glob, or several of a list; none if the list is empty."""
     return () if value == [] else glob_list(value, place)
 
 
@@ -268,12 +270,12 @@ def word(value: Json, place: str, known: Sequence[str]) -> str:
 
 
 def action(value: Json, place: str) -> Action:
-    """Return an action."""
+    """Return "allow", "ask" or "deny"."""
     return cast("Action", word(value, place, get_args(Action)))
 
 
 def effect(value: Json, place: str) -> Effect:
-    """Return an effect."""
+    """Return "read", "write" or "destructive"."""
     return cast("Effect", word(value, place, get_args(Effect)))
 
 
@@ -297,13 +299,19 @@ def label_set(value: Json, place: str) -> frozenset[str]:
 
 def choice(known: Sequence[str]) -> Parse:
     """Return a parser of one of a few words."""
-    return lambda value, place: word(value, place, known)
+
+    def parse(value: Json, place: str) -> str:
+        """Return one of a few words."""
+        return word(value, place, known)
+
+    return parse
 
 
 def whole(most: int, least: int = 1) -> Parse:
     """Return a parser of whole numbers within bounds."""
 
     def parse(value: Json, place: str) -> int:
+        """Return a whole number."""
         if isinstance(value, bool) or not isinstance(value, int):
             fail(place, f"must be a whole number, not {kind(value)}")
         if not least <= value <= most:
@@ -317,6 +325,7 @@ def seconds(most: float) -> Parse:
     """Return a parser of numbers of seconds, from one."""
 
     def parse(value: Json, place: str) -> float:
+        """Return a number of seconds, from 1."""
         if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= most:
             fail(place, f"must be a number of seconds from 1 to {most:g}")
         return float(value)
@@ -328,6 +337,7 @@ def size(least: int, most: int = parsers.MAX_SIZE_BYTES) -> Parse:
     """Return a parser of numbers of bytes within bounds."""
 
     def parse(value: Json, place: str) -> int:
+        """Return a size such as "50m", in bytes."""
         if isinstance(value, bool) or not isinstance(value, str | int):
             fail(place, f'must be a size such as "50m", not {kind(value)}')
         written = str(value)[:MAX_KEY_CHARS]

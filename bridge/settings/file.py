@@ -25,6 +25,9 @@ MAX_CONFIG_BYTES = 1024 * 1024
 MAX_SERVERS = 500
 """Of which something is set; more than anybody configures."""
 
+SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(Era))}
+"""Of a table in `servers`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
@@ -97,13 +100,16 @@ def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
     They hold what no client's configuration has a field for, and are named as clients' files name
     servers.
 
+    Keys:
+        protocol: Which protocol the server is spoken to in: "legacy" begins with `initialize`,
+            "modern" with `server/discover`; "auto" finds out.
+
     Raises:
         SettingsError: One has a key or a value that cannot be.
     """
-    known: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(Era))}
     eras: dict[str, Era] = {}
     for name, table in fields.table(tables, place, MAX_SERVERS).items():
-        found = fields.record(table, fields.below(place, name), known, "a server")
+        found = fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
         eras[name] = found.get("protocol", "auto")
     return eras
 

@@ -82,7 +82,7 @@ def seconds(text: str) -> float:
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes for text such as "512m", "1.5g" or "67108864".
+    """Return a size such as "512m", "1.5g" or "67108864", in bytes.
 
     Raises:
         ValueError: The text is not a size.
@@ -97,7 +97,7 @@ def parse_size(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """Return a number of bytes that a program can be given."""
+    """Return a size such as "512m", in bytes, that a program can have."""
     value = parse_size(text)
     if value < MIN_MEMORY_BYTES:
         raise ValueError(f"is below the {MIN_MEMORY_BYTES // 1024**2}m that Python needs to start")
@@ -110,6 +110,7 @@ def integer(least: int, most: int) -> Callable[[str], int]:
     """Return a parser of whole numbers within bounds."""
 
     def parse(text: str) -> int:
+        """Return a whole number."""
         try:
             value = int(text)
         except ValueError:
@@ -150,7 +151,7 @@ def user(text: str) -> str:
 
 
 def boolean(text: str) -> bool:
-    """Return what stands for yes or no."""
+    """Return a truth value: 1, true, yes, on, or 0, false, no, off."""
     lowered = text.strip().lower()
     if lowered in ("1", "true", "yes", "on"):
         return True
@@ -163,6 +164,7 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
     """Return a parser of one word out of a few."""
 
     def parse(text: str) -> str:
+        """Return one of a few words."""
         value = text.strip().upper() if upper else text.strip().lower()
         if value not in options:
             raise ValueError(f"is not one of {', '.join(options)}")
@@ -172,7 +174,7 @@ def choice(options: tuple[str, ...], *, upper: bool = False) -> Callable[[str], 
 
 
 def text(text: str) -> str:
-    """Return the text without blanks around it."""
+    """Return a text, without blanks around it."""
     return text.strip()
 
 
@@ -185,7 +187,8 @@ def path(text: str) -> Path:
 
 
 def whole_path(text: str) -> Path:
-    """Return a path that does not depend on the working directory, which may be anybody's."""
+    """Return an absolute path, with a leading ~ expanded."""
+    # Not a relative one: the working directory may be anybody's.
     found = path(text)
     if not found.is_absolute():
         raise ValueError("is relative: write the whole path, or begin it with ~")
@@ -193,7 +196,7 @@ def whole_path(text: str) -> Path:
 
 
 def database(text: str) -> Path:
-    """Return the file of a database: a path, or SQLAlchemy's URL of an SQLite database."""
+    """Return a path, or sqlite:///PATH as SQLAlchemy writes it."""
     scheme, mark, rest = text.strip().partition("://")
     if not mark:
         return whole_path(text)
@@ -218,7 +221,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def runtime(text: str) -> str:
-    """Return "auto", a backend's name, or the path of an engine."""
+    """Return "auto", a backend's name, or an engine's path."""
     value = text.strip()
     if value not in ("auto", *LADDER, *WEAKER) and "/" not in value:
         raise ValueError(f"is not auto, {', '.join((*LADDER, *WEAKER))} or the path of an engine")
@@ -226,7 +229,7 @@ def runtime(text: str) -> str:
 
 
 def runtime_order(text: str) -> tuple[str, ...]:
-    """Return the backends that `auto` tries, in order, each once."""
+    """Return names of backends in order, each once."""
     found = names(text)
     for name in found:
         if name in WEAKER:
@@ -238,7 +241,7 @@ def runtime_order(text: str) -> tuple[str, ...]:
 
 
 def sources(text: str) -> tuple[str, ...]:
-    """Return the names of clients to read, or those of clients to leave out, each with its "-"."""
+    """Return names of clients to read, or of those to leave out, each with its "-"."""
     found = names(text)
     if found == ("all",):
         return ()
@@ -248,7 +251,7 @@ def sources(text: str) -> tuple[str, ...]:
 
 
 def directories(text: str) -> tuple[Path, ...]:
-    """Return absolute paths out of a comma-separated list, with a leading ~ expanded."""
+    """Return absolute paths, parted by commas, with a leading ~ expanded."""
     found = tuple(path(name.strip()) for name in text.split(",") if name.strip())
     for place in found:
         if not place.is_absolute():

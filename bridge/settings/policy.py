@@ -67,7 +67,7 @@ DETECTORS = ("email", "phone", "iban", "card", "ip")
 
 
 def _allowed(value: Json, place: str) -> Action:
-    """Return an action on what is a question already, which none need be asked about."""
+    """Return "allow" or "deny": what is a question already need not be asked about."""
     fields.word(value, place, ("allow", "deny"))
     return fields.action(value, place)
 
@@ -215,6 +215,7 @@ _TESTS: Mapping[Test, fields.Parse] = {
 
 
 def _digest(value: Json, place: str) -> str:
+    """Return "sha256:" and 64 hexadecimal digits."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
         fields.fail(place, 'must be "sha256:" and 64 hexadecimal digits in small letters')
     return value
@@ -226,6 +227,7 @@ class Rule:
 
     Attributes:
         name: As decisions name it.
+        action: What is done with calls that match.
         servers, tools: Globs, of which one has to match.
         effects: Of calls that it is about; empty for all.
         when: All of them have to hold. Of several values at a path all have to hold in a rule that
@@ -321,7 +323,12 @@ def _by_glob(value: Json, place: str, most: int) -> list[tuple[str, Json, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolPolicy:
-    """What the user says of some tools of a server; the first whose glob matches counts."""
+    """What the user says of some tools of a server; the first whose glob matches counts.
+
+    Attributes:
+        effect: What their calls do; None for what the server says, if it is trusted.
+        labels: For the flow rules, beside the server's.
+    """
 
     tools: str
     effect: Effect | None = fields.key(fields.effect, None)
@@ -343,6 +350,7 @@ class ServerPolicy:
         trust: Whether what the server says of its own tools (annotations) is believed.
         start: Whether it is started, or connected to; None for what holds for all.
         labels: For the flow rules, of all its tools.
+        tools: Glob of its tools to what is said of them.
         elicitation, sampling: What is done with its questions; None for what the policy says.
     """
 
@@ -367,9 +375,13 @@ class FlowRule:
     """After calls with all of some labels, a call with one of others is decided so.
 
     Attributes:
-        after, to: Labels.
-        after_servers, to_servers: Globs of servers that count like these labels; for `after` one
-            of them is one more thing that has to have happened.
+        name: As decisions name it.
+        action: What is done with the later call.
+        after: Labels of calls that were made: all of them.
+        to: Labels of the later call: one of them.
+        after_servers: Globs of servers, to one of which a call was made as well.
+        to_servers: Globs of servers, one of which the later call may be to instead.
+        reason: Shown with the decision.
     """
 
     name: str = fields.key(fields.line(fields.MAX_NAME_CHARS))
@@ -416,6 +428,7 @@ def _flow(value: Json, place: str) -> FlowRule:
 
 
 def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
+    """Return a table of globs to whole numbers."""
     parse = fields.whole(MAX_PER_MINUTE)
     rates = _by_glob(value, place, MAX_RATES)
     return tuple((glob, parse(number, where)) for glob, number, where in rates)
@@ -426,7 +439,8 @@ class Budgets:
     """How much is allowed; None for as much as the limits of a run.
 
     Attributes:
-        run_calls, run_bytes: Of one run: calls, and bytes of what they return.
+        run_calls: Calls of one run.
+        run_bytes: Bytes that the calls of one run return.
         server_calls: Calls to a server in one run.
         per_minute: Glob of servers to calls per minute, over all runs; the first glob counts.
     """
@@ -438,6 +452,7 @@ class Budgets:
 
 
 def _detectors(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of email, phone, iban, card and ip."""
     if value == []:
         return ()
     found = fields.texts(value, place, len(DETECTORS))
@@ -470,6 +485,7 @@ _DEFAULTS: Mapping[DefaultFor, Action] = {
 
 
 def _defaults(value: Json, place: str) -> Mapping[DefaultFor, Action]:
+    """Return a table of read, write, destructive and untrusted to actions."""
     parse = dict.fromkeys(get_args(DefaultFor), fields.action)
     found = cast("Mapping[DefaultFor, Action]", fields.record(value, place, parse, "the defaults"))
     return {**_DEFAULTS, **found}
@@ -485,9 +501,17 @@ class PolicySpec:
 
     Attributes:
         present: Whether there is one. Without, every call is allowed and nobody is believed.
+        defaults: What is done with calls that no rule matches, by what they do; "untrusted" where
+            no policy and no trusted server says what.
+        rules: The first that matches a call decides.
+        servers: Glob of servers to what is said of them.
+        flows: Decide on calls after certain others.
+        budgets: How much is allowed.
+        privacy: Which personal data is replaced by tokens.
         skills: What is done when a program uses a saved skill that nobody has reviewed; with
             "deny" there are no skills.
-        elicitation, sampling: What is done with servers' questions to the user, and to the model.
+        elicitation: What is done with servers' questions to the user.
+        sampling: What is done with servers' questions to the model.
         start: Whether servers are started, or connected to, of which nothing else is said.
         pin: Whether a tool that changed since it was first allowed, and a server that has another
             definition than when it was first started, is asked about again.

@@ -49,6 +49,9 @@ KEYS = frozenset(
 class ProfileSpec:
     """One profile.
 
+    Keys:
+        extends: The profile it is made from: "standard" or "strict".
+
     Attributes:
         strict: Whether it is the strict one, or made from it.
         values: Setting to its value as the file has it.

@@ -26,46 +26,64 @@ class Settings:
     """Everything that can be set, resolved.
 
     Attributes:
-        runtime: "auto", "podman", "docker", "bubblewrap", "seatbelt", "landlock" or an engine's
-            path.
-        runtime_order: What `auto` tries, in order; empty means the usual ladder.
-        oci_runtime: "runc", "crun", "runsc", ...; empty leaves it to the engine.
-        image: Empty means the image that `image build` made, else the public one.
+        runtime: What runs programs: "auto" (the first that works), "podman", "docker",
+            "bubblewrap", "seatbelt", "landlock" or an engine's path.
+        runtime_order: What `auto` tries, in order; podman, docker, bubblewrap, seatbelt if empty.
+        oci_runtime: What the engine starts containers with: "runc", "crun", "runsc", ... It is used
+            or refused, never replaced. Empty leaves it to the engine.
+        image: The container image; empty for the one that `image build` made, else the public one.
         packages: A virtual environment that programs may import from where there is no image.
-        timeout, max_timeout: Seconds.
-        memory: Bytes.
-        cpus: None leaves it to the engine.
-        container_user: "uid:gid".
+        timeout: Seconds that a program may take unless its run asks for others.
+        max_timeout: Most seconds that a run may ask for.
+        memory: Memory of a sandbox, its files in memory included.
+        pids: Processes and threads of a sandbox.
+        cpus: CPU time of a sandbox for each second; empty leaves it to the engine.
+        container_user: User and group that a program runs as.
         runtime_idle_timeout: Seconds until a podman machine that the bridge started is stopped.
+        state_dir: Where logs, caches and the store are; if not set, in
+            `~/.local/state/mcp-code-bridge`.
+        output_mode: How the value of the last expression is written: as JSON ("json"), as JSON but
+            for texts of several lines ("compact"), as TOON, or as what costs a model less ("auto").
         structured: Where a result has its record: in `_meta`, or as structured content, which many
             clients show their model in place of the text.
-        profile: "standard", "strict" or one of the user's own.
+        log_level: The least that is logged to stderr.
+        profile: "standard", "strict" or one of `[profiles]`.
         strict: Whether the profile is the strict one, or made from it.
-        listed_servers_only: Whether a run may use no server but those listed for it.
-        guard: What is done with what the static guard finds.
-        warm: The most sandboxes that are kept ready.
-        project_servers: Which servers of files in the working directory are used.
-        sources: Which clients' configurations are read: their names, or names each with a "-" in
-            front for all but those; empty means all.
-        description_tokens: What the description of `run_python` may cost.
+        listed_servers_only: Whether a run may use only the servers listed in its `servers`.
+        guard: What the static guard does with what it finds: nothing, advise in the result, or
+            enforce by refusing the program.
+        warm: The most sandboxes that are kept ready; each is used for one run.
+        sources: Clients whose configurations are read: their names, or names each with a "-" in
+            front for all but those; empty for all.
+        description_tokens: Tokens that the description of `run_python` may cost.
         preflight: Whether programs are checked against the tools before they run.
-        roots: Directories that servers are told of when they ask; without any they cannot ask.
+        roots: Directories that servers are told of when they ask for roots; without any they cannot
+            ask.
+        servers_config: One more configuration file of servers, read first.
+        allow_self_server: Whether servers that start the bridge again are used, not skipped.
+        project_servers: Which servers of files in the working directory are used.
+        call_timeout: Seconds that a tool call may take, unless its server's entry says otherwise.
+        start_timeout: Seconds that a server may take to start, unless its entry says otherwise.
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
-        audit_days: How long records are kept.
-        audit_bytes: What all of them may take.
-        output_tokens: What a run's output may cost a model, about; the rest is kept apart.
-        shown_bytes: What pictures a result may hold in all.
-        runs: The most that are under way at once; None for what the machine allows.
-        sessions: The most that are open at once.
-        session_idle_timeout: Seconds until one that nobody uses is put away.
-        session_days: How long one that is put away can be had back.
-        artifact_bytes, artifact_run_bytes: What is kept of all runs, and of one.
-        artifact_days: For how long.
-        store: The database of what is kept; None for the state directory's own.
-        skills_dir: Where saved skills are, as plain files; None for the state directory's own.
+        audit_days: Days that records are kept.
+        audit_bytes: What all records may take; no call is made beyond.
+        output_tokens: Tokens that a run's output may cost a model, about; the rest is kept apart.
+        shown_bytes: What the pictures of a result may take in all.
+        runs: Runs at once; the rest wait. Empty for what the machine allows.
+        sessions: Sessions open at once; 0 for no sessions.
+        session_idle_timeout: Seconds until an unused session is put away on the disk.
+        session_days: Days that a session put away can be restored.
+        artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
+        artifact_run_bytes: What is kept of one run.
+        artifact_days: Days that it is kept.
+        store: The database of what is kept: a path or `sqlite:///PATH`; `store.db` in the state
+            directory if not set.
+        skills_dir: Where saved skills are, as plain files; in the state directory if not set.
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
-        allow_packages, allow_directories: Whether runs get those; None for all but strict ones.
+        allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
+            do if not set.
+        allow_directories: Whether runs get `[directories]`; all but strict ones do if not set.
         eras: Which protocol servers are spoken to in, by name, where the file says so.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.

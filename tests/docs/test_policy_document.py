@@ -1,4 +1,4 @@
-"""The examples in `docs/policy.md` say what happens."""
+"""The examples in the documents about the policy say what happens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ import pytest
 from bridge.settings.policy import parse_policy
 from tests.docs.examples import blocks, told
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "policy.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
-NAMES = list(dict.fromkeys(block.name for block in blocks(DOCUMENT.read_text())))
+PAGES = {name: DOCS / f"{name}.md" for name in ("policy", "flow-rules", "policy-reference")}
+
+EXAMPLES = dict.fromkeys(
+    (page, block.name) for page, path in PAGES.items() for block in blocks(path.read_text())
+)
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_an_example_does_what_the_document_says(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("page", "name"), EXAMPLES)
+async def test_an_example_does_what_the_document_says(tmp_path: Path, page: str, name: str) -> None:
     """Run again with UPDATE_EXAMPLES=1 to write what happens into the document."""
-    document = DOCUMENT.read_text()
+    document = PAGES[page].read_text()
     differing: list[tuple[str, str]] = []
     changes: list[tuple[int, int, str]] = []
     async with told(tmp_path / "home") as story:
@@ -34,7 +38,7 @@ async def test_an_example_does_what_the_document_says(tmp_path: Path, name: str)
     if os.environ.get("UPDATE_EXAMPLES"):
         for start, end, happened in reversed(changes):
             document = document[:start] + happened + document[end:]
-        DOCUMENT.write_text(document)
+        PAGES[page].write_text(document)
         return
     for written, happened in differing:
         assert written == happened
@@ -42,7 +46,8 @@ async def test_an_example_does_what_the_document_says(tmp_path: Path, name: str)
 
 def test_every_policy_in_it_parses_and_every_part_of_one_is_shown() -> None:
     """So that nobody has to guess how it is written."""
-    written = re.findall(r"^```toml\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    text = "".join(path.read_text() for path in PAGES.values())
+    written = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     specs = [parse_policy(tomllib.loads(text)["policy"], "policy") for text in written]
     assert any(spec.budgets.per_minute for spec in specs)
     assert any(len(spec.flows) > 1 for spec in specs)

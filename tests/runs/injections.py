@@ -352,4 +352,4 @@ secret = (await mcp_files.read_note(topic="doors"))["text"]
 await mcp_chat.send(to="m", text=secret + str(issue))
 """,
 }
-"""What flow rules cannot know of: `docs/policy.md` says so."""
+"""What flow rules cannot know of: `docs/flow-rules.md` says so."""

@@ -401,7 +401,18 @@ class Runtime(Library):
 
 
 def build(run: Run, client: Client) -> Dict[str, Any]:
-    """Install `mcp` for a run; return the globals that its program starts with."""
+    """Install `mcp` for a run; return the globals that its program starts with.
+
+    Names:
+        mcp_ALIAS: A loaded server, by its alias: `await mcp_github.create_issue(title="t")`.
+        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`.
+        LOADED_MCP_SERVERS: Those names, as a tuple.
+        mcp: The package of `mcp.runtime` and of `mcp.servers`, which has a module for each server.
+        runtime: The module `mcp.runtime`; its functions for memories, and `save_tool`, are globals
+            as well.
+        MCPError: The exception that failed calls raise.
+        Blob: What binary content is.
+    """
     runtime = Runtime(run, client)
     module = types.ModuleType("mcp.runtime", __doc__)
     module.__spec__ = ModuleSpec("mcp.runtime", None)

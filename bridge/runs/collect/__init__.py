@@ -26,7 +26,7 @@ class Collector:
 
     Attributes:
         collecting: Whether files have begun to come, which is after the program's end.
-        state: What a session's process made of its state.
+        state: What a session's process sends of its state; None where that was not asked for.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Collector:
             saves: Whether a state was asked for; what comes unasked is not worth its memory.
         """
         self._run = run
-        self._saves = saves
         self._limits = limits
         self._artifacts = artifacts
         self._clear = clear
@@ -55,7 +54,7 @@ class Collector:
         self._streams: Streams | None = None
         self._shown: ShownItems | None = None
         self._files: FilesOut | None = None
-        self.state = StateParts()
+        self.state = StateParts() if saves else None
         self.collecting = False
 
     async def take(self, frame: Taken) -> None:
@@ -74,7 +73,7 @@ class Collector:
                 if self._run is not None:
                     await self._run.advance(frame.done, frame.total, frame.message)
             case State():
-                if self._saves:
+                if self.state is not None:
                     self.state.take(frame)
             case File():
                 self.collecting = True

@@ -206,7 +206,7 @@ async def test_the_script_gets_the_guests_tree_to_compile(tmp_path: Path) -> Non
     script = FakeScript()
     await build(FakeEngine(), BuildRequest(offline=True), context(tmp_path, script), progress=quiet)
     assert script.calls[0][0] == "sh"
-    assert f"{guest_digest()}/bridge/guest/wire.py" in script.guests[0]
+    assert f"{guest_digest()}/bridge/guest/protocol/wire.py" in script.guests[0]
 
 
 @pytest.mark.parametrize("step", ["import", "tag"])

@@ -1,0 +1,69 @@
+"""docs/reference says what the code says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bridge.guest.api import runtime as mcp_api
+from bridge.guest.protocol import wire
+from scripts import reference
+from scripts.docstrings import prose, section
+
+
+@pytest.mark.parametrize("name", reference.pages())
+def test_each_page_is_what_the_code_says(name: str) -> None:
+    fresh = reference.pages()[name]
+    written = (reference.PAGES / name).read_text("utf-8")
+    assert written == fresh, f"docs/reference/{name} is outdated: run `make reference`"
+
+
+def test_there_are_no_other_pages() -> None:
+    """One that is no longer written would go on saying what was true once."""
+    assert {path.name for path in reference.PAGES.iterdir()} == set(reference.pages())
+
+
+def test_no_item_is_without_an_explanation() -> None:
+    """Not even in its last cell, where errors have advice; a model needs none on `limit`."""
+    bare = [
+        line
+        for name, text in reference.pages().items()
+        if name != "errors.md"
+        for line in text.splitlines()
+        if line.endswith("|  |") and not line.startswith("| `limit` |")
+    ]
+    assert bare == []
+
+
+def test_each_global_of_a_program_is_explained() -> None:
+    """In a process of its own: what a program gets takes the place of the SDK's `mcp`."""
+    code = (
+        f"from {mcp_api.__name__} import MEMORIES, build;"
+        f"from {wire.__name__} import Run; server = dict(name='a-b', alias='a_b', tools=[]);"
+        "print(*{*build(Run(code='', servers=[server]), None)} - {*MEMORIES, 'save_tool'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    given = set(done.stdout.replace("mcp_a_b", "mcp_ALIAS").split())
+    assert given == section(mcp_api.build, "Names").keys()
+
+
+def test_an_entry_of_a_docstring_may_name_several_and_take_several_lines() -> None:
+    def documented() -> None:
+        """Do it.
+
+        More of it.
+
+        Args:
+            one, two: What both
+                are.
+            *three: The rest.
+        """
+
+    assert section(documented, "Args") == {
+        "one": "What both are.",
+        "two": "What both are.",
+        "*three": "The rest.",
+    }
+    assert prose(documented) == "Do it.\n\nMore of it."
