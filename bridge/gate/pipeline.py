@@ -252,12 +252,10 @@ class Gate:
         Args:
             tool: Name of the request in rules, which has the labels of the error's text.
         """
-        context = self._context
         try:
             yield
         except UpstreamError as error:
-            context.flow_state.note(server, tool, context.policy.labels(server, tool, None))
-            await self._hide_error(server, error)
+            await self._note_error(server, tool, error)
             raise
 
     # The steps.
@@ -496,8 +494,17 @@ class Gate:
         Raises:
             UpstreamError: The server cannot be reached.
         """
-        async with self.hearing(server, tool):
+        try:
             return await self._context.define(server, tool)
+        except UpstreamError as error:
+            await self._note_error(server, tool, error)
+            raise
+
+    async def _note_error(self, server: str, tool: str, error: UpstreamError) -> None:
+        """Count a server's error as read, and put tokens in place of its personal data."""
+        context = self._context
+        context.flow_state.note(server, tool, context.policy.labels(server, tool, None))
+        await self._hide_error(server, error)
 
     def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:
         """Return a decision that denies a tool which rules may know by another name."""
