@@ -1,12 +1,11 @@
 """Asking a person whether a call may be made.
 
-Owns who is asked when, what an answer holds for, and what a model is told of a call that nobody
-approved of: neither its arguments nor what a client said, since a person was shown personal data
-that the program has only tokens of. The wording of questions is `bridge.gate.question`'s.
+Owns when a person is asked, what an answer applies to, and the errors on calls that are not
+approved. These quote neither arguments nor a client's answer: the person saw personal data, of
+which the program has only tokens. The wording of questions is `bridge.gate.question`'s.
 
-An approval comes from a person or from an earlier answer of one, never from a call: nothing in its
-arguments is looked at here but to be shown. Each question is about the tool as it is defined now
-and about the rules that ask, and so is each answer.
+An approval comes from a person, now or earlier; a call's arguments are only shown, never obeyed. A
+question and its answer are about the tool as it is defined now and the rules that ask.
 """
 
 from __future__ import annotations
@@ -55,37 +54,37 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 `CannotAskError`."""
 
 MAX_GRANTS = 2000
-"""Answers that hold for a session, of all owners; the oldest are forgotten, and asked for again."""
+"""Answers kept for sessions, of all owners; the oldest are dropped, and asked for again."""
 
 GRANT_SECONDS = 12 * 3600.0
-"""For which one holds at the most: a working day. Bridges stay up for weeks."""
+"""Seconds for which one is valid: a working day. Bridges run for weeks."""
 
 MAX_NAME = 60
-"""Characters of a tool in the name of a rule; what it is about stands in the rule."""
+"""Characters of a tool in the name of a rule that is written; the rule has the whole name."""
 
 
 MAX_KINDS = 5
-"""Of a plan's calls that are named in an error, each with what would allow it."""
+"""Kinds of a plan's calls named in an error, each with what would allow it."""
 
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
 
 MAX_RULE_CHARS = 200
-"""Of a rule that is named in an error or a comment."""
+"""Characters of a rule's name in an error or a comment."""
 
 FLOW = "flow rule "
-"""How the rules begin that ask because of earlier calls, which no rule on a tool can answer."""
+"""Prefix of the names of flow rules, which no rule on a tool overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """A person's yes.
+    """A person's approval.
 
     Attributes:
-        holds: What it was given for.
-        earlier: Whether it was given earlier, so that nobody was asked now.
-        note: What else there is to know, such as why it does not hold for as long as it should.
+        holds: What it applies to.
+        earlier: Whether it was given earlier, so that no person was asked now.
+        note: For the record, such as why it is valid for a shorter time than was chosen.
     """
 
     holds: Holds = "call"
@@ -98,7 +97,7 @@ _HOLDS: Sequence[Holds] = ("call", "run", "session", "always")
 
 @dataclass(frozen=True)
 class Subject:
-    """What exactly an answer is about."""
+    """What an answer is about."""
 
     server: str
     tool: str
@@ -108,7 +107,7 @@ class Subject:
 
 
 class Grants:
-    """Answers that hold for more than a run, by whose they are."""
+    """Answers that apply beyond a run, by owner."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -116,7 +115,7 @@ class Grants:
         self._policy = PolicySpec()
 
     def keep_to(self, policy: PolicySpec) -> None:
-        """Forget the answers to rules that are other ones by now, under the names that they had."""
+        """Drop the answers to rules that have changed."""
         if policy is self._policy:
             return
         before, now = _by_title(self._policy), _by_title(policy)
@@ -126,7 +125,7 @@ class Grants:
                 del self._until[owner, subject]
 
     def add(self, owner: str, subjects: Sequence[Subject]) -> None:
-        """Have an answer hold for the session."""
+        """Keep an answer for the session."""
         for subject in subjects:
             self._until[owner, subject] = self._now() + GRANT_SECONDS
             self._until.move_to_end((owner, subject))
@@ -134,7 +133,7 @@ class Grants:
             self._until.popitem(last=False)
 
     def holds(self, owner: str, subject: Subject) -> bool:
-        """Tell whether an answer holds."""
+        """Return whether an answer is kept and valid."""
         until = self._until.get((owner, subject))
         if until is None:
             return False
@@ -145,16 +144,15 @@ class Grants:
 
 
 class Approver:
-    """Asks on behalf of one run; one question at a time.
+    """Asks a person about the calls of one run; one question at a time.
 
     Args:
-        ask: None if nobody can be asked.
-        grants: What holds for the session.
-        owner: Whose session it is. Callers without a name cannot be told apart, so that no answer
-            holds for another run of theirs.
-        mask: Takes out of arguments what nobody needs to see.
-        policy: In whose file an answer may be written down; None if whoever is asked has no say in
-            that.
+        ask: Asks the client; None if no person can be asked.
+        grants: Answers kept for the session.
+        owner: Of the session. Callers without a name cannot be told apart, so no answer of theirs
+            applies to another run.
+        mask: Takes secrets out of arguments.
+        policy: To whose file an "always" may be written; None if the person may not change it.
     """
 
     def __init__(
@@ -177,19 +175,19 @@ class Approver:
         self._refused: set[Subject] = set()
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return a person's approval of a call that needs one.
+        """Return a person's approval of a call.
 
         Args:
-            asks: Every decision that wants it, in one question; what was approved earlier for one
-                of them approves of no other.
+            asks: Every decision that asks, for one question; an earlier approval for one of them
+                does not cover the others.
 
         Raises:
-            ApprovalNeededError: Nobody can be asked; says how the call can be allowed.
-            ApprovalRefusedError: A person said no, or nothing.
+            ApprovalNeededError: No person can be asked; says how the call can be allowed.
+            ApprovalRefusedError: The person refused, or did not answer.
         """
         if self._missing(call, asks):
             async with self._turn:
-                # What was asked meanwhile may have answered this call too.
+                # An answer that came while this call waited may cover it too.
                 missing = self._missing(call, asks)
                 if missing:
                     return await self._decide(call, missing)
@@ -201,14 +199,14 @@ class Approver:
 
         Args:
             shown: The plan as a list to read.
-            whole: For each call that stands there whole, its last line.
+            whole: The last line of each call that the list shows in full.
 
         Raises:
-            ApprovalNeededError: Nobody can be asked, and a call of the plan needs approval.
-            ApprovalRefusedError: A person said no, or nothing.
+            ApprovalNeededError: No person can be asked, and a call of the plan needs approval.
+            ApprovalRefusedError: The person refused, or did not answer.
         """
         try:
-            answer = await self._put(plan_question(plan, shown, whole))
+            answer = await self._elicit(plan_question(plan, shown, whole))
         except CannotAskError as error:
             asking = [held for held in plan.calls if held.action != "allow"]
             if not asking:
@@ -223,7 +221,7 @@ class Approver:
         raise ApprovalRefusedError(message, remedy=remedy)
 
     def _missing(self, call: CallFacts, asks: Sequence[Decision]) -> list[tuple[Decision, Subject]]:
-        """Return what earlier answers say nothing of.
+        """Return the decisions that no earlier answer covers.
 
         Raises:
             ApprovalRefusedError: It was refused in this run.
@@ -245,22 +243,22 @@ class Approver:
         open_asks = [ask for ask, _ in missing]
         subjects = [subject for _, subject in missing]
         choices = self._choices(call, open_asks)
-        told = dict(call.arguments)
-        shown = await offload(told, partial(self._mask, told, call.schema))
-        asked = await offload(told, partial(question, call, open_asks, choices, shown))
+        arguments = dict(call.arguments)
+        shown = await offload(arguments, partial(self._mask, arguments, call.schema))
+        asked = await offload(arguments, partial(question, call, open_asks, choices, shown))
         try:
-            answer = await self._put(asked)
+            answer = await self._elicit(asked)
         except CannotAskError as error:
             raise _needed(call, open_asks, error.why) from None
         decision = read_answer(answer, choices, "call")
         for choice in choices:
             if decision == choice:
                 return await self._hold(call, open_asks, subjects, choice)
-        # Or whoever said no to one call would be asked about each of the others.
+        # Else a person who refuses one call would be asked about each of the others.
         self._refused.update(subjects)
         raise _refused(call, open_asks, "declined" if decision else "gave no answer")
 
-    async def _put(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def _elicit(self, asked: Mapping[str, Json]) -> Mapping[str, Json]:
         if self._ask is None:
             raise CannotAskError("There is no client that could show a question.")
         return await self._ask(asked)
@@ -278,7 +276,7 @@ class Approver:
     async def _hold(
         self, call: CallFacts, asks: Sequence[Decision], subjects: Sequence[Subject], holds: Holds
     ) -> Approval:
-        """Have a yes hold for what it was given."""
+        """Keep an approval for as long as the person chose, and return it."""
         note = ""
         if holds == "always" and writes_rule(asks):
             note = await self._write(call, asks)
@@ -287,12 +285,12 @@ class Approver:
         if holds == "session":
             self._grants.add(self._owner, subjects)
         elif holds != "call":
-            # What was written holds from the next run on, which reads it.
+            # A rule that was written applies from the next run on.
             self._run.update(dict.fromkeys(subjects, holds))
         return Approval(holds=holds, note=note)
 
     async def _write(self, call: CallFacts, asks: Sequence[Decision]) -> str:
-        """Write a rule that allows a call; return why it could not be."""
+        """Write a rule that allows a call; return why it could not be written, or nothing."""
         assert self._policy is not None
         assert self._policy.path is not None
         assert call.definition is not None
@@ -321,7 +319,7 @@ def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
     """Return the rule that asked; None if a default did.
 
     Raises:
-        SettingsError: It cannot be told which.
+        SettingsError: The policy has no such rule.
     """
     if not rule_text.startswith("rule "):
         return None
@@ -332,7 +330,7 @@ def _asking(policy: PolicySpec, rule_text: str) -> Rule | None:
 
 
 def _by_title(policy: PolicySpec) -> dict[str, Rule | FlowRule]:
-    """Return the rules of a policy by what decisions call them; defaults are what they are."""
+    """Return the rules of a policy by their names in decisions."""
     rules: dict[str, Rule | FlowRule] = {f"rule '{rule.name}'": rule for rule in policy.rules}
     return rules | {f"{FLOW}'{rule.name}'": rule for rule in policy.flows}
 
@@ -343,11 +341,11 @@ def _subject(call: CallFacts, ask: Decision) -> Subject:
 
 
 def _plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
-    """Return the error on a plan, some of whose calls need a person who cannot be asked.
+    """Return the error on a plan with calls that need a person who cannot be asked.
 
     Args:
         asking: Those calls, at least one.
-        why: Nobody can be asked.
+        why: No person can be asked.
     """
     kinds = list(dict.fromkeys((held.server, held.tool, held.rule) for held in asking))
     shown = [(CallFacts(server=one, tool=two), rule) for one, two, rule in kinds[:MAX_KINDS]]
@@ -358,14 +356,14 @@ def _plan_needed(asking: Sequence[HeldCall], why: str) -> ApprovalNeededError:
         f"The plan needs a person's approval, for {', '.join(parts)}. {why} Nothing of it was done."
     )
     ways = _IN_TERMINAL
-    # No rule takes a definition for what it was before.
+    # No rule can allow a changed definition.
     if all(rule != CHANGED for _, rule in shown):
         ways = f"{' and '.join(_way(call, rule) for call, rule in shown)}. Or they {_IN_TERMINAL}"
     return ApprovalNeededError(message, remedy=f"Only the user can allow it: they {ways}.")
 
 
 def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRefusedError:
-    """Return the error on a call that a person was asked about."""
+    """Return the error on a call that a person did not approve."""
     rules = ", ".join(one_line(ask.rule, MAX_RULE_CHARS) for ask in asks)
     message = f"The client was asked whether {named(call)} may be called ({rules}), and {said}."
     message += led_by(asks)
@@ -377,7 +375,7 @@ def _refused(call: CallFacts, asks: Sequence[Decision], said: str) -> ApprovalRe
 
 
 def _refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
-    """Return the error on a call like one that a person did not approve of in this run."""
+    """Return the error on a call like one that a person refused in this run."""
     message = (
         f"{named(call)} was not called: an earlier call of it was not allowed in this run "
         f"({one_line(ask.rule, MAX_RULE_CHARS)}), and is not asked again."
@@ -386,7 +384,7 @@ def _refused_earlier(call: CallFacts, ask: Decision) -> ApprovalRefusedError:
 
 
 def _needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeededError:
-    """Return the error on a call that somebody would have to be asked about."""
+    """Return the error on a call that needs a person who cannot be asked."""
     reasons = "; ".join(because(ask) for ask in asks)
     message = f"{named(call)} needs a person's approval ({reasons}).{led_by(asks)} {why}"
     message += " It was not called."
@@ -394,10 +392,10 @@ def _needed(call: CallFacts, asks: Sequence[Decision], why: str) -> ApprovalNeed
 
 
 def _remedy(call: CallFacts, rules: Sequence[str]) -> str:
-    """Say how a user can allow a call that nobody can be asked about."""
+    """Return how the user can allow a call that no person can be asked about."""
     terminal = "make such a call with `mcp-code-bridge run` in a terminal, which asks them"
     if CHANGED in rules:
-        # No rule takes a definition for what it was before.
+        # No rule can allow a changed definition.
         return (
             f'Only the user can allow it: they {terminal}, and answer "always" if the change is '
             "all right."

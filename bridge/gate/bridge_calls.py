@@ -1,9 +1,8 @@
-"""Requests of a program that the bridge answers itself and that last: memories, skills.
+"""Requests that the bridge answers itself and whose effect outlives a run: memories, skills.
 
-Owns that they are in a run's journal as calls to servers are, so that a retry does none of them
-twice; and that what changes something is decided on and recorded like a call. They go to nobody, so
-that the defaults of a policy, which are about servers, ask nothing about them; rules that name them
-decide, and so do a default and a flow rule that deny.
+Owns that they are journaled like calls to servers, so that a retry repeats none of them, and that
+those which change something are decided on and recorded like a call. No server gets them: a
+policy's defaults that ask do not apply, but rules that name them do, and so does what denies.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from bridge.model import Effect, Json
 from bridge.offload import offload
 
 UNDECIDED = "default for what programs keep"
-"""The rule where none of the policy's speaks of it."""
+"""The rule if none of the policy matches."""
 
 
 class BridgeCalls:
-    """One run's requests of that kind."""
+    """One run's requests to the bridge itself."""
 
-    def __init__(self, oversight: GateContext, gate: Gate) -> None:
-        self._seen = oversight
+    def __init__(self, context: GateContext, gate: Gate) -> None:
+        self._context = context
         self._gate = gate
         self._tally = gate.tally
 
@@ -51,16 +50,16 @@ class BridgeCalls:
         effect: Effect,
         answer: Callable[[Mapping[str, Json]], Awaitable[Json]],
     ) -> Json:
-        """Return the answer, from the run that this one retries if it was made there.
+        """Return the answer; if the run that this one retries has it recorded, that.
 
         Raises:
-            OutcomeUnknownError: It was made there, and nobody knows what became of it.
+            OutcomeUnknownError: It was made in that run, and its outcome is not known.
         """
-        journal, call = self._seen.journal, CallFacts(server=OWN, tool=method)
+        journal, call = self._context.journal, CallFacts(server=OWN, tool=method)
         known = None
-        if self._seen.replay is not None:
+        if self._context.replay is not None:
             try:
-                known = self._seen.replay.answer(OWN, method, params, effect)
+                known = self._context.replay.answer(OWN, method, params, effect)
             except OutcomeUnknownError:
                 self._tally.lose(call, "not repeated")
                 raise
@@ -72,7 +71,7 @@ class BridgeCalls:
         try:
             found = await answer(params)
         except Exception:
-            # What fails here has changed nothing; of what is cut off nobody knows.
+            # A failure has changed nothing; a cancelled request is of unknown outcome.
             journal.settle(entry, "not-sent", None)
             raise
         journal.settle(entry, "ok", {"answer": found})
@@ -87,24 +86,24 @@ class BridgeCalls:
         ask: Decision | None = None,
         fix: str = "",
     ) -> AsyncIterator[None]:
-        """Change something within, as far as policy and person allow it, with a record of it.
+        """Permit and record a change, which is made inside this context.
 
         Args:
-            arguments: As rules, the question and the record have them.
-            ask: What is to be asked, or refused, whatever the policy allows.
-            fix: What a program can do where nobody can be asked.
+            arguments: Of the request, for rules, question and record.
+            ask: A decision that applies beside the policy's, to ask or to deny.
+            fix: Remedy where no person can be asked.
 
         Raises:
             RefusedError: It is not allowed, or cannot be recorded.
         """
-        seen = self._seen
+        context = self._context
         self._gate.admit()
         number = self._gate.asked
         call = CallFacts(server=OWN, tool=method, arguments=arguments)
-        base = await offload(dict(arguments), partial(seen.policy.decide, call, effect))
+        base = await offload(dict(arguments), partial(context.policy.decide, call, effect))
         if base.rule in DEFAULTS.values() and base.action != "deny":
             base = replace(base, action="allow", rule=UNDECIDED)
-        flow = seen.flow.decide(seen.flow_state, OWN, base.labels)
+        flow = context.flow.decide(context.flow_state, OWN, base.labels)
         found = [base, *(one for one in (flow, ask) if one is not None)]
         decision = strictest(*found)
         approval: Approval | None = None
@@ -113,10 +112,10 @@ class BridgeCalls:
                 raise denied(call, decision, fix)
             wanted = [replace(one, effect=effect) for one in found if one.action == "ask"]
             if wanted:
-                approval = await seen.approver.approve(call, wanted)
+                approval = await context.approver.approve(call, wanted)
         except (ApprovalNeededError, ApprovalRefusedError, CallDeniedError) as error:
             self._tally.refuse(call, f"{decision.action}: {decision.rule}")
-            await seen.audit.refused(number, call, decision, error.code)
+            await context.audit.refused(number, call, decision, error.code)
             if ask is not None and fix and isinstance(error, ApprovalNeededError):
                 message = (
                     f"{call} needs a person's approval ({decision.rule}: {decision.reason}), and "
@@ -124,12 +123,12 @@ class BridgeCalls:
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise
-        await seen.audit.calling(number, call, decision, approval)
+        await context.audit.calling(number, call, decision, approval)
         try:
             yield
         except BaseException as error:
             outcome: Outcome = "not-sent" if isinstance(error, BridgeError) else "unknown"
             with anyio.CancelScope(shield=True):
-                await seen.audit.called(number, outcome, size=0, ms=0)
+                await context.audit.called(number, outcome, size=0, ms=0)
             raise
-        await seen.audit.called(number, "ok", size=0, ms=0)
+        await context.audit.called(number, "ok", size=0, ms=0)

@@ -1,4 +1,4 @@
-"""How much a run may call. Owns the counts; the limits are the policy's."""
+"""The budgets of a run, and calls per minute over all runs. The limits are the policy's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ WINDOW = 60
 for a second longer at most, and no minute ever has more calls than it may."""
 
 MAX_SERVERS = 1000
-"""Whose calls are counted apart; those of all others are counted as of one."""
+"""Servers whose calls are counted apart; those of all others are counted together."""
 
 OTHERS = "..."
-"""What they are counted under; no server is called so."""
+"""The name under which they are counted; no server has it."""
 
 
 class Rates:
     """Calls per minute and server, over all runs of a bridge.
 
-    They are counted whether there is a limit or not, so that one that is new counts what was.
+    Counted without a limit too, so that a new limit applies to earlier calls.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +61,7 @@ class Rates:
 
 
 class RunBudget:
-    """What one run may still do."""
+    """What is left of one run's budgets."""
 
     def __init__(self, budgets: Budgets | None = None, rates: Rates | None = None) -> None:
         self._budgets = budgets or Budgets()
@@ -71,11 +71,10 @@ class RunBudget:
         self._by_server: dict[str, int] = {}
 
     def spend(self, server: str) -> None:
-        """Count a call that is about to go out; one that is refused does not count.
+        """Count a call that is sent next; a refused one does not count.
 
         Raises:
-            CallBudgetError: It may not any more; says which budget is used up, and when or how
-                there is room again.
+            CallBudgetError: A budget is used up; says which, and when there is room again.
         """
         budgets = self._budgets
         made = self._by_server.get(server, 0)
@@ -93,7 +92,7 @@ class RunBudget:
         self._by_server[server] = made + 1
 
     def took_in(self, size: int) -> None:
-        """Count the bytes of a result; what goes beyond the budget refuses the calls after it."""
+        """Count the bytes of a result; above the budget, later calls are refused."""
         self._bytes += size
 
     def _check_rate(self, server: str) -> None:

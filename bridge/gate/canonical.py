@@ -1,4 +1,4 @@
-"""One text for one value of JSON, and the digest of it. Pure."""
+"""Canonical JSON, and digests of it. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ ENCODER = json.JSONEncoder(
     allow_nan=False,
     sort_keys=True,
     separators=(",", ":"),
-    # What comes from JSON has no circles, and to look for them is a third of the work.
+    # JSON values have no cycles, and looking for them is a third of the work.
     check_circular=False,
 )
 
 MAX_DEPTH = 100
-"""Levels of a value with numbers that JSON lacks; what is deeper is not recorded as it is."""
+"""Levels of a value with numbers that JSON lacks; deeper ones are not encoded."""
 
 MAX_INTEGER_BITS = 8192
-"""Of a number that Python writes as digits; it refuses that for much larger ones."""
+"""Of a number written as digits; Python refuses that for much larger ones."""
 
 
 def canonical(value: Json) -> str:
@@ -53,17 +53,15 @@ def _finite(value: Json, depth: int = 0) -> Json:
 
 
 def digest(data: bytes) -> str:
-    """Return what bytes are recorded by."""
+    """Return the digest that bytes are recorded by."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str:
-    """Return what all of a call's arguments are recognised by, whatever of them is shown.
-
-    Empty if they are nested too deeply.
+    """Return the digest of all of a call's arguments; empty if they are nested too deeply.
 
     Args:
-        at_once: How much is encoded without a pause, which holds up all else: see `bridge.offload`.
+        at_once: Bytes encoded without a pause, which blocks all else: see `bridge.offload`.
     """
     value = dict(arguments)
     try:

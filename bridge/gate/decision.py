@@ -1,4 +1,4 @@
-"""What is asked of a policy and what it answers: values, and how several answers become one."""
+"""Calls to be decided on, and decisions: values, and the strictest of several."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field, replace
 from bridge.model import Action, Effect, Json, Tool
 
 Mask = Callable[[Json, Json], Json]
-"""Takes arguments, and the schema that the tool has for them; returns them as they are shown."""
+"""Takes arguments and their schema, and returns the arguments without secrets."""
 
 STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
 
 UNLISTED = "unlisted tool"
-"""The rule that denies names of tools which only a server could make sense of."""
+"""The rule that denies tools that their server does not list."""
 
 CHANGED = "changed tool"
-"""The rule that asks about a tool which is not as it was when it was allowed; see `gate.pins`."""
+"""The rule that asks about a tool that has changed since it was allowed; see `gate.pins`."""
 
 REDEFINED = "changed server"
-"""The rule that asks before a server starts which is defined otherwise than when it was allowed."""
+"""The rule that asks about a server whose definition has changed since it was allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """A call that somebody wants to make.
+    """A call to be decided on.
 
     Attributes:
         arguments: As the server would get them.
-        definition: The tool as its server describes it; None if it does not, or was never asked.
-        server_definition: The digest of its server's definition; empty if that is not known.
+        definition: The tool as its server describes it; None if that is not known.
+        server_definition: Digest of its server's definition; empty if that is not known.
     """
 
     server: str
@@ -47,7 +47,7 @@ class CallFacts:
         return {} if self.definition is None else self.definition.input_schema
 
     def unlisted(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those names of arguments that the schema does not have, if it lists any."""
+        """Return the names that are not among the schema's properties, if it has any."""
         known = self.schema.get("properties")
         if not isinstance(known, Mapping):
             return ()
@@ -55,20 +55,20 @@ class CallFacts:
 
 
 def unmasked(value: Json, schema: Json = None) -> Json:
-    """Return arguments as they are: the mask of those who have none."""
+    """Return arguments unchanged: the mask where there are no secrets."""
     return value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What is to become of a call.
+    """Whether a call is allowed, asked about or denied, and why.
 
     Attributes:
-        rule: What decided, as it is shown and recorded ("rule 'no force'", "default for writes").
-        reason: Why, if that is known.
-        effect: What the call is taken to do.
-        labels: Those of the tool.
-        led: Earlier calls that led to it.
+        rule: Name of what decided, shown and recorded ("rule 'no force'", "default for writes").
+        reason: Of the rule; may be empty.
+        effect: That the call is assumed to have.
+        labels: Of the tool.
+        led: Earlier calls because of which a flow rule decided.
     """
 
     action: Action
@@ -83,8 +83,7 @@ def strictest(first: Decision, *others: Decision | None) -> Decision:
     """Return the strictest of several decisions on a call; of equals the first.
 
     Args:
-        first: The policy's own. What the call does, and its labels, are what it says, whichever
-            decision is the strictest.
+        first: The policy's own; its effect and labels are kept, whichever is the strictest.
     """
     found = first
     for other in others:

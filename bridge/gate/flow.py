@@ -1,10 +1,9 @@
-"""What earlier calls mean for later ones. Pure.
+"""Flow rules: which calls may follow which. Pure.
 
-Owns what a run, or a session, has taken in so far, and the rules on where it may go then.
+Owns what a run, or a session, has read so far, and the decisions because of that.
 
-A call counts from when it goes out. What it returns cannot be in the arguments of a call that was
-made before that, so a call is judged by what had gone out when it was made, however long it then
-waits for a person.
+A call counts as read from when it is sent. Its result cannot be in the arguments of a call made
+before, so a call is judged by the calls sent before it, however long it then waits for a person.
 """
 
 from __future__ import annotations
@@ -17,51 +16,50 @@ from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
 
 MAX_SERVERS = 500
-"""Servers told apart. Beyond, every server counts as one that may have been called."""
+"""Servers counted apart. Beyond, every server counts as called."""
 
 MAX_LABELS = 500
-"""Labels told apart; a policy has fewer. Beyond, every label counts as read."""
+"""Labels counted apart; a policy has fewer. Beyond, every label counts as read."""
 
 MAX_CALLERS = 5
-"""Tools remembered by name for each server and each label: the first, which were how it began."""
+"""Tools named for each server and each label: the first ones."""
 
 MAX_LED = 12
-"""Calls that a decision lists."""
+"""Calls that a decision names."""
 
 MAX_SHOWN_CHARS = 120
-"""Of a call's name in a decision."""
+"""Characters of a call's name in a decision."""
 
 
 _Calls = dict[str, int]
-"""How often calls that have something in common were made: the first tools by name, and the others
-together under the empty name."""
+"""Counts of calls by tool: the first tools by name, the others together under the empty name."""
 
 
 class FlowState:
-    """What was called so far, and what was found that had been kept, as far as flow rules care."""
+    """The servers called and labels read so far, by calls and by things that had been kept."""
 
     def __init__(self) -> None:
         self._labels: dict[str, _Calls] = {}
         self._servers: dict[str, _Calls] = {}
         self._more_labels = False
         self._more_servers = False
-        # What was found of which nobody knows what its run had read.
+        # Kept things of unknown provenance.
         self._unknown: _Calls = {}
 
     def note(self, server: str, tool: str, labels: frozenset[str]) -> None:
-        """Take note of a call that goes out, or is answered from a journal."""
+        """Note a call that is sent, or answered from a journal."""
         name = _shown(f"{server}.{tool}")
         _add(self._of_server(server), name)
         for label in labels:
             _add(self._of_label(label), name)
 
     def find(self, name: str, provenance: Provenance) -> bool:
-        """Take note of something kept that comes in; return whether that changes anything.
+        """Note that something kept was read; return whether its provenance is new here.
 
         What its run had read counts as read here.
 
         Args:
-            name: As decisions list it among the calls that led to them.
+            name: Its name in decisions, among earlier calls.
         """
         name, news = _shown(name), not self.knows(provenance)
         if provenance.anything:
@@ -75,11 +73,11 @@ class FlowState:
 
     @property
     def has_labels(self) -> bool:
-        """Whether anything with a label, or nobody knows what, was read."""
+        """Whether anything with a label, or of unknown provenance, was read."""
         return bool(self._labels) or self._more_labels
 
     def provenance(self, run_id: str) -> Provenance | None:
-        """Return what something comes with that a run keeps now; None if nothing was read."""
+        """Return the provenance of what a run keeps now; None if nothing was read."""
         anything = self._more_labels or self._more_servers
         if not (self._labels or self._servers or anything):
             return None
@@ -91,7 +89,7 @@ class FlowState:
         )
 
     def knows(self, provenance: Provenance) -> bool:
-        """Tell whether something kept that comes in changes nothing."""
+        """Return whether all of a provenance has been read."""
         if provenance.anything and not (self._more_labels and self._more_servers):
             return False
         full = self._more_labels and len(self._labels) >= MAX_LABELS
@@ -101,7 +99,7 @@ class FlowState:
         )
 
     def absorb(self, other: FlowState) -> None:
-        """Take in what was noted elsewhere: in the run that a plan was made by, for one."""
+        """Add what was noted elsewhere, such as in the run that made a plan."""
         self._more_labels |= other._more_labels
         self._more_servers |= other._more_servers
         _absorb(self._unknown, other._unknown)
@@ -111,7 +109,7 @@ class FlowState:
             _absorb(self._of_label(label), theirs)
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON, for a session that is put away."""
+        """Return it as JSON, for a session that is saved."""
         return {
             "labels": {name: dict(calls) for name, calls in self._labels.items()},
             "servers": {name: dict(calls) for name, calls in self._servers.items()},
@@ -122,7 +120,7 @@ class FlowState:
 
     @classmethod
     def of(cls, document: Json) -> FlowState:
-        """Return what `document` said; of what says nothing, anything may have been read."""
+        """Return the state of a document; for an invalid one, a state in which all was read."""
         state = cls()
         try:
             state._labels = _tables(document["labels"], MAX_LABELS)
@@ -135,19 +133,19 @@ class FlowState:
         return state
 
     def read(self, labels: Iterable[str]) -> bool:
-        """Tell whether all of some labels have been read."""
+        """Return whether all of some labels have been read."""
         return all(label in self._labels or self._more_labels for label in labels)
 
     def used(self, servers: Matcher) -> bool:
-        """Tell whether one of some servers has been called."""
+        """Return whether one of some servers has been called."""
         return self._more_servers or any(servers(server) for server in self._servers)
 
     def led(self, labels: Iterable[str], servers: Matcher | None) -> tuple[str, ...]:
-        """Return the calls with some labels, and those to some servers, as they are shown."""
+        """Return the names of calls with some labels, and of those to some servers."""
         found = [(label, self._labels.get(label)) for label in labels]
         if servers is not None:
             found += [(server, calls) for server, calls in self._servers.items() if servers(server)]
-        # Of which any may have been what led there.
+        # Any of these may have been the reason.
         found.append(("of unknown origin", self._unknown))
         shown: dict[str, None] = {}
         for what, calls in found:
@@ -175,7 +173,7 @@ class FlowState:
 
 
 def _add(calls: _Calls | None, name: str, count: int = 1) -> None:
-    """Count a call, unless what it would be counted with is beyond the bounds."""
+    """Count a call; `calls` is None beyond the bounds."""
     if calls is not None:
         if name not in calls and len(calls) >= MAX_CALLERS:
             name = ""
@@ -183,7 +181,7 @@ def _add(calls: _Calls | None, name: str, count: int = 1) -> None:
 
 
 def _mention(calls: _Calls | None, name: str) -> None:
-    """Have a call among others, however often it is said."""
+    """Add a name once, however often it comes."""
     if calls is not None and name not in calls:
         _add(calls, name)
 
@@ -217,8 +215,8 @@ def _tables(document: Mapping[str, Json], most: int) -> dict[str, _Calls]:
     return found
 
 
-class _Ready:
-    """A flow rule, made ready to be asked often."""
+class _CompiledRule:
+    """A flow rule with its matchers compiled."""
 
     __slots__ = ("after", "after_servers", "rule", "title", "to", "to_servers")
 
@@ -242,13 +240,13 @@ class _Ready:
 
 
 class Flow:
-    """The flow rules. Of those that are about a call and have begun, the first decides."""
+    """The flow rules. The first one that applies to a call decides on it."""
 
     def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
-        self._rules = tuple(_Ready(rule) for rule in rules)
+        self._rules = tuple(_CompiledRule(rule) for rule in rules)
 
     def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
-        """Decide on a call by what came before it; None if that does not matter."""
+        """Decide on a call by the calls before it; None if no rule applies."""
         for ready in self._rules:
             if ready.about(server, labels) and ready.begun(state):
                 return Decision(

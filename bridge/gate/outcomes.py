@@ -1,12 +1,10 @@
-"""What became of a call that went out. Pure.
+"""The outcome of a call that was sent. Pure.
 
-A retry makes a call again unless it may have happened, so the question here is not what went wrong
-but whether anything could have been done: an outcome is "unknown" unless an answer says otherwise.
-An answer that is an error counts like a tool's own error, whatever its code. The server says that
-it failed, and many servers let every exception of a tool become such a code; that it did half of
-the work first is possible for both, and the program's author is told of both. What is not the
-server's answer (a gateway's, the client library's word on a stream that broke, an error that stands
-for a time limit) carries `doubtful`.
+A retry repeats a call unless it may have happened, so what counts is whether the server may have
+acted: an outcome is "unknown" unless an answer says otherwise. A protocol error counts like a
+tool's own error: many servers turn every exception of a tool into one, and in both cases the tool
+may have done half of its work. An error that is not the server's answer (a gateway's, one of a
+broken stream, a time limit) has `doubtful` set.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from bridge.errors import (
 from bridge.model import Json
 
 Outcome = Literal["ok", "tool-error", "refused", "not-sent", "unknown"]
-"""Answered; answered that it failed; refused by the server at protocol level; never sent; or sent,
-and nobody knows."""
+"""Answered; answered that it failed; refused by the server at protocol level; never sent; or sent
+without an answer."""
 
 REFUSALS = frozenset({-32600, -32601, -32602, -32020, -32021, -32022, -32042})
 """Codes of requests that were not acted on: malformed, no such method, wrong parameters; wrong
@@ -34,14 +32,14 @@ first."""
 
 
 def outcome_of(result: Mapping[str, Json]) -> Outcome:
-    """Return what an answer says."""
+    """Return the outcome of a call that was answered."""
     return "tool-error" if result.get("isError") is True else "ok"
 
 
 def outcome_after(error: BaseException) -> Outcome:
-    """Return what is known of a call that ended so; of anything unforeseen nothing is."""
+    """Return the outcome of a call that ended with an error; "unknown" for unforeseen ones."""
     if isinstance(error, UsageError | RefusedError):
-        # Of the bridge's own: there is no such server, or its configuration leaves the tool out.
+        # The bridge's own: no such server, or a tool that the configuration leaves out.
         return "not-sent"
     if not isinstance(error, UpstreamError) or error.doubtful:
         return "unknown"

@@ -1,8 +1,8 @@
-"""The path every request of a program to a server takes.
+"""The steps that every request of a program to a server goes through.
 
-Owns the order in which a call is decided on, recorded, made and recorded again. Each run has its
-own `Gate`, made with what that run is allowed; nothing a guest sends can widen it. What decides and
-what records are parts of their own; see `bridge.gate.context`.
+Owns their order: `Gate._process` lists them. Each run has its own `Gate`, made with what that run
+may do; nothing that a guest sends can widen it. What decides, asks and records is passed in as a
+`bridge.gate.context.GateContext`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import anyio
 
@@ -40,19 +41,18 @@ from bridge.offload import offload
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
 LIST_TOOLS = "tools/list"
-"""What rules call the requests that are no tools; by the protocol both only read."""
+"""Names under which rules match requests that are not tool calls. All three only read."""
 
 LARGE_CHARACTERS = 64 * 1024
-"""A text from here on is not counted as JSON, with what that escapes, but as it is."""
+"""A text of at least this length is counted by its UTF-8 bytes, without what JSON would escape."""
 
-# What comes from JSON has no circles, and to look for them is half of the work.
+# JSON values have no cycles, and looking for them is half of the work.
 _TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
-Request = Callable[[], Awaitable[dict[str, Json]]]
+_OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 
-_BEYOND = Decision(action="deny", rule="limit of calls")
-
-Ask = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
+Send = Callable[[Mapping[str, Json]], Awaitable[dict[str, Json]]]
+"""Sends a request with the arguments given, and returns the server's answer."""
 
 CallTool = Callable[[str, str, Mapping[str, Json]], Awaitable[dict[str, Json]]]
 
@@ -65,11 +65,11 @@ class Grant:
     calls: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wish:
-    """A request on its way.
+class PendingCall(NamedTuple):
+    """A request that has not been sent.
 
     Attributes:
+        number: Of the request in its run.
         call: As the program made it, with tokens in place of personal data.
         real: As the server gets it.
     """
@@ -79,49 +79,78 @@ class _Wish:
     real: CallFacts
 
 
+class _Decided(NamedTuple):
+    """The decisions on a call that is not denied.
+
+    Attributes:
+        all: Every decision; the policy's own is the first.
+        strictest: The one that counts.
+    """
+
+    all: Sequence[Decision]
+    strictest: Decision
+
+    @property
+    def policy(self) -> Decision:
+        """The policy's own decision, which has the call's effect and labels."""
+        return self.all[0]
+
+
+class _Sent(NamedTuple):
+    """A call that has been sent: its entry in the journal, and when it was sent."""
+
+    entry: Entry
+    started: float
+
+    @property
+    def milliseconds(self) -> float:
+        """The time since it was sent."""
+        return (time.monotonic() - self.started) * 1000
+
+
 class Gate:
-    """Decides, records, counts and makes the calls of one run."""
+    """Decides on the calls of one run, records, counts and makes them."""
 
     def __init__(
-        self, grant: Grant, call_tool: CallTool, oversight: GateContext | None = None
+        self, grant: Grant, call_tool: CallTool, context: GateContext | None = None
     ) -> None:
         self._grant = grant
         self._call_tool = call_tool
-        self._seen = oversight or GateContext()
+        self._context = context or GateContext()
         self._asked = 0
-        self.tally = Tally(self._seen.now)
+        self.tally = Tally(self._context.now)
         self.calls = 0
         self.result_bytes = 0
 
-    def go_on_under(self, oversight: GateContext) -> None:
-        """Have the calls from now on watched over by another; what was counted stays."""
-        self._seen = oversight
+    def switch_context(self, context: GateContext) -> None:
+        """Judge and record further calls with another context; the counts stay."""
+        self._context = context
 
     @property
     def asked(self) -> int:
-        """How many questions of the program's were counted."""
+        """The number of requests of the program, refused ones included."""
         return self._asked
 
     @property
     def has_read_labels(self) -> bool:
-        """Whether the run has read what flow rules know by a label."""
-        return self._seen.flow_state.has_labels
+        """Whether the run has read anything that has a label of the flow rules."""
+        return self._context.flow_state.has_labels
 
     def may_use(self, server: str) -> bool:
-        """Whether the run was given this server."""
+        """Return whether the run may use a server."""
         return self._grant.servers is None or server in self._grant.servers
 
     def admit(self, server: str | None = None) -> None:
-        """Count one question of the program's, on a server if it names one.
+        """Count one request of the program, to a server if it names one.
 
         Raises:
-            CallDeniedError: The run was not given this server.
-            CallBudgetError: The run has asked all that it may.
+            CallDeniedError: The run may not use this server.
+            CallBudgetError: The run has made all the requests that it may make.
         """
         if self._asked >= self._grant.calls:
             message = f"This run has made all of the {self._grant.calls:,} calls it may make."
             raise CallBudgetError(message)
-        # What is refused counts too, so that a run can fill no log with refusals.
+        # Refused requests count too, so that a run cannot fill a log with refusals.
         self._asked += 1
         if server == OWN:
             message = f"{OWN!r} is the bridge itself, and no server can be called so."
@@ -132,348 +161,415 @@ class Gate:
             raise CallDeniedError(message)
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
-        """Make the call and return the raw `CallToolResult`, or the shape of a placeholder.
+        """Make a call, and return the raw `CallToolResult` or the shape of a placeholder.
 
         Raises:
             RefusedError: The call is not allowed, or cannot be recorded.
             UpstreamError: The server could not do it.
         """
-        await self._enter(server, tool, arguments)
-        seen = self._seen
-        number = self._asked
-        # Asked for first: were it redefined meanwhile, what follows would be taken for a change.
-        identity = seen.identify(server)
-        call = CallFacts(
-            server=server,
-            tool=tool,
-            arguments=arguments,
-            definition=await self._defined(server, tool),
-            server_definition=identity,
-        )
-        wish = await self._revealed(number, call)
-        real = wish.real
-        request = partial(self._call_tool, server, tool, real.arguments)
-        base = await offload(real.arguments, partial(seen.policy.decide, real))
-        base = self._insist_on_name(call, base)
-        return await self._pass(wish, base, request, "content")
-
-    async def _defined(self, server: str, tool: str) -> Tool | None:
-        """Return a tool as its server describes it; what the server says instead counts as read.
-
-        Raises:
-            UpstreamError: The server cannot be reached.
-        """
-        async with self.hearing(server, tool):
-            return await self._seen.define(server, tool)
-
-    @asynccontextmanager
-    async def hearing(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
-        """Have a server's error count as read like a result, before the program gets it.
-
-        Args:
-            tool: What rules know the request by, whose labels the text has.
-        """
-        seen = self._seen
-        try:
-            yield
-        except UpstreamError as error:
-            seen.flow_state.note(server, tool, seen.policy.labels(server, tool, None))
-            await self._hide_error(server, error)
-            raise
-
-    async def _hide_error(self, server: str, error: UpstreamError) -> None:
-        """Have tokens stand for personal data in what a server says of an error."""
-        said = [error.message, error.host_detail, getattr(error, "data", None)]
-        await offload(said, partial(self._seen.vault.hide_error, server, error))
-
-    def _insist_on_name(self, call: CallFacts, base: Decision) -> Decision:
-        """Deny, where there is a policy, what its rules may know by another name."""
-        seen = self._seen
-        if not seen.policy.spec.present:
-            return base
-        if call.tool in (READ_RESOURCE, GET_PROMPT):
-            # Rules have these for requests that are no tools.
-            reason = "a tool of that name cannot be told from the request of the protocol"
-            return replace(base, action="deny", rule=UNLISTED, reason=reason)
-        if call.definition is None and seen.lists(call.server):
-            # A server may take other names for a tool than the one it lists.
-            reason = f"{call.server} lists no such tool"
-            return replace(base, action="deny", rule=UNLISTED, reason=reason)
-        return base
+        number = await self._admit(server, tool, arguments)
+        call = await self._resolve(server, tool, arguments)
+        return await self._process(number, call, partial(self._call_tool, server, tool), "content")
 
     async def obtain(
-        self, server: str, method: str, params: Mapping[str, Json], ask: Ask, part: str
+        self, server: str, method: str, params: Mapping[str, Json], send: Send, part: str
     ) -> dict[str, Json]:
-        """Make a request that is no call of a tool; it counts and is judged like one that reads.
+        """Make a request that is not a tool call; it is counted and judged like a read.
 
         Args:
-            method: `READ_RESOURCE` or `GET_PROMPT`: what rules know it by.
-            params: What it is made with: what rules know as its arguments.
-            ask: Makes it, with `params` as the server is to get them.
-            part: Where in the answer is what it would have put into a conversation.
+            method: `READ_RESOURCE` or `GET_PROMPT`, which rules match like a tool's name.
+            params: Of the request, which rules match like a tool's arguments.
+            part: Key of the answer's content, which is what a conversation would have got.
 
         Raises:
             RefusedError: It is not allowed, or cannot be recorded.
             UpstreamError: The server could not do it.
         """
-        await self._enter(server, method, params)
-        call = CallFacts(
-            server=server,
-            tool=method,
-            arguments=params,
-            server_definition=self._seen.identify(server),
-        )
-        wish = await self._revealed(self._asked, call)
-        decide = partial(self._seen.policy.decide, wish.real, "read")
-        base = await offload(wish.real.arguments, decide)
-        return await self._pass(wish, base, partial(ask, wish.real.arguments), part)
+        number = await self._admit(server, method, params)
+        definition = self._context.identify(server)
+        call = CallFacts(server=server, tool=method, arguments=params, server_definition=definition)
+        return await self._process(number, call, send, part, effect="read")
+
+    async def _process(
+        self, number: int, call: CallFacts, send: Send, part: str, effect: Effect | None = None
+    ) -> dict[str, Json]:
+        """Take a request through all steps, and return its answer.
+
+        Each step that stops a call raises, after the refusal is recorded.
+
+        Args:
+            effect: Of a request that is not a tool call; None lets the policy say what a tool does.
+        """
+        pending = await self._reveal(number, call)
+        decided = await self._decide(pending, effect)
+        recorded = await self._replay(pending, decided)
+        if recorded is not None:
+            return recorded
+        placeholder = await self._hold(pending, decided)
+        if placeholder is not None:
+            return placeholder
+        approval = await self._ask(pending, decided)
+        await self._spend(pending, decided)
+        self._context.flow_state.note(call.server, call.tool, decided.policy.labels)
+        await self._pin(call, approval)
+        await self._audit_call(pending, decided, approval)
+        sent = self._journal(pending, decided)
+        result = await self._send(pending, sent, send)
+        size, outcome = self._count(sent, result, part)
+        await self._context.audit.called(number, outcome, size=size, ms=sent.milliseconds)
+        return await self._hide(call.server, result)
 
     async def look_over(
         self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
     ) -> Sequence[dict[str, Json]]:
-        """Have a server list what it offers: names are data too, such as those of mails.
+        """Return what a server offers; the names count as read, for they can be data (of mails).
 
-        Nobody is asked, and nothing is recorded but a refusal: the program sends nothing.
+        No person is asked, and only a refusal is recorded: the program sends nothing.
 
         Args:
-            method: `READ_RESOURCE` or `GET_PROMPT`: what rules know the reading of it by.
+            method: `READ_RESOURCE` or `GET_PROMPT`: the request that reads one of them.
 
         Raises:
-            CallDeniedError: Reading anything of it is not allowed.
+            CallDeniedError: The policy denies every such request.
             UpstreamError: The server could not do it.
         """
-        seen, call = self._seen, CallFacts(server=server, tool=method)
-        decision = seen.policy.decide(call, "read")
+        context, call = self._context, CallFacts(server=server, tool=method)
+        decision = context.policy.decide(call, "read")
         if decision.action == "deny":
             message = f"What {server} offers is not listed: {call} is denied ({decision.rule})."
             raise await self._refused(self._asked, call, decision, CallDeniedError(message))
         async with self.hearing(server, method):
             offers = await ask()
-        if seen.policy.spec.present:
-            # Also where there are none: what is there today is data.
-            seen.flow_state.note(server, method, decision.labels)
-        return await offload(offers, partial(seen.vault.hidden, server, list(offers)))
+        if context.policy.spec.present:
+            # Also an empty list: whether there is anything is data too.
+            context.flow_state.note(server, method, decision.labels)
+        return await offload(offers, partial(context.vault.hidden, server, list(offers)))
 
-    async def _revealed(self, number: int, call: CallFacts) -> _Wish:
-        """Return a call with personal data in place of tokens, for those who get to see it.
+    @asynccontextmanager
+    async def hearing(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
+        """Count a server's error as read, like a result, before the program gets it.
 
-        Raises:
-            InvalidRequestError: A token stands for nothing.
-            CallDeniedError: The server may not have what it stands for.
+        Args:
+            tool: Name of the request in rules, which has the labels of the error's text.
         """
-        vault = self._seen.vault
-        if vault.idle:
-            return _Wish(number=number, call=call, real=call)
-        told = dict(call.arguments)
         try:
-            arguments = await offload(told, partial(vault.reveal, call.server, told))
-        except CallDeniedError as error:
-            decision = Decision(action="deny", rule="privacy.reveal_to")
-            raise await self._refused(number, call, decision, error) from None
-        return _Wish(number=number, call=call, real=replace(call, arguments=arguments))
+            yield
+        except UpstreamError as error:
+            await self._note_error(server, tool, error)
+            raise
 
-    async def _enter(self, server: str, tool: str, arguments: Mapping[str, Json]) -> None:
-        """Admit a call, or record that it was not."""
+    # The steps.
+
+    async def _admit(self, server: str, tool: str, arguments: Mapping[str, Json]) -> int:
+        """Count a request, and return its number; record one that is refused."""
         try:
             self.admit(server)
         except CallBudgetError:
-            # Counted alone: there is no end to what a program can ask for.
-            self.tally.refuse(call := CallFacts(server=server, tool=tool), _BEYOND.rule)
-            self._seen.audit.count_refused(self._asked, call, _BEYOND, CallBudgetError.code)
+            # Only counted: there is no limit to what a program can ask for.
+            self.tally.refuse(call := CallFacts(server=server, tool=tool), _OVER_LIMIT.rule)
+            self._context.audit.count_refused(self._asked, call, _OVER_LIMIT, CallBudgetError.code)
             raise
         except CallDeniedError as error:
             call = CallFacts(server=server, tool=tool, arguments=arguments)
             decision = Decision(action="deny", rule="servers of the run")
             raise await self._refused(self._asked, call, decision, error) from None
+        return self._asked
 
-    async def _pass(
-        self, wish: _Wish, base: Decision, request: Request, part: str
-    ) -> dict[str, Json]:
-        seen, call = self._seen, wish.call
-        if call.definition is not None and seen.policy.spec.present and seen.policy.spec.pin:
-            await seen.pins.look(call.definition, call.server_definition)
-        asks = self._decide(wish.real, base)
-        decision = strictest(base, *asks)
+    async def _resolve(self, server: str, tool: str, arguments: Mapping[str, Json]) -> CallFacts:
+        """Return a call with the definitions of its tool and its server.
+
+        Raises:
+            UpstreamError: The server cannot be reached.
+        """
+        # Read first: a redefinition during the next step has to count as a change.
+        server_definition = self._context.identify(server)
+        return CallFacts(
+            server=server,
+            tool=tool,
+            arguments=arguments,
+            definition=await self._define(server, tool),
+            server_definition=server_definition,
+        )
+
+    async def _reveal(self, number: int, call: CallFacts) -> PendingCall:
+        """Return a call with personal data in place of tokens, for those who may see it.
+
+        Raises:
+            InvalidRequestError: A token stands for nothing.
+            CallDeniedError: The server may not have what it stands for.
+        """
+        vault = self._context.vault
+        if vault.idle:
+            return PendingCall(number, call, call)
+        arguments = dict(call.arguments)
+        try:
+            real = await offload(arguments, partial(vault.reveal, call.server, arguments))
+        except CallDeniedError as error:
+            decision = Decision(action="deny", rule="privacy.reveal_to")
+            raise await self._refused(number, call, decision, error) from None
+        return PendingCall(number, call, replace(call, arguments=real))
+
+    async def _decide(self, pending: PendingCall, effect: Effect | None) -> _Decided:
+        """Return the decisions of policy, flow rules and pins.
+
+        Raises:
+            CallDeniedError: One of them denies the call.
+        """
+        context, call, real = self._context, pending.call, pending.real
+        own = await offload(real.arguments, partial(context.policy.decide, real, effect))
+        spec = context.policy.spec
+        if not spec.present:
+            # Without a policy there are no labels, and nothing was ever allowed by one.
+            decisions = [own]
+        else:
+            if effect is None:
+                own = self._deny_unlisted(call, own)
+            decisions = [own]
+            pinned = call.definition if spec.pin else None
+            if pinned is not None:
+                await context.pins.look(pinned, call.server_definition)
+            flow = context.flow.decide(context.flow_state, call.server, own.labels)
+            if flow is not None:
+                decisions.append(flow)
+            if pinned is not None and own.action != "deny":
+                change = context.pins.change(pinned, call.server_definition)
+                if change:
+                    decisions.append(Decision(action="ask", rule=CHANGED, reason=change))
+        decision = strictest(*decisions)
         if decision.action == "deny":
-            raise await self._refused(wish.number, call, decision, denied(call, decision))
-        # Before anything is held back: a plan must not do again what was done.
-        known = await self._replay(wish, base)
-        if known is not None:
-            return known
-        if seen.holding is not None:
-            if base.effect != "read":
-                return await self._hold(wish, decision, asks)
-            if seen.holding.refers(call.arguments):
+            raise await self._refused(pending.number, call, decision, denied(call, decision))
+        return _Decided(decisions, decision)
+
+    async def _replay(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
+        """Return the answer that a call got in the run that this one retries; None if none.
+
+        Comes before holding: a plan must not do again what was done.
+
+        Raises:
+            OutcomeUnknownError: It was sent then, and its outcome is not known.
+        """
+        context, call, own = self._context, pending.call, decided.policy
+        if context.replay is None:
+            return None
+        try:
+            result = context.replay.answer(
+                call.server, call.tool, call.arguments, own.effect, call.server_definition
+            )
+        except OutcomeUnknownError as error:
+            self.tally.lose(call, "not repeated")
+            await context.audit.refused(pending.number, call, own, error.code)
+            raise
+        if result is None:
+            return None
+        context.flow_state.note(call.server, call.tool, own.labels)
+        context.journal.settle(self._entry(pending, own.effect), "ok", result)
+        self.tally.replay(call)
+        await context.audit.unsent("replayed", pending.number, call)
+        return await self._hide(call.server, result)
+
+    async def _hold(self, pending: PendingCall, decided: _Decided) -> dict[str, Json] | None:
+        """Hold a call back for a plan, and return its placeholder; None if it is to be made.
+
+        Raises:
+            HeldResultError: A read needs the result of a held call.
+        """
+        context, call = self._context, pending.call
+        holding = context.holding
+        if holding is None:
+            return None
+        if decided.policy.effect == "read":
+            if holding.refers(call.arguments):
                 message = (
                     f"{call} would read something now, with what a held call is going to return. "
                     "A plan can use that only in other held calls."
                 )
                 raise HeldResultError(message)
-            seen.holding.reading(call)
-        approval: Approval | None = None
-        # What it does is known to the policy alone.
-        wanted = [replace(ask, effect=base.effect) for ask in asks if ask.action == "ask"]
-        if wanted:
-            try:
-                approval = await seen.approver.approve(wish.real, wanted)
-                await self._insist_on_same(call)
-            except (ApprovalNeededError, ApprovalRefusedError) as error:
-                raise await self._refused(wish.number, call, decision, error) from None
+            holding.reading(call)
+            return None
+        placeholder = holding.hold(call, decided.strictest, decided.all, context.flow_state)
+        # Noted as if it had been made, so that the plan shows what the calls after it need.
+        context.flow_state.note(call.server, call.tool, decided.policy.labels)
         try:
-            seen.budget.spend(call.server)
-        except CallBudgetError as error:
-            raise await self._refused(wish.number, call, decision, error) from None
-        seen.flow_state.note(call.server, call.tool, base.labels)
-        if seen.policy.spec.present and call.definition is not None:
-            for_good = approval is not None and approval.holds == "always"
-            await seen.pins.keep(call.definition, call.server_definition, anew=for_good)
-        return await self._make(wish, decision, base.effect, approval, request, part)
+            await context.audit.unsent("held", pending.number, call, decided.strictest)
+        except AuditError as error:
+            holding.spoil(error.message)
+            raise
+        return placeholder
 
-    async def _insist_on_same(self, call: CallFacts) -> None:
-        """Accept an approval only of the tool, and of the server, as they still are.
+    async def _ask(self, pending: PendingCall, decided: _Decided) -> Approval | None:
+        """Return a person's approval of a call; None if it needs none.
 
         Raises:
-            ApprovalRefusedError: It was described or defined otherwise while somebody was asked.
+            ApprovalNeededError: No person can be asked.
+            ApprovalRefusedError: The person did not approve, or the tool or server has changed.
         """
-        if self._seen.identify(call.server) != call.server_definition:
+        if decided.strictest.action != "ask":
+            return None
+        effect, call = decided.policy.effect, pending.call
+        # Only the policy knows the effect.
+        asks = [replace(ask, effect=effect) for ask in decided.all if ask.action == "ask"]
+        try:
+            approval = await self._context.approver.approve(pending.real, asks)
+            await self._check_unchanged(call)
+        except (ApprovalNeededError, ApprovalRefusedError) as error:
+            raise await self._refused(pending.number, call, decided.strictest, error) from None
+        return approval
+
+    async def _spend(self, pending: PendingCall, decided: _Decided) -> None:
+        """Take a call from the run's budget.
+
+        Raises:
+            CallBudgetError: The budget is used up.
+        """
+        try:
+            self._context.budget.spend(pending.call.server)
+        except CallBudgetError as error:
+            decision = decided.strictest
+            raise await self._refused(pending.number, pending.call, decision, error) from None
+
+    async def _pin(self, call: CallFacts, approval: Approval | None) -> None:
+        """Remember the definition of a tool that is allowed."""
+        spec = self._context.policy.spec
+        if spec.present and call.definition is not None:
+            always = approval is not None and approval.holds == "always"
+            await self._context.pins.keep(call.definition, call.server_definition, anew=always)
+
+    async def _audit_call(
+        self, pending: PendingCall, decided: _Decided, approval: Approval | None
+    ) -> None:
+        """Record a call that is sent next.
+
+        Raises:
+            AuditError: It cannot be recorded, and must not be sent.
+        """
+        call = pending.call
+        try:
+            await self._context.audit.calling(pending.number, call, decided.strictest, approval)
+        except AuditError:
+            self.tally.refuse(call, "it could not be recorded")
+            raise
+
+    def _journal(self, pending: PendingCall, decided: _Decided) -> _Sent:
+        """Count and journal a call that is sent next; until it is settled it counts as unknown."""
+        self.tally.send(pending.call)
+        entry = self._entry(pending, decided.policy.effect)
+        self.calls += 1
+        self.tally.made[pending.call.server] += 1
+        return _Sent(entry, time.monotonic())
+
+    async def _send(self, pending: PendingCall, sent: _Sent, send: Send) -> dict[str, Json]:
+        """Return the server's answer; a call that ends without one is recorded as that."""
+        with self.tally.under_way():
+            try:
+                return await send(pending.real.arguments)
+            except BaseException as error:
+                await self._record_failure(pending, sent, outcome_after(error))
+                if isinstance(error, UpstreamError):
+                    await self._hide_error(pending.call.server, error)
+                raise
+
+    def _count(self, sent: _Sent, result: dict[str, Json], part: str) -> tuple[int, Outcome]:
+        """Count an answer and settle its entry in the journal; return its bytes and outcome."""
+        size = result_size(result, part)
+        self.result_bytes += size
+        self._context.budget.took_in(size)
+        outcome = outcome_of(result)
+        self._context.journal.settle(sent.entry, outcome, result)
+        # A failed call is made again, whether or not the run is retried with its journal.
+        self.tally.changing += sent.entry.effect != "read" and outcome == "ok"
+        return size, outcome
+
+    async def _hide(self, server: str, result: dict[str, Json]) -> dict[str, Json]:
+        """Return a result with tokens in place of personal data."""
+        vault = self._context.vault
+        if vault.idle:
+            return result
+        return await offload(result, partial(vault.hide, server, result))
+
+    # What the steps share.
+
+    async def _define(self, server: str, tool: str) -> Tool | None:
+        """Return a tool as its server describes it; an error of the server counts as read.
+
+        Raises:
+            UpstreamError: The server cannot be reached.
+        """
+        try:
+            return await self._context.define(server, tool)
+        except UpstreamError as error:
+            await self._note_error(server, tool, error)
+            raise
+
+    async def _note_error(self, server: str, tool: str, error: UpstreamError) -> None:
+        """Count a server's error as read, and put tokens in place of its personal data."""
+        context = self._context
+        context.flow_state.note(server, tool, context.policy.labels(server, tool, None))
+        await self._hide_error(server, error)
+
+    def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:
+        """Return a decision that denies a tool which rules may know by another name."""
+        if call.tool in (READ_RESOURCE, GET_PROMPT):
+            # In rules these are the names of requests that are not tool calls.
+            reason = "a tool of that name cannot be told from the request of the protocol"
+            return replace(own, action="deny", rule=UNLISTED, reason=reason)
+        if call.definition is None and self._context.lists(call.server):
+            # A server may accept other names for a tool than the one that it lists.
+            reason = f"{call.server} lists no such tool"
+            return replace(own, action="deny", rule=UNLISTED, reason=reason)
+        return own
+
+    async def _check_unchanged(self, call: CallFacts) -> None:
+        """Refuse an approval if the tool or its server was redefined while a person was asked.
+
+        Raises:
+            ApprovalRefusedError: It was.
+        """
+        if self._context.identify(call.server) != call.server_definition:
             message = f"{call.server} became another server while a person was asked about {call}."
             raise ApprovalRefusedError(message, remedy="Make the call again.")
         if call.definition is None:
             return
-        now = await self._defined(call.server, call.tool)
+        now = await self._define(call.server, call.tool)
         if now is not call.definition and now != call.definition:
             message = f"{call} was changed by its server while a person was asked about it."
             raise ApprovalRefusedError(message, remedy="Make the call again.")
 
-    def _decide(self, call: CallFacts, base: Decision) -> list[Decision]:
-        """Return every decision on a call, the policy's own first."""
-        seen = self._seen
-        if not seen.policy.spec.present:
-            # Without one there are no labels, and nothing was ever allowed by it.
-            return [base]
-        found = [base]
-        flow = seen.flow.decide(seen.flow_state, call.server, base.labels)
-        if flow is not None:
-            found.append(flow)
-        if base.action != "deny" and call.definition is not None and seen.policy.spec.pin:
-            change = seen.pins.change(call.definition, call.server_definition)
-            if change:
-                found.append(Decision(action="ask", rule=CHANGED, reason=change))
-        return found
-
     async def _refused(
         self, number: int, call: CallFacts, decision: Decision, error: BridgeError
     ) -> BridgeError:
-        """Record that a call is not made; return why."""
-        # It was decided on before the budget was looked at: "allow" would be no reason.
+        """Record that a call is not made, and return the error to raise."""
+        # The decision was made before the budget was checked: "allow" would be no reason.
         spent = isinstance(error, CallBudgetError)
         self.tally.refuse(call, "budget" if spent else f"{decision.action}: {decision.rule}")
-        await self._seen.audit.refused(number, call, decision, error.code)
+        await self._context.audit.refused(number, call, decision, error.code)
         return error
 
-    async def _hold(
-        self, wish: _Wish, decision: Decision, asks: Sequence[Decision]
-    ) -> dict[str, Json]:
-        seen = self._seen
-        assert seen.holding is not None
-        placeholder = seen.holding.hold(wish.call, decision, asks, seen.flow_state)
-        # As if it had been made, so that the plan shows what the calls after it need.
-        seen.flow_state.note(wish.call.server, wish.call.tool, asks[0].labels)
-        try:
-            await seen.audit.unsent("held", wish.number, wish.call, decision)
-        except AuditError as error:
-            seen.holding.spoil(error.message)
-            raise
-        return placeholder
-
-    async def _replay(self, wish: _Wish, decision: Decision) -> dict[str, Json] | None:
-        """Return what a call was answered in the run that this one retries."""
-        seen, call = self._seen, wish.call
-        if seen.replay is None:
-            return None
-        try:
-            result = seen.replay.answer(
-                call.server, call.tool, call.arguments, decision.effect, call.server_definition
-            )
-        except OutcomeUnknownError as error:
-            self.tally.lose(call, "not repeated")
-            await seen.audit.refused(wish.number, call, decision, error.code)
-            raise
-        if result is None:
-            return None
-        seen.flow_state.note(call.server, call.tool, decision.labels)
-        effect = decision.effect
-        entry = self._sent(wish, effect)
-        seen.journal.settle(entry, "ok", result)
-        self.tally.replay(call)
-        await seen.audit.unsent("replayed", wish.number, call)
-        return await offload(result, partial(seen.vault.hide, call.server, result))
-
-    def _sent(self, wish: _Wish, effect: Effect) -> Entry:
-        call = wish.call
-        return self._seen.journal.sent(
+    def _entry(self, pending: PendingCall, effect: Effect) -> Entry:
+        """Return the journal's entry for a call that is made, or was made in the run before."""
+        call = pending.call
+        return self._context.journal.sent(
             call.server,
             call.tool,
             call.arguments,
             effect,
-            wish.number,
+            pending.number,
             server_definition=call.server_definition,
         )
 
-    async def _make(
-        self,
-        wish: _Wish,
-        decision: Decision,
-        effect: Effect,
-        approval: Approval | None,
-        request: Request,
-        part: str,
-    ) -> dict[str, Json]:
-        """Record a call, make it, and record what became of it."""
-        seen, call = self._seen, wish.call
-        try:
-            await seen.audit.calling(wish.number, call, decision, approval)
-        except AuditError:
-            self.tally.refuse(call, "it could not be recorded")
-            raise
-        self.tally.send(call)
-        entry = self._sent(wish, effect)
-        self.calls += 1
-        self.tally.made[call.server] += 1
-        started = time.monotonic()
-        with self.tally.under_way():
-            try:
-                result = await request()
-            except BaseException as error:
-                await self._lost(wish, entry, effect, outcome_after(error), started)
-                if isinstance(error, UpstreamError):
-                    await self._hide_error(call.server, error)
-                raise
-        size = result_size(result, part)
-        self.result_bytes += size
-        seen.budget.took_in(size)
-        outcome = outcome_of(result)
-        seen.journal.settle(entry, outcome, result)
-        # What failed is made again, whether or not the run is retried with its journal.
-        self.tally.changing += effect != "read" and outcome == "ok"
-        ms = (time.monotonic() - started) * 1000
-        await seen.audit.called(wish.number, outcome, size=size, ms=ms)
-        if seen.vault.idle:
-            return result
-        return await offload(result, partial(seen.vault.hide, call.server, result))
-
-    async def _lost(
-        self, wish: _Wish, entry: Entry, effect: Effect, outcome: Outcome, started: float
-    ) -> None:
+    async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
         """Record a call that ended without an answer."""
-        seen = self._seen
-        seen.journal.settle(entry, outcome, None)
+        self._context.journal.settle(sent.entry, outcome, None)
         if outcome == "unknown":
-            self.tally.lose(wish.call, "no answer came")
-            self.tally.changing += effect != "read"
-        ms = (time.monotonic() - started) * 1000
+            self.tally.lose(pending.call, "no answer came")
+            self.tally.changing += sent.entry.effect != "read"
+        ms = sent.milliseconds
         with anyio.CancelScope(shield=True):
-            await seen.audit.called(wish.number, outcome, size=0, ms=ms)
+            await self._context.audit.called(pending.number, outcome, size=0, ms=ms)
+
+    async def _hide_error(self, server: str, error: UpstreamError) -> None:
+        """Put tokens in place of personal data in a server's error."""
+        texts = [error.message, error.host_detail, getattr(error, "data", None)]
+        await offload(texts, partial(self._context.vault.hide_error, server, error))
 
 
 def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
@@ -484,10 +580,10 @@ def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedErro
 
 
 def result_size(result: Mapping[str, Json], part: str = "content") -> int:
-    """Return the bytes of text that `result` would have put into a conversation.
+    """Return the bytes of text that a conversation would have got of a result.
 
     Args:
-        part: Where its content is. Data that comes without any is counted instead.
+        part: Key of its content. Structured data is counted if there is no content.
     """
     content = result.get(part) or result.get("structuredContent") or []
     large = 0
@@ -496,7 +592,7 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
             if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
-                # Counted as it is: to write it as JSON only to count takes as long as to move it.
+                # Writing it as JSON only to count it takes as long as moving it.
                 large += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
                 small.append({**block, "text": ""})
             else:

@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyFile:
-    """The policy as its file has it now.
+    """The policy of a file, read again when the file changes.
 
     Args:
-        changed: Takes the audit log's record of a change.
+        changed: Called with the audit log's record of a change.
 
     Attributes:
-        digest: What the audit log knows it by.
+        digest: Of the policy in force, as the audit log has it.
     """
 
     def __init__(self, settings: Settings, changed: Callable[[Mapping[str, Json]], None]) -> None:
@@ -45,7 +45,7 @@ class PolicyFile:
         self.digest = policy_digest(settings.policy)
 
     def now(self) -> tuple[Policy, Flow]:
-        """Return the policy, read again if its file has changed.
+        """Return the policy and its flow rules, read again if the file has changed.
 
         Raises:
             SettingsError: The file does not parse; nothing runs until it does.
@@ -54,20 +54,24 @@ class PolicyFile:
         if state != self._state:
             self._state = state
             try:
-                self._insist_on_file(state)
+                self._check_file(state)
                 self._take(reload_policy(self._settings))
                 self._error = None
             except SettingsError as error:
                 logger.warning("the policy cannot be read: %s", error)
-                # Models read this one.
+                # Models read this error.
                 message, remedy = without_values(error.message), without_values(error.remedy)
                 self._error = SettingsError(message, remedy=remedy)
         if self._error is not None:
             raise self._error
         return self._policy, self._flow
 
-    def _insist_on_file(self, state: tuple[int, ...] | None) -> None:
-        """Accept no file that is gone or empty, as editors leave one for a moment, as no policy."""
+    def _check_file(self, state: tuple[int, ...] | None) -> None:
+        """Refuse a file that is gone or empty: some editors leave one like that while they save.
+
+        Raises:
+            SettingsError: It held a policy before.
+        """
         if not self._policy.spec.present or (state and state[1] > 0):
             return
         message = f"{self._settings.policy.path} held a policy, and now is empty or gone."
@@ -75,6 +79,7 @@ class PolicyFile:
         raise SettingsError(message, remedy=remedy)
 
     def _take(self, spec: PolicySpec) -> None:
+        """Put a policy in force, and report the change."""
         if spec == self._policy.spec:
             return
         logger.info("the policy was read again")
@@ -84,16 +89,17 @@ class PolicyFile:
 
 
 def policy_digest(spec: PolicySpec) -> str:
-    """Return what changes when a policy means something else; empty if there is none."""
+    """Return a digest of what a policy means; empty if there is none."""
     if not spec.present:
         return ""
-    # Where the file and its rules stand is no part of what they mean.
+    # The places of the file and its rules do not matter for their meaning.
     rules = tuple(replace(rule, place="") for rule in spec.rules)
     meant = asdict(replace(spec, path=None, rules=rules))
     return digest(json.dumps(meant, default=sorted, sort_keys=True).encode("ascii"))
 
 
 def _state(path: Path | None) -> tuple[int, ...] | None:
+    """Return what changes with a file; empty if it cannot be read, None without a file."""
     if path is None:
         return None
     try:

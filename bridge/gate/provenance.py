@@ -1,7 +1,7 @@
-"""What flow rules make of things that outlive a run: artifacts, memories, skills.
+"""The provenance of what outlives a run: artifacts, memories, skills.
 
-Owns what such a thing is kept with, and that whoever brings it into another run has read what its
-own run had read. Where it is written down is each store's affair.
+Owns which labels and servers such a thing is kept with, and that a run which reads it has then read
+them too. Each store writes them down itself.
 """
 
 from __future__ import annotations
@@ -11,36 +11,35 @@ from bridge.model import Provenance
 from bridge.text import valid_text, visible
 
 MAX_WHAT = 60
-"""Characters of what a found thing is called in a decision: a URI of a run's output has 54."""
+"""Characters of a thing's name in a decision: a URI of a run's output has 54."""
 
 
 class ProvenanceTracker:
-    """One run's part in things that last: what it leaves, and what it finds."""
+    """The provenance of what one run keeps, and of what it reads that was kept."""
 
-    def __init__(self, oversight: GateContext) -> None:
-        self._seen = oversight
+    def __init__(self, context: GateContext) -> None:
+        self._context = context
 
     def provenance(self) -> Provenance | None:
-        """Return what something is kept with that the run leaves at this moment.
+        """Return the provenance of what the run keeps now.
 
-        None where nothing was read that a flow rule could speak of: then nothing is written, as
-        there is nothing to write without a policy.
+        None if nothing was read that a flow rule could apply to.
         """
-        seen = self._seen
-        found = seen.flow_state.provenance(seen.journal.run_id)
-        if found is None or seen.policy.spec.present or found.labels or found.anything:
+        context = self._context
+        found = context.flow_state.provenance(context.journal.run_id)
+        if found is None or context.policy.spec.present or found.labels or found.anything:
             return found
-        # Servers alone, which no rule speaks of. A run may have found labels of an earlier policy.
+        # Only servers, and no policy. A run may have found labels of an earlier policy.
         return None
 
     async def find(self, what: str, provenance: Provenance | None) -> None:
-        """Have something that was kept count as read. To be called before the program gets it.
+        """Count something that was kept as read. To be called before the program gets it.
 
         Args:
-            what: It, in words: "memory 'notes'".
+            what: Its name in decisions and records: "memory 'notes'".
 
         Raises:
-            AuditError: That it came cannot be recorded; the program must not get it.
+            AuditError: It cannot be recorded; the program must not get it.
         """
         if provenance is None:
             return
@@ -51,16 +50,16 @@ class ProvenanceTracker:
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
     async def learn(self, what: str, provenance: Provenance | None) -> None:
-        """Have what stands in a whole store count as read, unless this run has read all that.
+        """Count what a store holds as read, unless this run has read all of it.
 
         Raises:
-            AuditError: It cannot be recorded; the program must not learn anything of it.
+            AuditError: It cannot be recorded; the program must not get it.
         """
-        if provenance is not None and not self._seen.flow_state.knows(provenance):
+        if provenance is not None and not self._context.flow_state.knows(provenance):
             await self.find(what, provenance)
 
     async def have(self, what: str, labels: frozenset[str]) -> None:
-        """Have something count as read that is there for the program, and whose labels are known.
+        """Count something with known labels as read.
 
         Raises:
             AuditError: It cannot be recorded; the program must not get it.
@@ -69,9 +68,9 @@ class ProvenanceTracker:
             await self._note(what, what, Provenance(labels=labels))
 
     async def _note(self, name: str, what: str, provenance: Provenance) -> None:
-        seen = self._seen
-        # Of many that say the same one is recorded, so that a program can fill no log with them.
-        # And first, so that a program which tries again does not get what could not be.
-        if not seen.flow_state.knows(provenance):
-            await seen.audit.found(what, provenance)
-        seen.flow_state.find(name, provenance)
+        context = self._context
+        # Recorded once for equal provenance, so that a program cannot fill a log. Recorded first,
+        # so that a program that tries again does not get what could not be recorded.
+        if not context.flow_state.knows(provenance):
+            await context.audit.found(what, provenance)
+        context.flow_state.find(name, provenance)

@@ -1,9 +1,8 @@
-"""What a person reads who is asked for an approval, and what the answer says. Pure.
+"""The questions that ask a person for an approval, and the reading of their answers. Pure.
 
-Owns the wording, the form and the reading of the answer. Everything about a call comes from a
-program or from a server and is written so that it can pass for nothing else: names and values stand
-on lines of their own, quoted, with whatever hides, turns or breaks text written out, and cut to
-bounds that are told. The lines are indented, which clients that render Markdown show as they are.
+Owns the wording and the form. What comes from a program or a server cannot pass for anything else:
+names and values stand on lines of their own, quoted and cut, with characters that hide, reverse or
+break text written out. The lines are indented, so that clients do not render them as Markdown.
 """
 
 from __future__ import annotations
@@ -21,44 +20,44 @@ from bridge.model import Effect, Json, Plan, ServerSpec
 from bridge.text import is_hidden, look_alikes, written_out
 
 Holds = Literal["call", "run", "session", "always"]
-"""For how long an answer holds."""
+"""What an approval applies to."""
 
 MAX_ARGUMENTS = 25
-"""Shown of a call; the names of some more are told."""
+"""Arguments of a call that are shown; some more are named."""
 
 MAX_VALUES_CHARS = 2400
-"""Of all arguments together: some thirty lines. Nobody reads more before an answer."""
+"""Characters of all arguments: some thirty lines, as many as a person reads before an answer."""
 
 LEAST_VALUE_CHARS = 120
-"""Of one argument, however many there are."""
+"""Characters of one argument, however many there are."""
 
 MAX_NAME_CHARS = 80
-"""Of a server, tool or argument."""
+"""Characters of the name of a server, tool or argument."""
 
 MAX_REASON_CHARS = 400
-"""Of a rule or the reason that it gives."""
+"""Characters of a rule's name or reason."""
 
 MAX_LED = 8
-"""Earlier calls, and things that were found, named that led to this one."""
+"""Earlier calls and kept things that are named as the reason."""
 
 MAX_LED_CHARS = 160
-"""Of each; what was found is named with the run that saved it."""
+"""Characters of each; a kept thing is named with the run that saved it."""
 
 MAX_DEPTH = 6
-"""Shown of what is nested in an argument."""
+"""Levels of an argument that are shown."""
 
 MAX_ITEMS = 30
-"""Shown of each list and object in an argument."""
+"""Items of each list and object that are shown."""
 
 MAX_KINDS = 12
 """Tools named in the counts of a plan."""
 
 MAX_PLAN_LINES = 60
 MAX_PLAN_CHARS = 6000
-"""Of a plan's list. Clients show little; the whole is in the result of the run that made it."""
+"""Of a plan's list. Clients show little; the run that made the plan returned all of it."""
 
 DIGEST_CHARS = 16
-"""Of the digest of a call's arguments; the audit log has all of it."""
+"""Characters of the digest of a call's arguments; the audit log has all of it."""
 
 UNLISTED = " (the tool describes no such argument)"
 
@@ -74,7 +73,7 @@ _MAX_MARKS = 2
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
 _WIDE_GAP = re.compile(r" {60,}")
-"""In source or a table: what stands behind it might be seen by nobody."""
+"""A gap in source or a table, behind which text might not be seen."""
 
 
 def question(
@@ -86,9 +85,9 @@ def question(
     """Return the parameters of the question whether a call may be made.
 
     Args:
-        asks: The decisions that want it, the policy's own first.
-        choices: For how long a yes may be given.
-        arguments: As they may be shown.
+        asks: The decisions that ask, the policy's own first.
+        choices: What an approval may apply to.
+        arguments: Without secrets.
     """
     name = named(call)
     lines = [f"mcp-code-bridge: may a program call {name}?", ""]
@@ -115,11 +114,11 @@ def start_question(
 ) -> dict[str, Json] | None:
     """Return the parameters of the question whether a server may be started or connected to.
 
-    None if it cannot be shown whole: nobody is asked about what they cannot see. Values of
-    variables and headers are not shown: they are no part of what a server is.
+    None if it is too long to be shown whole: a person must see all that they approve. The values
+    of variables and headers are not shown: they are not part of a definition.
 
     Args:
-        choices: "once", and "always" where that may be said.
+        choices: "once", and "always" if the person may choose that.
     """
     name = safe_name(spec.name)
     verb = "start" if spec.transport == "stdio" else "be connected to"
@@ -137,7 +136,7 @@ def start_question(
 
 
 def server_lines(spec: ServerSpec) -> list[str]:
-    """Return all of what a server is, one fact a line, with nothing hidden in them."""
+    """Return a server's whole definition, one fact a line, with hidden characters written out."""
     facts: Mapping[str, Sequence[str]] = {
         "command": [spec.command],
         "arguments": spec.args,

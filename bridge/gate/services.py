@@ -20,9 +20,9 @@ from bridge.gate.budget import Rates, RunBudget
 from bridge.gate.canonical import digest
 from bridge.gate.context import GateContext
 from bridge.gate.flow import Flow, FlowState
+from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.pins import Pins
-from bridge.gate.plans import Holding, Plans
 from bridge.gate.policy import Policy
 from bridge.gate.policy_file import PolicyFile
 from bridge.gate.privacy import Vault, Vaults
@@ -91,7 +91,7 @@ class RunContext:
     audit: RunAudit
     journal: RunJournal
     replay: Replay | None
-    holding: Holding | None
+    holding: HeldCalls | None
     make: Callable[[RunContext], GateContext]
 
     @cached_property
@@ -153,6 +153,7 @@ class GateServices:
         inventory: Inventory,
         redactor: Redactor,
         current_asker: Callable[[], Asker | None],
+        is_plan: Callable[[str, str], bool],
     ) -> None:
         """Make them.
 
@@ -160,8 +161,10 @@ class GateServices:
             inventory: What is known of the servers.
             redactor: Takes this machine's secrets out of texts.
             current_asker: Returns who is asked about servers that the current run starts.
+            is_plan: Returns whether an id is that of a plan of an owner.
         """
         self._inventory = inventory
+        self._is_plan = is_plan
         self.redactor = redactor
         self.audit = audit_log(settings)
         self._policy = PolicyFile(settings, self.audit.later)
@@ -171,7 +174,6 @@ class GateServices:
         self._rates = Rates()
         self._vaults = Vaults()
         self.journals = Journals()
-        self.plans = Plans()
 
     def audit_of(self, run_id: str) -> RunAudit:
         """Return the records of something that no policy decides on, as of a command."""
@@ -221,7 +223,7 @@ class GateServices:
             audit=audit,
             journal=journal,
             replay=replay,
-            holding=Holding(self.redactor.arguments) if _plans(request) else None,
+            holding=HeldCalls(self.redactor.arguments) if _plans(request) else None,
             make=partial(self._context, request, policy, flow),
         )
 
@@ -260,7 +262,7 @@ class GateServices:
     def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
         if not isinstance(request, RunRequest) or not request.retry_of:
             return None
-        if self.plans.knows(request.retry_of, request.owner):
+        if self._is_plan(request.retry_of, request.owner):
             message = f"{request.retry_of} is a plan's id, and `retry_of` takes a run's."
             remedy = "To make the plan's calls, give the id alone, as `apply`."
             raise UnknownRunError(message, remedy=remedy)

@@ -1,4 +1,4 @@
-"""What a run's calls came to. Owns the counts, and for how long calls were under way."""
+"""The counts of a run's calls by outcome, and the time that calls were under way."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bridge.gate.decision import CallFacts
 from bridge.model import CallCount
 
 MAX_KINDS = 100
-"""Different things said of calls; what is beyond is counted, and not named."""
+"""Kinds of calls that are counted apart; the rest is counted together, without names."""
 
 
 class Tally:
-    """Counts the calls of one run by what became of them."""
+    """Counts the calls of one run by outcome."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -31,7 +31,7 @@ class Tally:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Count the time for which at least one call is."""
+        """Count the time in which at least one call is under way."""
         self._under_way += 1
         if self._under_way == 1:
             self._since = self._now()
@@ -44,11 +44,11 @@ class Tally:
 
     @property
     def busy_seconds(self) -> float:
-        """For how long calls were under way."""
+        """Seconds in which at least one call was under way."""
         return self._busy + (self._now() - self._since if self._under_way else 0.0)
 
     def send(self, call: CallFacts) -> None:
-        """Count a call that goes out."""
+        """Count a call that is sent."""
         _count(self._sent, call, "")
 
     def replay(self, call: CallFacts) -> None:
@@ -60,12 +60,12 @@ class Tally:
         _count(self._refused, call, why)
 
     def lose(self, call: CallFacts, why: str) -> None:
-        """Count a call of which nobody knows whether it happened."""
+        """Count a call of unknown outcome."""
         _count(self._unknown, call, why)
 
     @property
     def sent(self) -> tuple[CallCount, ...]:
-        """Calls that went out."""
+        """Calls that were sent."""
         return _counts(self._sent)
 
     @property
@@ -80,7 +80,7 @@ class Tally:
 
     @property
     def unknown(self) -> tuple[CallCount, ...]:
-        """Calls of which nobody knows whether they happened."""
+        """Calls of unknown outcome."""
         return _counts(self._unknown)
 
 

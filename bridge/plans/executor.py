@@ -2,7 +2,7 @@
 
 Owns the order of these, what is looked at before each call, what a call under way gets of time when
 its client goes, what became of each, that nothing is made after the first that is not done, and the
-wording of the result. What a plan is, is `bridge.gate.plans`'; whether a call may be made, and its
+wording of the result. What a plan is, is `bridge.plans.kept`'; whether a call may be made, and its
 record, are the gate's. No sandbox takes part in it.
 """
 
@@ -32,14 +32,16 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval
 from bridge.gate.audit.records import approval_fields
+from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.outcomes import outcome_after
 from bridge.gate.pins import tool_digest
 from bridge.gate.pipeline import Gate, Grant
-from bridge.gate.plans import Covered, HeldRequest, KeptPlan, Known, resolve
 from bridge.gate.receipt import accounted
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
+from bridge.plans.approver import PlanApprover
+from bridge.plans.kept import KeptPlan, KeptPlans
 from bridge.render.plan import plan_asked
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import tool_error, wire_value
@@ -125,10 +127,15 @@ class PlanExecutor:
     """Applies plans."""
 
     def __init__(
-        self, servers: Servers, services: GateServices, times: Times | None = None
+        self,
+        servers: Servers,
+        services: GateServices,
+        plans: KeptPlans,
+        times: Times | None = None,
     ) -> None:
         self._servers = servers
         self._services = services
+        self._plans = plans
         self._times = times or Times()
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
@@ -159,12 +166,12 @@ class PlanExecutor:
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {_moment()}, and did not approve of it"
-            self._services.plans.close(kept, why)
+            self._plans.close(kept, why)
             raise
         finally:
             if not begun:
                 # Nobody could be asked, or the question was cut off: nothing was done with it.
-                self._services.plans.give_back(kept)
+                self._plans.give_back(kept)
 
     def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
         """Take the plan.
@@ -172,9 +179,8 @@ class PlanExecutor:
         Raises:
             UnknownPlanError: It is not there; says what became of it.
         """
-        plans = self._services.plans
         try:
-            return plans.take(request.plan_id, request.owner, run_id=run_id)
+            return self._plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
             if not self._services.journals.knows(request.plan_id, request.owner):
                 raise
@@ -218,7 +224,7 @@ class PlanExecutor:
             )
             result = replace(result, usage=usage, timeout_seconds=self._times.apply)
             record(result)
-            self._services.plans.close(
+            self._plans.close(
                 kept,
                 f"it was applied by the run {run_id}, which ended at {_moment()}: "
                 f"{result.summary.rstrip('.')}",
@@ -243,7 +249,7 @@ class _Execution:
         self._approval = approval
         self._servers = servers
         # A result is kept for as long as a call to come is made with it.
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, CallResult] = {}
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
         self._room = MAX_VALUES
         self.steps = [Step(request=request) for request in kept.requests]
@@ -301,8 +307,8 @@ class _Execution:
     async def _make(self, step: Step, arguments: Mapping[str, Json], finish: float) -> None:
         """Make a call, and write down what became of it before anything can interrupt that."""
         request, gate = step.request, self.gate
-        covered = Covered(self._approval, request)
-        gate.go_on_under(replace(self._run.context, flow_state=request.flow, approver=covered))
+        covered = PlanApprover(self._approval, request)
+        gate.switch_context(replace(self._run.context, flow_state=request.flow, approver=covered))
         before = gate.calls
         step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
@@ -326,7 +332,7 @@ class _Execution:
         shape = wire_value(result, wrapped=self._servers.inventory.wraps_result(server, tool))
         self._servers.inventory.observe(server, tool, shape)
         if self._awaited[request.number]:
-            self._known[request.number] = Known(call=str(request), shape=shape)
+            self._known[request.number] = CallResult(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))
         if size > MAX_VALUE:
             step.told = {"valueCharacters": size}

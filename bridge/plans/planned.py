@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bridge.errors import AuditError
-from bridge.gate.plans import Holding, Plans
+from bridge.gate.held_calls import HeldCalls
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Done
 from bridge.model import RunResult
 from bridge.offload import offload
+from bridge.plans.kept import KeptPlans
 from bridge.render.plan import plan_summary
 
 HELD_RESULT_ERROR = "HeldResultError"
@@ -19,7 +20,9 @@ MAX_STOPPED = 2_000
 """Characters of what it says of that; the words are the guest's."""
 
 
-async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
+async def planned(
+    result: RunResult, done: Done | None, run: RunContext, plans: KeptPlans
+) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
     holding = run.holding
     if holding is None:
@@ -52,7 +55,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
     return replace(result, plan=plan)
 
 
-def _readable(result: RunResult, stopped: str, holding: Holding) -> tuple[RunResult, str]:
+def _readable(result: RunResult, stopped: str, holding: HeldCalls) -> tuple[RunResult, str]:
     """Return what the program wrote, and why it stopped, with results of held calls by name."""
     shown = holding.labelled
     result = replace(

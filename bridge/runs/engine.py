@@ -23,6 +23,7 @@ from bridge.model import (
 )
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
+from bridge.plans.kept import KeptPlans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Executions
 from bridge.runs.places import Places
@@ -67,8 +68,13 @@ class Engine:
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)))
         self.artifacts = store_for(settings)
+        self.plans = KeptPlans()
         self.gate = GateServices(
-            settings, Definitions(servers), servers.secrets.redactor, _current_asker
+            settings,
+            Definitions(servers),
+            servers.secrets.redactor,
+            _current_asker,
+            self.plans.knows,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(
@@ -79,7 +85,7 @@ class Engine:
         )
         self.guide = GuestGuide(servers, settings, self.skills.shelf)
         self.commands = Commands(settings, audit_of=self.gate.audit_of, queue=self.queue)
-        self.plan_executor = PlanExecutor(servers, self.gate)
+        self.plan_executor = PlanExecutor(servers, self.gate, self.plans)
         self._runner = Runner(
             servers,
             Admission(
@@ -99,7 +105,7 @@ class Engine:
                 artifacts=self.artifacts,
                 packages=self.packages,
                 sandboxes=self.sandboxes,
-                gate_services=self.gate,
+                plans=self.plans,
             ),
         )
         self._stack = AsyncExitStack()

@@ -15,10 +15,10 @@ from bridge.gate.bridge_calls import BridgeCalls
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.receipt import accounted
-from bridge.gate.services import GateServices
 from bridge.model import Json, Provenance, RunResult, Tool
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
+from bridge.plans.kept import KeptPlans
 from bridge.plans.planned import planned
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.dispatcher import Answer, with_call_errors
@@ -50,14 +50,14 @@ class Executions:
         artifacts: ArtifactStore,
         packages: Packages,
         sandboxes: Sandboxes,
-        gate_services: GateServices,
+        plans: KeptPlans,
     ) -> None:
         self.settings = settings
         self.servers = servers
         self.guide = guide
         self.skills = skills
         self.artifacts = artifacts
-        self.gate_services = gate_services
+        self.plans = plans
         self._packages = packages
         self._sandboxes = sandboxes
 
@@ -151,7 +151,7 @@ class Execution:
         run = self._run
         wall = time.monotonic() - self._started
         result = run_result(run, tuple(self._tools), self._guest, facts, self._gate, wall)
-        result = await planned(result, facts.ending.done, run.gate, self._parts.gate_services.plans)
+        result = await planned(result, facts.ending.done, run.gate, self._parts.plans)
         if self._session is not None:
             result = self._session.conclude(result, facts.ending)
         self.concluded = result

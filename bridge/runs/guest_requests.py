@@ -15,8 +15,8 @@ import anyio
 
 from bridge.catalog.docs import Detail
 from bridge.errors import BridgeError
+from bridge.gate.held_calls import Placeholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
-from bridge.gate.plans import Held
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
@@ -148,7 +148,7 @@ class GuestRequests:
             result = await self._gate.call(server, tool, arguments)
         except BridgeError as error:
             raise self._failed(error, server=name, tool=tool) from error
-        if isinstance(result, Held) or params.get("raw") is True:
+        if isinstance(result, Placeholder) or params.get("raw") is True:
             return result
         error_text = None
         if result.get("isError") is True:

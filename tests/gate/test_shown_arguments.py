@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bridge.gate.audit import AuditLog, RunAudit
 from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision
-from bridge.gate.plans import Holding
+from bridge.gate.held_calls import HeldCalls
 from bridge.gate.question import question
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import MAX_MASKED, mask
@@ -53,7 +53,7 @@ def asked(call: CallFacts) -> str:
 
 def planned(*calls: CallFacts) -> str:
     """Return the list of a plan with calls."""
-    holding = Holding(REDACTOR.arguments)
+    holding = HeldCalls(REDACTOR.arguments)
     for call in calls:
         holding.hold(call, ASK, [ASK])
     return plan_text(Plan(plan_id="a" * 16, seconds=60, calls=holding.shown()), how=False)

@@ -70,19 +70,18 @@ def engine_for(home: Path, log: Path) -> AbstractAsyncContextManager[Engine]:
 
 async def plan(engine: Engine, second: str) -> str:
     """Make a plan as a program would; return its id."""
-    keeping = engine.gate
-    watch = keeping.begin("planned", RunRequest(code="", mode="plan"), RunCaller(None, Clock()))
-    gate = Gate(Grant(servers=None, calls=CALLS), engine.servers.pool.call_tool, watch.context)
-    holding = watch.context.holding
+    run = engine.gate.begin("planned", RunRequest(code="", mode="plan"), RunCaller(None, Clock()))
+    gate = Gate(Grant(servers=None, calls=CALLS), engine.servers.pool.call_tool, run.context)
+    holding = run.holding
     assert holding is not None
     await gate.call("log", "create", {"title": "one"})
     await gate.call("log", second, {"title": "two"} if second == "create" else {})
     await gate.call(
         "log", "create", {"title": "three", "parent": {WHOLE: write(holding.plan, 1, ["id"])}}
     )
-    made = keeping.plans.keep(holding, "", run_id="planned")
+    made = engine.plans.keep(holding, "", run_id="planned")
     facts: dict[str, Json] = {"plan": made.plan_id, "calls": len(made.calls)}
-    await watch.context.audit.event("plan", facts)
+    await run.audit.event("plan", facts)
     return made.plan_id
 
 

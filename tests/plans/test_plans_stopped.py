@@ -157,7 +157,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
     engine: Engine, settings: Settings, log: Path
 ) -> None:
     """A server that hangs must not keep a client that has gone."""
-    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, Times(finish=0))
+    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(finish=0))
     _, plan = await planned(engine, "await mcp_log.slow()\nawait mcp_log.create(title='never')")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(applied, engine, plan)
@@ -172,7 +172,7 @@ async def test_a_call_without_an_answer_is_cut_off_in_the_end_and_called_unknown
 async def test_a_plan_has_no_time_without_end(engine: Engine, log: Path) -> None:
     """No call is begun after it; nothing under way is cut off."""
     _, plan = await planned(engine, THREE)
-    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, Times(apply=0))
+    engine.plan_executor = PlanExecutor(engine.servers, engine.gate, engine.plans, Times(apply=0))
     done = await applied(engine, plan)
     assert (done.status, done.reason, statuses(done)) == ("timeout", "timeout", ["not done"] * 3)
     assert recorded(log) == []

@@ -1,4 +1,4 @@
-"""The records of one run, in the order in which things happen to it."""
+"""The audit records of one run."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ UNREADABLE = "could not be searched for secrets, and so is not recorded"
 """In place of arguments that are too large, or nested too deeply."""
 
 SMALL = 2 * 1024
-"""Of arguments that fit into a record however their characters are escaped."""
+"""Bytes of arguments that fit into a record however their characters are escaped."""
 
 MAX_SEARCHED = 2 * 1024 * 1024
 """Bytes of arguments that are searched for secrets; larger ones are not recorded."""
 
 RUN_BYTES = 64 * 1024 * 1024
-"""Of records of one run's calls, refused ones apart: three times what the 10,000 calls that it may
-make take with `SMALL` arguments. No call is made beyond, for none is made unrecorded."""
+"""Bytes of the records of one run's calls, without refused ones: three times what 10,000 calls with
+`SMALL` arguments take. Beyond, no call is made, since none is made unrecorded."""
 
 WHOLE_RECORDS = 10
-"""Of a kind of refused calls that are recorded one by one; equal ones after them are counted, and a
-record at the run's end says how many they were."""
+"""Refused calls of one kind that are recorded each; further ones are counted, and recorded together
+at the run's end."""
 
 MAX_KINDS = 50
-"""Kinds of refused calls that are counted apart; the rest is counted together."""
+"""Kinds of refused calls that are counted apart; all others are counted together."""
 
 REFUSAL_BYTES = 256 * 1024
-"""Of records about refused calls in one run, but for the counts at its end."""
+"""Bytes of the records of refused calls in one run, without the counts at its end."""
 
 REFUSED_BYTES = 3 * 1024
-"""Of one of them."""
+"""Bytes of one such record."""
 
 SHORT_TEXT = 100
 """Characters of each name in the kind of a refused call."""
 
 
 class _RefusedKind(NamedTuple):
-    """What refused calls have in common if they are equal."""
+    """What equal refused calls have in common."""
 
     server: str
     tool: str
@@ -71,12 +71,12 @@ class _RefusedKind(NamedTuple):
 
 
 _OTHERS = _RefusedKind("", "", "", "others", "")
-"""What calls beyond the bound on kinds are counted as."""
+"""The kind of calls beyond the bound on kinds."""
 
 
 @dataclass(kw_only=True)
 class _Count:
-    """Of one kind: all of them, those that no record has yet, and the last one's number."""
+    """The calls of one kind: all, those without a record yet, and the last one's number."""
 
     total: int = 0
     pending: int = 0
@@ -87,7 +87,7 @@ class RunAudit:
     """The records of one run.
 
     Args:
-        mask: Takes out of arguments what must not be written down.
+        mask: Takes secrets out of arguments.
         policy: Digest of the policy in force; empty if there is none.
 
     Attributes:
@@ -112,28 +112,28 @@ class RunAudit:
         self._refusal_room = REFUSAL_BYTES
 
     async def began(self, facts: Mapping[str, Json], kind: Kind = "run") -> None:
-        """Record a run's, or an application's, beginning: for whom, digest of the code, servers.
+        """Record the beginning of a run, or of a plan that is applied.
 
         Raises:
-            AuditError: It could not be; the run must not begin.
+            AuditError: It could not be recorded; the run must not begin.
         """
         await self.event(kind, {"policy": self._policy, **facts})
 
     async def event(self, kind: Kind, facts: Mapping[str, Json]) -> None:
-        """Record something that is no call: a server's question, a plan.
+        """Record something other than a call: a server's question, a plan.
 
         Raises:
-            AuditError: It could not be; it must have no effect.
+            AuditError: It could not be recorded; it must have no effect.
         """
         self.head = await self._log.append(self._event(kind, facts))
 
     async def calling(
         self, number: int, call: CallFacts, decision: Decision, approval: Approval | None
     ) -> None:
-        """Record a call that goes out next.
+        """Record a call that is sent next.
 
         Raises:
-            AuditError: It could not be; the call must not be made.
+            AuditError: It could not be recorded; the call must not be made.
         """
         try:
             record = await self._charged("call", number, call, decision)
@@ -142,15 +142,15 @@ class RunAudit:
             raise
         if approval is not None:
             record["approval"] = approval_fields(approval)
-        # If the disk fails once the record is written, the call stands there and is not made.
+        # If the disk fails after the record is written, the call is recorded and not made.
         undone = self._outcome(number, "not-sent", size=0, ms=0)
         self.head = await self._log.append(record, undone)
 
     async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
-        """Record what became of it.
+        """Record the outcome of a call.
 
-        Never fails: the call has been made, and its result must not be lost for the log's sake.
-        What cannot be written is owed, and until it is written no other call goes out.
+        Never fails: the call has been made, and its result must not be lost. A record that cannot
+        be written is written later, and until then no other call is made.
         """
         record = self._outcome(number, outcome, size=size, ms=ms)
         try:
@@ -166,7 +166,7 @@ class RunAudit:
             why: The code of the error that the program gets.
 
         Raises:
-            AuditError: It could not be.
+            AuditError: It could not be recorded.
         """
         kind, found = self._counted(number, call, decision, why)
         if self._refusal_room <= 0 or kind == _OTHERS or found.total > WHOLE_RECORDS:
@@ -178,7 +178,7 @@ class RunAudit:
         self.head = await self._log.append(record)
 
     def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
-        """Have a call that is not made in the counts that the run's end is recorded with."""
+        """Count a call that is not made, for the record of the run's end."""
         self._counted(number, call, decision, why)
 
     async def unsent(
@@ -187,15 +187,15 @@ class RunAudit:
         """Record a call that a plan holds back, or that is answered from a journal.
 
         Raises:
-            AuditError: It could not be; there must be no answer.
+            AuditError: It could not be recorded; there must be no answer.
         """
         self.head = await self._log.append(await self._charged(kind, number, call, decision))
 
     async def found(self, what: str, provenance: Provenance) -> None:
-        """Record that the run got something kept, and with it what flow rules did not know of it.
+        """Record that the run read something that was kept, and its provenance.
 
         Raises:
-            AuditError: It could not be; the program must not get it.
+            AuditError: It could not be recorded; the program must not get it.
         """
         self._charge(SMALL)
         facts: Record = {
@@ -208,13 +208,13 @@ class RunAudit:
         await self.event("found", facts)
 
     async def commanded(self, facts: Mapping[str, Json], mask: Callable[[Json], Json]) -> None:
-        """Record, as this run's beginning, a command: principal, profile, words.
+        """Record a command as this run's beginning: principal, profile, words.
 
         Args:
-            mask: Takes out of the words what only options name as secret, after all else.
+            mask: Takes out of the words the values of options that are known to be secret.
 
         Raises:
-            AuditError: It could not be; the command must not run.
+            AuditError: It could not be recorded; the command must not run.
         """
         stages = facts.get("stages")
         shown = await offload(stages, partial(self._mask, stages, None))
@@ -224,9 +224,9 @@ class RunAudit:
         """Record a run's end: status, reason, counts, times.
 
         Raises:
-            AuditError: It could not be; it is owed.
+            AuditError: It could not be recorded yet; it is written later.
         """
-        # Written together with the end.
+        # Written together with the record of the end.
         for kind, found in self._refused.items():
             if found.pending:
                 counted = {"call": found.last, "times": found.pending, **kind._asdict()}
@@ -242,10 +242,10 @@ class RunAudit:
 
     @asynccontextmanager
     async def until_end(self) -> AsyncIterator[Callable[[Mapping[str, Json]], None]]:
-        """Record the end of what has begun, however that comes.
+        """Record the end of a run when this context ends, also by an error.
 
         Yields:
-            What takes how it ended; "lost" if nobody says.
+            Takes the facts of the end; without them its status is "lost".
         """
         endings: list[Mapping[str, Json]] = [{"status": "lost"}]
         try:
@@ -255,7 +255,7 @@ class RunAudit:
                 try:
                     await self.ended(endings[-1])
                 except AuditError as error:
-                    # It is owed, and written before anything else.
+                    # It is written later, before anything else.
                     logger.warning("the end of a run could not be recorded: %s", error)
 
     def _event(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
@@ -269,7 +269,7 @@ class RunAudit:
     async def _charged(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
     ) -> Record:
-        """Return a call's record, taken from what the run may have recorded."""
+        """Return a call's record, and charge its size to the run."""
         self._charge(0)
         record, size = await self._call(kind, number, call, decision)
         self._room -= size
@@ -278,11 +278,11 @@ class RunAudit:
     async def _call(
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None
     ) -> tuple[Record, int]:
-        """Return a call's record, and what it takes."""
+        """Return a call's record, and its size."""
         if self._log.directory is None:
             return {}, 0
         if estimated_size(call.arguments, SMALL) <= SMALL:
-            # As nearly all are; they need no thread, and are recorded whole.
+            # Nearly all are small; they need no thread, and are recorded whole.
             return self._made(kind, number, call, decision, small=True), SMALL
         made = partial(self._made, kind, number, call, decision, small=False)
         return await offload(call.arguments, lambda: _bounded(made()))
@@ -296,7 +296,7 @@ class RunAudit:
         *,
         small: bool,
     ) -> Record:
-        """Return who wanted what, and what was decided."""
+        """Return the record of a call and its decision."""
         shown: Json = UNREADABLE
         if small or estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
             with suppress(RecursionError):
@@ -318,7 +318,7 @@ class RunAudit:
     def _counted(
         self, number: int, call: CallFacts, decision: Decision, why: str
     ) -> tuple[_RefusedKind, _Count]:
-        """Count a refused call, as one that no record has."""
+        """Count a refused call as one without a record."""
         parts = (call.server, call.tool, decision.action, decision.rule, why)
         kind = _RefusedKind(*(f"{p[:SHORT_TEXT]}…" if len(p) > SHORT_TEXT else p for p in parts))
         if kind not in self._refused and len(self._refused) >= MAX_KINDS:

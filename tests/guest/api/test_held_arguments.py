@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bridge.errors import HeldResultError as RefusedError
-from bridge.gate.plans.arguments import referred
+from bridge.gate.held_calls.placeholders import referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.arguments import Parameters
 from bridge.guest.api.client import Client

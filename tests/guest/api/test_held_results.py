@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from bridge.errors import HeldResultError as RefusedError
-from bridge.gate.plans.arguments import referred
+from bridge.gate.held_calls.placeholders import referred
 from bridge.guest.api import held_results as held
 from bridge.guest.api.held_results import HeldResultError, Placeholder
 from bridge.guest.api.program_files import FILENAME

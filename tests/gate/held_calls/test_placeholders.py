@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from bridge.errors import HeldResultError, InvalidRequestError
 from bridge.gate.decision import CallFacts, unmasked
-from bridge.gate.plans.arguments import (
+from bridge.gate.held_calls.placeholders import (
     MAX_CALL_CHARACTERS,
     MAX_CHARACTERS,
     MAX_DEPTH,
     MAX_KEYS,
-    Known,
+    CallResult,
     labelled,
     mentions,
     part,
@@ -56,8 +56,8 @@ def text(number: int, *path: Step) -> str:
     return write(PLAN, number, list(path))
 
 
-def known(value: Any, number: int = 1, name: str = "git.log") -> Known:
-    return Known(call=f"#{number} {name}", shape={"json": value})
+def known(value: Any, number: int = 1, name: str = "git.log") -> CallResult:
+    return CallResult(call=f"#{number} {name}", shape={"json": value})
 
 
 ISSUE = {"number": 7, "title": 'a "b"', "labels": ["x", None], "open": True, "ratio": 1.5}
@@ -128,7 +128,9 @@ def test_of_a_great_many_keys_some_are_told() -> None:
 def test_several_blocks_are_a_list_and_binary_ones_are_refused() -> None:
     """As a program has them, except that a picture cannot stand in arguments."""
     blob = {"blob": {"mimeType": "image/png", "data": "AAAA"}}
-    mixed = Known(call="#1 s.t", shape={"blocks": [{"json": "note"}, {"json": {"a": 1}}, blob]})
+    mixed = CallResult(
+        call="#1 s.t", shape={"blocks": [{"json": "note"}, {"json": {"a": 1}}, blob]}
+    )
     results = {1: mixed}
     assert resolve({"a": whole(1, 0), "b": whole(1, -2, "a")}, results) == {"a": "note", "b": 1}
     for path in ((), (2,), (2, "data")):
@@ -137,7 +139,7 @@ def test_several_blocks_are_a_list_and_binary_ones_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"is a list of 3 items"):
         resolve({"a": whole(1, 3)}, results)
     with pytest.raises(InvalidRequestError, match="binary"):
-        resolve({"a": text(1)}, {1: Known(call="#1 s.t", shape=blob)})
+        resolve({"a": text(1)}, {1: CallResult(call="#1 s.t", shape=blob)})
 
 
 def test_a_result_that_is_not_known_is_an_error_and_not_a_null() -> None:
@@ -237,7 +239,7 @@ RESULTS = st.recursive(
 
 
 @st.composite
-def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, Known]]:
+def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, CallResult]]:
     """Return arguments with placeholders, what they have to become, and the results."""
     values = draw(st.lists(RESULTS, min_size=1, max_size=3))
     results = {number: known(value, number) for number, value in enumerate(values, 1)}
@@ -281,7 +283,7 @@ def arguments_and_expected(draw: st.DrawFn) -> tuple[Any, Any, dict[int, Known]]
 
 @given(arguments_and_expected())
 def test_whatever_the_nesting_what_was_held_is_what_is_sent(
-    case: tuple[Any, Any, dict[int, Known]],
+    case: tuple[Any, Any, dict[int, CallResult]],
 ) -> None:
     """The property that plans rest on; through JSON, as arguments travel."""
     written, expected, results = case

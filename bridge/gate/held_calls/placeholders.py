@@ -106,7 +106,7 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class CallResult:
     """What a call has returned.
 
     Attributes:
@@ -155,7 +155,7 @@ def mentions(arguments: Json, plan: str) -> bool:
     return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
 
 
-def resolve(arguments: Mapping[str, Json], results: Mapping[int, Known]) -> dict[str, Json]:
+def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) -> dict[str, Json]:
     """Return arguments with the results in place of what stands for them.
 
     Raises:
@@ -215,7 +215,7 @@ def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -
     return value
 
 
-def part(known: Known, path: Sequence[Step]) -> Json:
+def part(known: CallResult, path: Sequence[Step]) -> Json:
     """Return a part of a result.
 
     Raises:

@@ -1,0 +1,9 @@
+"""Calls held back for a plan, and the placeholders that stand for their results.
+
+Plans that are kept, and their execution, are `bridge.plans`'.
+"""
+
+from bridge.gate.held_calls.calls import HeldCalls, HeldRequest, Placeholder
+from bridge.gate.held_calls.placeholders import CallResult, resolve
+
+__all__ = ["CallResult", "HeldCalls", "HeldRequest", "Placeholder", "resolve"]

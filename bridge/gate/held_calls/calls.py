@@ -1,0 +1,198 @@
+"""The calls that a run in plan mode holds back.
+
+Owns what is kept of a held call: its arguments, the decisions on it, its tool's definition, and
+what had been read before it. Makes no call. Plans that are kept are `bridge.plans.kept`'s.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.errors import CallBudgetError, InvalidRequestError
+from bridge.gate.canonical import arguments_digest
+from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
+from bridge.gate.flow import FlowState
+from bridge.gate.held_calls.placeholders import labelled, mentions, readable, referred, shown
+from bridge.gate.pins import tool_digest
+from bridge.model import Effect, HeldCall, Json
+
+MAX_CALLS = 1_000
+"""In one plan: as many as somebody may still approve of in a list."""
+
+MAX_CHARACTERS = 8 * 1024 * 1024
+"""Of all their arguments, as JSON."""
+
+
+MAX_NAME = 256
+"""Characters of a tool's name, which lists and errors repeat; the protocol recommends half."""
+
+
+MAX_STALE = 5
+"""Tools named of those that read what held calls will change."""
+
+
+class Placeholder(dict[str, Json]):
+    """What a program gets for a call that is held back: the wire shape of a placeholder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRequest:
+    """One held call.
+
+    Attributes:
+        call: With placeholders, and tokens in place of personal data, in its arguments.
+        decision: The strictest.
+        effect: What the policy takes it to do.
+        asked: The rules that want a person's approval of it.
+        digest: Of its tool's definition; empty if its server lists no such tool.
+        uses: Numbers of the calls whose results it is made with.
+        flow: What had been called, and held, before it.
+    """
+
+    number: int
+    call: CallFacts
+    decision: Decision
+    effect: Effect
+    asked: frozenset[str]
+    digest: str
+    uses: frozenset[int]
+    flow: FlowState
+
+    def __str__(self) -> str:
+        return f"#{self.number} {self.call}"
+
+
+class HeldCalls:
+    """The calls that one run in plan mode holds back.
+
+    Attributes:
+        plan: What its placeholders are known by, which nobody can guess.
+        spoiled: Why nothing of it may be applied; empty as long as it may.
+        requests: The calls, in their order.
+        characters: How long their arguments are.
+
+    Args:
+        mask: Takes out of arguments what nobody needs to see.
+    """
+
+    def __init__(self, mask: Mask = unmasked) -> None:
+        self.plan = secrets.token_hex(8)
+        self.spoiled = ""
+        self._mask = mask
+        self.requests: list[HeldRequest] = []
+        self.characters = 0
+        self._shown: tuple[HeldCall, ...] = ()
+        self._changing: set[str] = set()
+        self._stale: Counter[str] = Counter()
+
+    @property
+    def stale(self) -> str:
+        """What was read from servers that by then had something held back, in words."""
+        named = list(self._stale.items())
+        told = [f"{count:,} × {name}" for name, count in named[:MAX_STALE]]
+        if len(named) > MAX_STALE:
+            told.append(f"{sum(count for _, count in named[MAX_STALE:]):,} of other tools")
+        return ", ".join(told)
+
+    @property
+    def count(self) -> int:
+        """How many it holds."""
+        return len(self.requests)
+
+    def refers(self, arguments: Mapping[str, Json]) -> bool:
+        """Tell whether arguments hold a placeholder, of this run or not, or what was one."""
+        return mentions(dict(arguments), self.plan)
+
+    def labelled(self, value: Json) -> Json:
+        """Return what the program wrote with the results of held calls by name."""
+        return labelled(value, self.plan, self._names())
+
+    def hold(
+        self,
+        call: CallFacts,
+        decision: Decision,
+        asks: Sequence[Decision] = (),
+        flow: FlowState | None = None,
+    ) -> Placeholder:
+        """Hold a call back and return `{"held": {"plan": ..., "number": ..., "call": ...}}`.
+
+        Args:
+            asks: Every decision on it, the policy's own first; `decision` is the strictest.
+            flow: What came before it; copied.
+
+        Raises:
+            CallBudgetError: The plan holds all that it may.
+            InvalidRequestError: The tool's name or the arguments are no tool's.
+            HeldResultError: An argument holds a placeholder that the program has changed.
+        """
+        if self.count >= MAX_CALLS:
+            message = f"A plan holds {MAX_CALLS:,} calls at most, and this one does."
+            raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
+        if len(call.tool) > MAX_NAME:
+            message = f"A tool's name may have {MAX_NAME} characters, not {len(call.tool):,}."
+            raise InvalidRequestError(message)
+        uses = referred([call.tool, dict(call.arguments)], self.plan, self.count)
+        size = len(json.dumps(call.arguments, ensure_ascii=False))
+        if self.characters + size > MAX_CHARACTERS:
+            message = f"The arguments in one plan may be {MAX_CHARACTERS:,} characters of JSON."
+            raise CallBudgetError(message, remedy="Make a plan for each part of the work.")
+        self.characters += size
+        self._changing.add(call.server)
+        number = self.count + 1
+        rules = {ask.rule for ask in (decision, *asks) if ask.action == "ask"}
+        before = FlowState()
+        if flow is not None:
+            before.absorb(flow)
+        self.requests.append(
+            HeldRequest(
+                number=number,
+                call=call,
+                decision=decision,
+                effect=asks[0].effect if asks else decision.effect,
+                asked=frozenset(rules),
+                digest="" if call.definition is None else tool_digest(call.definition),
+                uses=uses,
+                flow=before,
+            )
+        )
+        return Placeholder(held={"plan": self.plan, "number": number, "call": str(call)})
+
+    def reading(self, call: CallFacts) -> None:
+        """Note a call that reads: held calls to its server might have changed what it finds."""
+        if call.server in self._changing:
+            self._stale[str(call)[:MAX_NAME]] += 1
+
+    def spoil(self, why: str) -> None:
+        """Have nothing of it applied: it holds a call that the program was told is refused."""
+        self.spoiled = self.spoiled or why
+
+    def shown(self) -> tuple[HeldCall, ...]:
+        """Return the calls as they are shown; to find that out is worth a thread."""
+        if len(self._shown) == self.count:
+            return self._shown
+        names = self._names()
+        self._shown = tuple(self._held_call(request, names) for request in self.requests)
+        return self._shown
+
+    def _names(self) -> Mapping[int, str]:
+        return {request.number: str(request.call) for request in self.requests}
+
+    def _held_call(self, request: HeldRequest, names: Mapping[int, str]) -> HeldCall:
+        call = request.call
+        arguments, cut = shown(call, names, self._mask)
+        return HeldCall(
+            number=request.number,
+            server=call.server,
+            tool=call.tool,
+            arguments=arguments,
+            effect=request.effect,
+            action=request.decision.action,
+            rule=" and ".join(sorted(request.asked)) or request.decision.rule,
+            unlisted=call.unlisted(arguments),
+            cut=cut,
+            digest=arguments_digest(readable(call.arguments, names)).removeprefix("sha256:"),
+        )

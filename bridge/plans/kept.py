@@ -1,0 +1,194 @@
+"""Plans that can be applied, each once, by the caller that made it.
+
+Owns their ids, bounds and expiry. They are kept in memory only: what outlives the bridge is the
+audit trail of what was done with them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from bridge.errors import UnknownPlanError
+from bridge.gate.held_calls import HeldCalls, HeldRequest
+from bridge.model import Plan
+
+PLAN_SECONDS = 30 * 60.0
+"""For which a plan can be applied: longer than it takes to read one, and not so long that what its
+reads found is no longer so."""
+
+MAX_PLANS = 50
+MAX_OWN_CHARACTERS = 32 * 1024 * 1024
+"""Of one owner: plans, and characters of their arguments. The oldest make room."""
+
+MAX_ALL_PLANS = 500
+MAX_ALL_CHARACTERS = 128 * 1024 * 1024
+"""Of all owners."""
+
+MAX_REMEMBERED = 1_000
+"""Plans that are gone of which it is still known what became of them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptPlan:
+    """A plan, with what applying it takes.
+
+    Attributes:
+        plan: As it is shown.
+        run_id: The run that made it.
+        requests: Its calls.
+        characters: How long their arguments are.
+        until: When it expires, on the clock of `KeptPlans`.
+    """
+
+    plan: Plan
+    owner: str
+    run_id: str
+    requests: tuple[HeldRequest, ...]
+    characters: int
+    until: float
+
+    @property
+    def plan_id(self) -> str:
+        """What it is applied by."""
+        return self.plan.plan_id
+
+
+class KeptPlans:
+    """Plans that can be applied, each once, by whoever made it.
+
+    Args:
+        now: Seconds, for expiry.
+        seconds: For how long one can be applied.
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, *, seconds: float = PLAN_SECONDS
+    ) -> None:
+        self._now = now
+        self._seconds = seconds
+        self._kept: OrderedDict[str, KeptPlan] = OrderedDict()
+        self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Plans kept={len(self._kept)} remembered={len(self._gone)}>"
+
+    def keep(
+        self,
+        held_calls: HeldCalls,
+        owner: str,
+        *,
+        run_id: str,
+        stopped: str = "",
+        failed: bool = False,
+    ) -> Plan:
+        """Keep what a run held back; a plan without an id is shown, and cannot be applied.
+
+        Args:
+            stopped: Why the program did not get to its end, if it stopped where a plan does.
+            failed: It failed, so that what it held is no plan of anything.
+        """
+        calls, stale = held_calls.shown(), held_calls.stale
+        stopped = held_calls.spoiled or stopped
+        if failed or held_calls.spoiled or not calls:
+            return Plan(plan_id="", seconds=0, calls=calls, stopped=stopped, stale=stale)
+        plan_id = secrets.token_hex(16)
+        plan = Plan(
+            plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped, stale=stale
+        )
+        self._drop_expired()
+        self._kept[plan_id] = KeptPlan(
+            plan=plan,
+            owner=owner,
+            run_id=run_id,
+            requests=tuple(held_calls.requests),
+            characters=held_calls.characters,
+            until=self._now() + self._seconds,
+        )
+        self._make_room(owner)
+        return plan
+
+    def take(self, plan_id: str, owner: str, *, run_id: str) -> KeptPlan:
+        """Take a plan to apply it, which nobody can after that.
+
+        Args:
+            run_id: The run that applies it.
+
+        Raises:
+            UnknownPlanError: It was used, has expired, or is none of this owner's.
+        """
+        self._drop_expired()
+        kept = self._kept.get(plan_id)
+        if kept is None or kept.owner != owner:
+            # The same words for another's as for none: whose it is is nobody else's business.
+            if self.remembers(plan_id, owner):
+                message = f"The plan {plan_id} cannot be applied: {self._gone[plan_id][1]}."
+                raise UnknownPlanError(message)
+            message = f"There is no plan {plan_id!r:.80} for this caller."
+            raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
+        del self._kept[plan_id]
+        self.close(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
+        return kept
+
+    def knows(self, plan_id: str, owner: str) -> bool:
+        """Tell whether this is, or was, the id of one of the owner's plans."""
+        kept = self._kept.get(plan_id)
+        return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
+
+    def remembers(self, plan_id: str, owner: str) -> bool:
+        """Tell whether it is known here what became of a plan that is gone."""
+        gone = self._gone.get(plan_id)
+        return gone is not None and gone[0] == owner
+
+    def withdraw(self, plan: Plan, why: str) -> Plan:
+        """Return a plan as one that cannot be applied, after it was kept."""
+        self._kept.pop(plan.plan_id, None)
+        return replace(plan, plan_id="", seconds=0, stopped=why)
+
+    def give_back(self, kept: KeptPlan) -> None:
+        """Have a plan as if it had never been taken; nothing was done with it."""
+        self._gone.pop(kept.plan_id, None)
+        self._kept[kept.plan_id] = kept
+        self._make_room(kept.owner)
+
+    def close(self, kept: KeptPlan, why: str) -> None:
+        """Say for later what became of a plan that is gone."""
+        self._gone[kept.plan_id] = (kept.owner, why)
+        self._gone.move_to_end(kept.plan_id)
+        if len(self._gone) > MAX_REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def _drop_expired(self) -> None:
+        now = self._now()
+        for kept in [kept for kept in self._kept.values() if kept.until <= now]:
+            minutes = self._seconds / 60
+            self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
+
+    def _make_room(self, owner: str) -> None:
+        """Drop the oldest until what is left is within bounds; the newest always is."""
+        own = [kept for kept in self._kept.values() if kept.owner == owner]
+        self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
+        self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
+
+    def _thin(self, plans: list[KeptPlan], count: int, characters: int) -> None:
+        while len(plans) > count or sum(kept.characters for kept in plans) > characters:
+            self._drop(plans.pop(0), "newer plans took its place; plan again")
+
+    def _drop(self, kept: KeptPlan, why: str) -> None:
+        del self._kept[kept.plan_id]
+        self.close(kept, why)
+
+
+_UNKNOWN_REMEDY = (
+    "Plans are kept in the memory of one bridge, for whoever made them. Run the program in plan "
+    "mode again. If the bridge was started again since, ask the user first for what "
+    "`mcp-code-bridge audit show PLAN` says was done of it."
+)
+
+
+def _moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
