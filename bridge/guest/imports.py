@@ -20,7 +20,7 @@ OWN = (
     "bridge.guest.worker.program",
     "bridge.guest.api.runtime",
     "bridge.guest.api.values",
-    "bridge.guest.worker.surroundings",
+    "bridge.guest.worker.environment",
     "bridge.guest.api.client",
 )
 """Guest modules that every program needs."""
