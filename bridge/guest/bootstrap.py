@@ -1,14 +1,12 @@
-"""The first of the bundle that runs inside a sandbox.
+"""The first module of the bundle that runs inside a sandbox.
 
-Owns the way from an interpreter with nothing to a running guest: make the bundle's modules
-importable, start the supervisor. It imports no other guest module before that, and nothing else
-that is not in memory already, since every sandbox waits for it.
+Makes the bundle's modules importable and starts the supervisor. Every sandbox waits for it, so it
+imports no other guest module first, and no standard module that is not loaded already.
 
-The bundle is what the command line's loader reads (see `bridge.sandbox.bundle`): {"digest",
-"bootstrap", "sources", "code": {tag: {name: compiled}}}. Code is used if it is of this
-interpreter's kind; else an image may carry the same modules, compiled, in a directory named after
-the digest; else the sources are compiled here: {name: source}, marshalled and compressed, for most
-sandboxes never look at them, and each has to take them in.
+The command line's loader reads the bundle (see `bridge.sandbox.bundle`): {"digest", "bootstrap",
+"sources", "code": {tag: {name: compiled}}}. The modules come from the first of: code for this
+interpreter's version; compiled modules in the image, in a directory named after the digest; the
+sources, {name: source}, marshalled and compressed, as most sandboxes never need them.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ TREE = "/usr/local/lib/mcp-code-bridge/guest"
 
 
 class SourceFinder:
-    """Imports the `bridge` namespace: from a directory if there is one, else from memory."""
+    """Imports the `bridge` namespace from a directory if given, else from memory."""
 
     def __init__(
         self,
@@ -54,11 +52,11 @@ class SourceFinder:
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> Optional[ModuleSpec]:
-        """Return the spec of a module that this finder has."""
+        """Return the spec of a module of the bundle, else None."""
         if name == "bridge":
             spec = ModuleSpec(name, None, is_package=True)
             if self._directory is not None:
-                # The ordinary machinery finds the rest below, compiled files included.
+                # The ordinary import machinery finds the modules below it.
                 spec.submodule_search_locations = [os.path.join(self._directory, "bridge")]
             return spec
         if self._directory is not None or name not in self._names:
@@ -70,7 +68,7 @@ class SourceFinder:
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave the making of the module to the import system."""
+        """Return None: the import system creates the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Run a module's code in it."""
@@ -94,7 +92,7 @@ def main(bundle: Dict[str, Any], compiled: Dict[str, bytes]) -> NoReturn:
     """Become the supervisor.
 
     Args:
-        compiled: What the bundle has for this interpreter; empty for nothing.
+        compiled: The bundle's code for this interpreter's version; may be empty.
     """
     directory = None
     if not compiled:

@@ -1,7 +1,7 @@
-"""File descriptors of the guest: which are private, and how they move bytes.
+"""File descriptors of the guest: private ones, and queues for non-blocking ones.
 
-Owns the moving of the channel away from the program's reach and the queues in front of
-non-blocking descriptors. Knows nothing of frames.
+Owns moving the channel to descriptors that programs do not touch by accident, and the splitting of
+bytes into lines. Knows no frames.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Deque, Iterable, List, Optional
 
 PRIVATE_FROM = (900, 200, 64, 3)
-"""Private descriptors start here, the first that the limit on open files allows: programs that
-close "everything from 3 to 255" before a fork are common."""
+"""Lowest numbers of private descriptors; the first that the limit on open files allows is used.
+Programs that close "everything from 3 to 255" before a fork are common."""
 
 CHUNK_BYTES = 256 * 1024
 """Bytes moved per system call at most."""
@@ -35,9 +35,9 @@ def private(fd: int) -> int:
 
 
 def claim_channel() -> "tuple[int, int]":
-    """Take the channel off fd 0 and 1; return its reading and its writing descriptor.
+    """Move the channel from fd 0 and 1; return its reading and its writing descriptor.
 
-    Afterwards 0 is empty and 1 leads to stderr: what prints by accident can tear no frame.
+    Afterwards 0 is empty and 1 is stderr: a stray print cannot corrupt a frame.
     """
     null = os.open(os.devnull, os.O_RDONLY)
     reader = private(os.dup(0))
@@ -52,7 +52,7 @@ def claim_channel() -> "tuple[int, int]":
 
 
 def open_descriptors() -> List[int]:
-    """Return this process's open descriptors, or a guess where the system does not list them."""
+    """Return this process's open descriptors; all below 1024 if the system does not list them."""
     try:
         return [int(name) for name in os.listdir("/dev/fd")]
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ def open_descriptors() -> List[int]:
 
 
 def close_others(keep: Iterable[int]) -> None:
-    """Close every descriptor but those to `keep`."""
+    """Close every descriptor except those in `keep`."""
     kept = frozenset(keep)
     for fd in open_descriptors():
         if fd in kept:
@@ -68,23 +68,23 @@ def close_others(keep: Iterable[int]) -> None:
         try:
             os.close(fd)
         except OSError:
-            # Not open: the listing's own descriptor, or a guess.
+            # Not open: the listing's own descriptor, or an assumed one.
             continue
 
 
 def read_some(fd: int) -> Optional[bytes]:
-    """Return what a non-blocking descriptor has: None for nothing yet, empty for its end."""
+    """Return available bytes of a non-blocking descriptor: None for none yet, empty at its end."""
     try:
         return os.read(fd, CHUNK_BYTES)
     except (BlockingIOError, InterruptedError):
         return None
     except OSError:
-        # A reset socket is an end like any other.
+        # A reset socket counts as the end.
         return b""
 
 
 class Outbox:
-    """Bytes on their way to a non-blocking descriptor."""
+    """A queue of bytes to write to a non-blocking descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -93,19 +93,19 @@ class Outbox:
         self._chunks: Deque[memoryview] = collections.deque()
 
     def put(self, data: bytes) -> None:
-        """Queue `data`; nothing is kept for a reader that has gone."""
+        """Queue `data`, unless the reader has closed its end."""
         if data and not self.broken:
             self._chunks.append(memoryview(data))
             self.size += len(data)
 
     def drop(self) -> None:
-        """Forget what is queued: nobody will read it."""
+        """Drop the queue: the reader has closed its end."""
         self.broken = True
         self._chunks.clear()
         self.size = 0
 
     def flush(self) -> None:
-        """Write what the descriptor takes without waiting."""
+        """Write as much as the descriptor takes without blocking."""
         while self._chunks:
             chunk = self._chunks[0]
             try:
@@ -123,7 +123,7 @@ class Outbox:
 
 
 class Lines:
-    """Bytes in any portions to whole lines, newline included. Overlong lines are left out."""
+    """Splits chunks of bytes into whole lines, newline included. Overlong lines are dropped."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
@@ -154,6 +154,6 @@ class Lines:
         return lines
 
     def forget(self) -> None:
-        """Leave out the line that has begun; what comes of it later is the end of none."""
+        """Drop the line that has begun, and the rest of it when it comes."""
         self._skipping = self._size > 0
         self._parts = []

@@ -1,8 +1,7 @@
-"""What is imported before a program needs it, and what happens when it is imported.
+"""Imports modules before a program needs them, and runs hooks when a module is imported.
 
-Owns the lists of modules, the steps in which a waiting worker works through them, and the one
-module that is changed as it is loaded. Nobody waits for a step: a run that arrives ends them, and
-what was not imported by then is imported when the program asks for it.
+Owns the lists of modules and the steps in which a waiting worker imports them. A run that arrives
+ends the steps; modules not imported by then are imported when the program needs them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ OWN = (
     "bridge.guest.worker.program",
     "bridge.guest.api.runtime",
     "bridge.guest.api.values",
-    "bridge.guest.worker.surroundings",
+    "bridge.guest.worker.environment",
     "bridge.guest.api.client",
 )
-"""What every program needs of the guest."""
+"""Guest modules that every program needs."""
 
 STANDARD = (
     "traceback",
@@ -56,29 +55,29 @@ STANDARD = (
     "urllib.parse",
     "uuid",
 )
-"""Together about 100 ms. What others are made of comes first, so that each step is a short one;
-what the guest or one of these imports by itself is left out."""
+"""Together about 100 ms. Modules that others import come first, so that each step is short; modules
+that the guest or one of these imports are left out."""
 
 DATA = ("numpy", "pandas", "matplotlib.pyplot")
-"""Imported, where the image has them, by a worker of their own: they take about a second."""
+"""Imported by a second worker if the image has them: they take about a second."""
 
 DATA_SECONDS = 20.0
-"""After which such a worker begins no further step, however slow the machine."""
+"""After this a worker begins no further import."""
 
 DATA_MEMORY_BYTES = 384 * 1024 * 1024
-"""Least memory of a sandbox in which they are imported unasked; they take about 150 MB of it."""
+"""Least memory limit of a sandbox for preloading them; they take about 150 MB."""
 
 
 def steps(names: Sequence[str], seconds: float = DATA_SECONDS) -> Iterator[None]:
-    """Import the modules, one each time the iterator is asked, for as long as there is time."""
+    """Import one module per iteration, until `seconds` have passed."""
     deadline = time.monotonic() + seconds
     for name in names:
         if name not in sys.modules:
             try:
                 __import__(name)
             except Exception:
-                # A trimmed interpreter, or a package that is broken: the program that asks for it
-                # shall get the error, and nobody else.
+                # A trimmed interpreter or a broken package: only a program that imports it gets
+                # the error.
                 continue
             yield
         if time.monotonic() > deadline:
@@ -86,7 +85,7 @@ def steps(names: Sequence[str], seconds: float = DATA_SECONDS) -> Iterator[None]
 
 
 def installed(names: Sequence[str], path: Sequence[str]) -> "Tuple[str, ...]":
-    """Return those of the packages that an import would find, without importing any."""
+    """Return the packages that an import would find, without importing any."""
     roots = [(name, name.partition(".")[0]) for name in names]
     return tuple(
         name
@@ -96,7 +95,7 @@ def installed(names: Sequence[str], path: Sequence[str]) -> "Tuple[str, ...]":
 
 
 class OnImport:
-    """Calls `action` once, as soon as the module `name` is loaded, or now if it is."""
+    """Calls `action` once, when the module `name` is loaded, or now if it is already."""
 
     def __init__(self, name: str, action: Any) -> None:
         self._name = name
@@ -107,7 +106,7 @@ class OnImport:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> "ModuleSpec | None":
-        """Find the module as if this were not here; that it is looked for loads nothing yet."""
+        """Return the spec from the other finders, its loader wrapped for the call of `action`."""
         if name != self._name or self not in sys.meta_path:
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
@@ -124,7 +123,7 @@ class OnImport:
 
 
 class _Announced:
-    """A loader that says when it is through, and else is the real one, which the module shows."""
+    """A loader that calls `action` when the module is loaded; otherwise the real loader."""
 
     def __init__(self, loader: Any, action: Any) -> None:
         self._loader = loader

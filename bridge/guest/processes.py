@@ -22,15 +22,15 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes in the unit in which the system tells how much memory a process has had."""
+"""Bytes per unit of `ru_maxrss`."""
 
 EXIT_NOTICE = b'{"type":"leaving",'
-"""How a worker's last line to the supervisor begins: it is about to exit, with this code and after
-this much use. To believe it spares the host the milliseconds that a kernel takes to dismantle a
-process; a program that forges it ends its run with what `done` would have said."""
+"""How a worker's exit notice begins: its last line, with exit code, CPU time and peak memory. It
+saves the milliseconds that the kernel takes to end a process. A program that forges it only ends
+its own run."""
 
 KILL_SECONDS = 2.0
-"""How long killed processes may take to go; one stuck in the kernel ends with the sandbox."""
+"""Time for killed processes to end; one that hangs in the kernel ends with the sandbox."""
 
 _PAUSE_SECONDS = 0.002
 
@@ -50,7 +50,7 @@ def _prctl() -> Any:
 
         return ctypes.CDLL(None).prctl
     except Exception:
-        # No ctypes, no libffi, no such symbol: the attributes are a second line of defence.
+        # No ctypes, libffi or symbol: these attributes are only a second defence.
         return None
 
 
@@ -60,7 +60,7 @@ def adopt_orphans() -> bool:
 
 
 def forbid_tracing() -> bool:
-    """Keep other processes of this user out of this one's memory."""
+    """Forbid other processes of this user to read this one's memory; return whether it worked."""
     return prctl(_PR_SET_DUMPABLE, 0)
 
 
@@ -70,7 +70,7 @@ def allow_tracing() -> bool:
 
 
 def die_with_parent() -> bool:
-    """Have the kernel kill this process when its parent ends."""
+    """Make the kernel kill this process when its parent ends; return whether it worked."""
     return prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -78,21 +78,21 @@ class Children:
     """Every process below this one.
 
     Attributes:
-        worker: The one that has the program; 0 before there is one.
-        spare: Forked ahead of time; nothing that they used counts as the program's.
+        worker: Process id of the one that runs the program; 0 before it is chosen.
+        preforked: Process ids of waiting workers; their usage does not count as the program's.
     """
 
     def __init__(self) -> None:
         self.is_init = os.getpid() == 1
         self.adopts_orphans = self.is_init
         self.worker = 0
-        self.spare: Set[int] = set()
+        self.preforked: Set[int] = set()
         self.status: Optional[int] = None
         self.cpu_seconds = 0.0
         self.peak_bytes = 0
 
     def reap(self) -> bool:
-        """Collect whoever has ended; return whether any children are left."""
+        """Reap every ended child; return whether any children are left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -100,8 +100,8 @@ class Children:
                 return False
             if pid == 0:
                 return True
-            if pid in self.spare:
-                self.spare.discard(pid)
+            if pid in self.preforked:
+                self.preforked.discard(pid)
                 continue
             self.cpu_seconds += usage.ru_utime + usage.ru_stime
             peak = usage.ru_maxrss * RSS_UNIT
@@ -110,9 +110,9 @@ class Children:
                 self.status = status
 
     def kill_all(self) -> None:
-        """Kill every process below this one and collect them."""
+        """Kill every process below this one and reap them."""
         if not self.reap() and self.adopts_orphans:
-            # Orphans would be children of ours: there are none, and no need to look for any.
+            # Orphans would be children of this process: there are none to look for.
             return
         deadline = time.monotonic() + KILL_SECONDS
         self.send_kill()
@@ -133,7 +133,7 @@ class Children:
 
 
 def descendants(ancestor: int) -> List[int]:
-    """Return the processes below `ancestor`; empty where the system does not tell."""
+    """Return the ids of the processes below `ancestor`; empty without /proc."""
     children: Dict[int, List[int]] = {}
     try:
         names = os.listdir("/proc")
@@ -144,7 +144,7 @@ def descendants(ancestor: int) -> List[int]:
             continue
         try:
             with open("/proc/%s/stat" % name, "rb") as file:
-                # The command's name stands in brackets and may hold anything, brackets included.
+                # The command's name is in brackets and may contain brackets.
                 parent = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
@@ -159,7 +159,7 @@ def descendants(ancestor: int) -> List[int]:
 
 
 def cpu_clock(pid: int) -> float:
-    """Return the CPU seconds that a process has used so far; 0 where the system does not tell."""
+    """Return the CPU seconds that a process has used; 0 where the system does not report it."""
     try:
         # How Linux numbers a process's own clock (clock_getcpuclockid).
         return time.clock_gettime((~pid << 3) | 2)
@@ -168,7 +168,7 @@ def cpu_clock(pid: int) -> float:
 
 
 def kill(pid: int) -> None:
-    """Send SIGKILL to a process, or to a group by its negative number, if it is there."""
+    """Send SIGKILL to a process, or to a group by its negative id, if it exists."""
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

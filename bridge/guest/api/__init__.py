@@ -1,1 +1,1 @@
-"""What a program uses: tools, results, `runtime`, skills and memories, pictures, tracebacks."""
+"""What a program calls: tools, results, `runtime`, skills, memories, display; and tracebacks."""

@@ -1,1 +1,1 @@
-"""What the host and a guest must agree on: frames, and how placeholders are written."""
+"""What host and guest must agree on: frames, and the text form of placeholders."""

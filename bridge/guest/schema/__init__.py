@@ -1,1 +1,1 @@
-"""JSON Schemas as Python: parameters, signatures, types, and whether a value fits."""
+"""JSON Schemas as Python parameters, signatures and types; validation of values."""

@@ -1,1 +1,1 @@
-"""A session's state, written down for another sandbox, and restored there."""
+"""Saves a session's state and restores it in another sandbox."""

@@ -1,1 +1,1 @@
-"""A sandbox's first process: it starts a program, relays its frames, and outlives it."""
+"""A sandbox's first process: starts workers, relays frames, reports how a run ended."""

@@ -1,10 +1,10 @@
-"""What a sandbox answers to what it must refuse, tried out before any program runs.
+"""Tries operations that the sandbox must refuse, before any program runs.
 
-Owns one attempt for each layer that can be tried cheaply, in this process, without lasting effect
-should it be let through. Which answer means what is the host's business (`bridge.sandbox.layers`).
+Owns one attempt for each isolation layer that can be tried cheaply, in this process, without
+lasting effect if it is allowed. The host interprets the answers (`bridge.sandbox.layers`).
 
-Nothing here can end the process: calls of foreign instruction sets, for which a filter may kill,
-are not tried. Imports nothing of the guest: a backend's probe sends this file by itself.
+No attempt can end the process: system calls of foreign architectures, for which a filter may kill,
+are not tried. Imports nothing of the guest: a backend's probe sends this file alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from typing import Callable, Dict
 
 ALLOWED = "allowed"
-"""What stands for an attempt that nothing refused."""
+"""The answer for an attempt that was not refused."""
 
 _NOBODY_THERE = ("192.0.2.1", 9)
-"""An address set apart for documentation. Connecting a datagram socket sends nothing to it."""
+"""An address reserved for documentation. Connecting a datagram socket sends nothing to it."""
 
 _NOT_THERE = "/mcp-code-bridge-denied"
 
@@ -30,7 +30,7 @@ _WRITABLE = ("/tmp", "/workspace")
 
 
 def read_only_root() -> None:
-    """Remove a directory that is not there: a read-only file system says so before it looks."""
+    """Remove a missing directory: a read-only file system refuses before it looks for it."""
     try:
         os.rmdir(_NOT_THERE)
     except FileNotFoundError:
@@ -38,19 +38,19 @@ def read_only_root() -> None:
 
 
 def no_capabilities() -> None:
-    """Set the groups that are set already, which takes CAP_SETGID all the same."""
+    """Set the current groups again, which needs CAP_SETGID."""
     os.setgroups(os.getgroups())
 
 
 def unprivileged_user() -> None:
-    """Become root for a moment."""
+    """Become root and change back."""
     before = os.geteuid()
     os.seteuid(0)
     os.seteuid(before)
 
 
 def no_network() -> None:
-    """Find a way out of here, without taking it."""
+    """Look up a route to an outside address, without sending anything."""
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     try:
         made.connect(_NOBODY_THERE)
@@ -59,22 +59,22 @@ def no_network() -> None:
 
 
 def own_seccomp() -> None:
-    """Make a file in memory. Kernels have done that since 3.17 and engines' own filters allow it.
+    """Create a file in memory: engines' own filters allow it, ours does not.
 
-    Ours does not know it, so that the answer tells the two filters apart.
+    So the answer tells the two filters apart. Kernels support it since 3.17.
     """
     os.close(os.memfd_create("denied"))
 
 
 def tmpfs_noexec() -> None:
-    """Execute files that are no programs: where execution is allowed, the format is refused."""
+    """Execute a file that is no program: without `noexec`, the kernel refuses its format."""
     for directory in _WRITABLE:
         if not os.path.isdir(directory):
             continue
         path = "%s/.denied-%d" % (directory, os.getpid())
         place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
         try:
-            # Printable, so that the kernel does not go looking for a module that knows the format.
+            # Printable text, so that the kernel does not load a module for the format.
             os.write(place, b"no program\n")
             os.close(place)
             os.execv(path, [path])
@@ -84,7 +84,7 @@ def tmpfs_noexec() -> None:
             return
         finally:
             os.unlink(path)
-    # Refused in each.
+    # Refused in each directory.
     raise PermissionError(errno.EACCES, "not executed")
 
 
@@ -105,13 +105,13 @@ ATTEMPTS: Dict[str, Callable[[], None]] = {
 
 
 def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str]:
-    """Try everything; return layer to the error's name, or `ALLOWED`.
+    """Make every attempt; return layer to the error's name, or `ALLOWED`.
 
-    A layer is left out where this Python cannot try it.
+    A layer that this Python cannot try is left out.
     """
     found = {}
     for layer, attempt in attempts.items():
-        # A Python without that call, or a system that answers with no error number.
+        # This Python lacks the call, or the error has no number.
         with contextlib.suppress(AttributeError, ValueError):
             found[layer] = _answer(attempt)
     return found

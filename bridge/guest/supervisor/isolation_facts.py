@@ -1,9 +1,9 @@
-"""What the guest can see of its own isolation.
+"""Reads what the guest can see of its own isolation.
 
 Owns the reading of /proc, /sys and system calls into plain values for `hello`, and the count of
-out-of-memory kills. Every fact is left out where the system does not tell; none is guessed.
-What the system refuses when it is tried is `denials`'. Imports nothing of the guest: a backend's
-probe sends this file by itself.
+out-of-memory kills. A fact that the system does not report is left out; none is guessed. Refused
+operations are in `denial_probes`. Imports nothing of the guest: a backend's probe sends this file
+alone.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-    # Returns a file's text, or nothing if there is no such file; a seam for tests.
+    # Returns a file's text, empty for a missing file; a seam for tests.
     Reader = Callable[[str], str]
-    # Asks the kernel for the network interfaces; a seam for tests.
+    # Returns the kernel's network interfaces; a seam for tests.
     Lister = Callable[[], List[Tuple[int, str]]]
 
 _STATUS_FIELDS = {
@@ -40,8 +40,8 @@ _WRITABLE = ("/tmp", "/workspace")
 
 _PACKAGES = "/packages"
 _DIRECTORIES = "/mnt"
-_MAX_GIVEN = 64
-"""Where sandboxes have directories of the host, if they have any."""
+_MAX_BINDS = 64
+"""Where sandboxes mount directories of the host, if any."""
 
 _OPTIONS = {
     "ro": os.ST_RDONLY,
@@ -49,10 +49,10 @@ _OPTIONS = {
     "nodev": getattr(os, "ST_NODEV", 4),
     "noexec": getattr(os, "ST_NOEXEC", 8),
 }
-"""How a mount's options stand in a mount table, and in what `statvfs` returns."""
+"""Mount options by their name in a mount table, and their `statvfs` flag."""
 
 _ST_VALID = 32
-"""What glibc makes of a system that reports no flags at all, such as gVisor."""
+"""The only flag from glibc on a system that reports none, such as gVisor."""
 
 
 _MASKED = (
@@ -65,7 +65,7 @@ _MASKED = (
     "/proc/timer_list",
     "/sys/firmware",
 )
-"""What engines hide: a file behind the null device, a directory behind an empty one."""
+"""Paths that engines mask: a file by the null device, a directory by an empty one."""
 
 _NAMESPACES = ("ipc", "net", "pid", "user", "uts")
 
@@ -79,7 +79,7 @@ def _read(path: str) -> str:
 
 
 def isolation_facts() -> Dict[str, Any]:
-    """Return what holds for this process."""
+    """Return the facts about this process, as JSON values."""
     facts: Dict[str, Any] = {
         "platform": sys.platform,
         "implementation": sys.implementation.name,
@@ -92,7 +92,7 @@ def isolation_facts() -> Dict[str, Any]:
     }
     version = _read("/proc/version").strip()
     if version:
-        # gVisor says who it is here while its release number imitates Linux.
+        # gVisor names itself here; its release number imitates Linux.
         facts["proc_version"] = version
     boot = _read("/proc/sys/kernel/random/boot_id").strip()
     if boot:
@@ -103,11 +103,11 @@ def isolation_facts() -> Dict[str, Any]:
 
 
 def libc() -> str:
-    """Return the C library, "glibc 2.36" or "musl"; empty where nothing tells."""
+    """Return the C library, "glibc 2.36" or "musl"; empty if unknown."""
     try:
         return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, OSError, ValueError):
-        # musl has no word for itself; its loader is there.
+        # musl does not name itself; its loader shows it.
         try:
             names = os.listdir("/lib")
         except OSError:
@@ -134,7 +134,7 @@ def _process_facts() -> Dict[str, Any]:
         facts["label"] = label
     facts["root_read_only"] = bool(_flags("/", os.statvfs("/")) & os.ST_RDONLY)
     facts["mounts"] = {path: _mount(path) for path in _WRITABLE if os.path.isdir(path)}
-    facts["binds"] = {path: _bound(path) for path in _given()}
+    facts["binds"] = {path: _bind(path) for path in _bind_paths()}
     facts["rlimits"] = _rlimits()
     found = interfaces()
     if found is not None:
@@ -142,27 +142,27 @@ def _process_facts() -> Dict[str, Any]:
     return facts
 
 
-def _given() -> List[str]:
-    """Return where directories of the host may be."""
+def _bind_paths() -> List[str]:
+    """Return the paths where directories of the host may be mounted."""
     try:
         found = [_DIRECTORIES + "/" + name for name in sorted(os.listdir(_DIRECTORIES))]
     except OSError:
         found = []
-    return [path for path in [_PACKAGES, *found[:_MAX_GIVEN]] if os.path.isdir(path)]
+    return [path for path in [_PACKAGES, *found[:_MAX_BINDS]] if os.path.isdir(path)]
 
 
-def _bound(path: str) -> Dict[str, Any]:
+def _bind(path: str) -> Dict[str, Any]:
     found = _mount(path)
     if path == _PACKAGES:
-        # An engine on a machine that does not share the directory shows an empty one.
+        # If the engine's machine does not share the directory, it is empty here.
         with contextlib.suppress(OSError):
             found["empty"] = not os.listdir(path)
     return found
 
 
 def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> Optional[List[str]]:
-    """Return the names of this network namespace's interfaces; None where nothing tells."""
-    # The file comes first: asking takes a netlink socket, which a sandbox may refuse.
+    """Return the names of this network namespace's interfaces; None if unknown."""
+    # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:
         with contextlib.suppress(OSError):
@@ -171,7 +171,7 @@ def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> O
 
 
 def namespaces() -> Dict[str, str]:
-    """Return the namespaces this process is in, by the kernel's names for them."""
+    """Return this process's namespaces: kind to the kernel's identifier."""
     found = {}
     for name in _NAMESPACES:
         with contextlib.suppress(OSError):
@@ -180,7 +180,7 @@ def namespaces() -> Dict[str, str]:
 
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
-    """Return which of the places that engines hide show something, and if settings are fixed."""
+    """Return which masked paths have content, and whether kernel settings are read-only."""
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
     with contextlib.suppress(OSError):
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)
@@ -196,7 +196,7 @@ def _shows(path: str) -> bool:
 
 
 def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
-    """Return the limits of this process's control group, either version; None is "no limit"."""
+    """Return the limits of this process's cgroup (v1 or v2); None is "no limit"."""
     facts: Dict[str, Any] = {}
     for key, controller, unified, legacy in (
         ("memory_limit_bytes", "memory", "memory.max", "memory.limit_in_bytes"),
@@ -204,7 +204,7 @@ def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
     ):
         texts = _cgroup(read, controller, unified, legacy)
         if texts:
-            # Engines set limits on a group or on one above it; the smallest is in force.
+            # Limits may be set on the group or on its parents; the smallest applies.
             numbers = [number for number in map(_number, texts) if number is not None]
             facts[key] = min(numbers, default=None)
     quotas = [_cpus(text) for text in _cgroup(read, "cpu", "cpu.max", "")]
@@ -220,7 +220,7 @@ def cgroup_limits(read: Reader = _read) -> Dict[str, Any]:
 
 
 def _cpus(text: str) -> Optional[float]:
-    """Return the CPUs' worth of time that "quota period" grants; None is "no limit"."""
+    """Return the number of CPUs that "quota period" allows; None is "no limit"."""
     quota, _, period = text.partition(" ")
     if not quota.isdigit() or not period.strip().isdigit():
         return None
@@ -228,7 +228,7 @@ def _cpus(text: str) -> Optional[float]:
 
 
 class OomKills:
-    """How often the kernel killed something here for memory, from the file that tells."""
+    """Counts the kernel's out-of-memory kills in this cgroup."""
 
     def __init__(self, read: Reader = _read) -> None:
         paths = dict.fromkeys(_cgroup_paths(read, "memory", "memory.events", "memory.oom_control"))
@@ -236,7 +236,7 @@ class OomKills:
         self._path = next((path for path in paths if read(path).strip()), "")
 
     def count(self) -> int:
-        """Return the number so far; 0 where the system does not tell."""
+        """Return the number of kills so far; 0 if unknown."""
         for line in self._read(self._path).splitlines() if self._path else ():
             name, _, count = line.partition(" ")
             if name == "oom_kill" and count.strip().isdigit():
@@ -245,7 +245,7 @@ class OomKills:
 
 
 def status_facts(text: str) -> Dict[str, Any]:
-    """Return what /proc/self/status tells of privileges and system-call filters."""
+    """Return the privileges and system-call filters in the text of /proc/self/status."""
     facts: Dict[str, Any] = {}
     for line in text.splitlines():
         name, _, value = line.partition(":")
@@ -257,7 +257,7 @@ def status_facts(text: str) -> Dict[str, Any]:
 
 
 def mount_options(path: str, read: Reader = _read) -> Set[str]:
-    """Return the options of what is mounted at `path`, by the mount table; empty if nothing is."""
+    """Return the mount options of `path` from the mount table; empty if it is no mount."""
     found: Set[str] = set()
     for line in read("/proc/self/mountinfo").splitlines():
         words = line.split()
@@ -268,7 +268,7 @@ def mount_options(path: str, read: Reader = _read) -> Set[str]:
 
 
 def _flags(path: str, found: os.statvfs_result) -> int:
-    """Return the flags of the mount at `path`, as `statvfs` has them."""
+    """Return the `statvfs` flags of the mount at `path`."""
     if found.f_flag & ~_ST_VALID:
         return found.f_flag
     return sum(_OPTIONS.get(option, 0) for option in mount_options(path))
@@ -297,7 +297,7 @@ def _rlimits() -> Dict[str, Any]:
 
 
 def _cgroup(read: Reader, controller: str, unified: str, legacy: str) -> List[str]:
-    """Return the texts of a control file in our group and those above it, nearest first."""
+    """Return the texts of a control file in our cgroup and its parents, nearest first."""
     found = []
     for path in dict.fromkeys(_cgroup_paths(read, controller, unified, legacy)):
         text = read(path).strip()

@@ -1,8 +1,7 @@
-"""What is kept of a program's output, and when it is sent.
+"""Limits a program's output on one stream.
 
-Owns the bound on one stream: what fits goes out as it is written, its end is held back until the
-program's, and what lies between, of a flood, is dropped and counted. Bytes in, `Output` frames out;
-reads no descriptor.
+The beginning is sent as it is written. The end is held back until the program ends. Bytes between
+the two are dropped and counted. Takes bytes, returns `Output` frames; reads no descriptor.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ TEXT_BYTES = 64 * 1024
 
 
 TAIL_BYTES = 128 * 1024
-"""Held back of a stream that is longer than its limit: what a reader is shown of its end, and what
-this process has room for."""
+"""Most bytes held back of a stream's end; this process keeps them in memory."""
 
 
 class Capture:
     """Keeps the beginning and the end of one stream within `limit` bytes.
 
-    The text has a lone surrogate for each byte that is no UTF-8, so that nothing is lost.
+    In the text a lone surrogate stands for each byte that is not UTF-8, so that no byte is lost.
     """
 
     def __init__(self, stream: str, limit: int) -> None:
@@ -39,7 +37,7 @@ class Capture:
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def feed(self, data: bytes) -> str:
-        """Take what was written; return the text that is to be sent now."""
+        """Add bytes of the stream; return the text to send now."""
         text = ""
         if self._room:
             head = data[: self._room]
@@ -57,7 +55,7 @@ class Capture:
         return text
 
     def finish(self) -> List[Output]:
-        """Return the frames for what was held back."""
+        """Return the frames for the part that was held back."""
         if not self._dropped:
             return list(self._frames(self._ending(), 0))
         self._trim(self._tail_limit)
@@ -71,12 +69,12 @@ class Capture:
     def _ending(self) -> str:
         if self._tail:
             return self._tail.decode("utf-8", "surrogateescape")
-        # Nothing came after the head: a character that was never finished may be left in it.
+        # The head was the whole stream: it may end in an incomplete character.
         return self._decoder.decode(b"", True)
 
     def _keep(self, data: bytes) -> None:
         if len(data) > self._tail_limit:
-            # A flood: none of what was held back stays, and most of this need not be moved.
+            # More than the whole tail: replace the tail without moving the rest.
             self._dropped += len(self._tail) + len(data) - self._tail_limit
             self._tail[:] = data[len(data) - self._tail_limit :]
             return

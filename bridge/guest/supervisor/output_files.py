@@ -1,12 +1,12 @@
-"""The files that a program left in `out`, read by the supervisor and sent to the host.
+"""Reads the files that a program wrote into `out` and sends them to the host.
 
-Owns what is read and what is left alone. The program may still have processes that write, rename
-and link there, and may have put anything in place of a file: every name is looked up once, below a
-directory that is held open, never through a link, and only what turns out to be a regular file of
-the same file system is read. It is read in pieces, each of which is on its way before the next.
+Owns which files are read. The program's processes may still write, rename and link there, and any
+name may be something other than a file. So each name is opened once, relative to an open directory,
+never through a link, and only regular files on the same file system are read. A file is read in
+pieces; each is sent before the next is read.
 
-All of this runs inside the sandbox with no more rights than the program had. Nothing that is sent
-is trusted by the host, which counts for itself.
+This runs inside the sandbox with the program's rights. The host does not trust it and counts files
+and bytes itself.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 OUT = "out"
 
 PIECE_BYTES = 255 * 1024
-"""Read and sent together; a multiple of three, so that no piece but the last is padded."""
+"""Size of a piece; a multiple of three, so that base64 pads only the last one."""
 
 MAX_FILES = 100
-"""Unless the host says so: each costs a line in the result. More belong into an archive."""
+"""Default of `out_files`: each file costs a line in the result."""
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Unless the host says so."""
+"""Default of `out_bytes`."""
 
 MAX_DEPTH = 8
-"""Directories in directories; each is held open while what is in it is read."""
+"""Nested directories; each is kept open while its entries are read."""
 
 MAX_ENTRIES = 2000
-"""Names looked at in all, files or not."""
+"""Names examined in all, files or not."""
 
 MAX_PROBLEMS = 20
-"""Told of; of more only how many there were."""
+"""Problems reported one by one; the rest is counted."""
 
 MAX_SECONDS = 20.0
-"""After which nothing more is begun. The host gives up a little later."""
+"""After this no further file is read. The host gives up a little later."""
 
 SETTLE_SECONDS = 0.02
-"""Times of files stand still for as long. A file that changed just now may change again without
-being seen to have, so that a session waits for that moment to pass before it remembers one."""
+"""Resolution of file times. A file changed within this time may change again unseen,
+so a session waits this long before it records the file's version."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DIRECTORY = _READ | os.O_DIRECTORY
@@ -67,10 +67,10 @@ _KINDS = (
 
 
 class Collector:
-    """Collects after each run of a sandbox, of which a session's has many.
+    """Sends the files in `out` after each run of a sandbox.
 
     Args:
-        now: Seconds from any moment.
+        now: A monotonic clock, in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -78,37 +78,37 @@ class Collector:
         self._seen: Dict[str, Version] = {}
 
     def collect(
-        self, send: Send, limits: Mapping[str, Any], again: bool = False, root: str = "."
+        self, send: Send, limits: Mapping[str, Any], more_runs: bool = False, root: str = "."
     ) -> None:
-        """Send what is there.
+        """Send the files.
 
         Args:
-            send: Takes a frame, and returns when there is room for the next.
-            limits: `out_bytes` and `out_files` of the run.
-            again: Whether other runs follow here: each gets what is new or changed since the last.
+            send: Sends a frame; returns when there is room for the next.
+            limits: The run's limits; `out_bytes` and `out_files` are used.
+            more_runs: Whether more runs follow; each sends only files that are new or changed.
         """
-        round_ = _Round(send, limits, self._seen, again, self._now)
+        collection = _Collection(send, limits, self._seen, more_runs, self._now)
         try:
-            round_.collect(root)
+            collection.collect(root)
         finally:
-            round_.end()
-        self._seen = round_.versions
+            collection.end()
+        self._seen = collection.versions
 
 
-class _Round:
-    """One collecting."""
+class _Collection:
+    """The collection after one run."""
 
     def __init__(
         self,
         send: Send,
         limits: Mapping[str, Any],
         seen: Dict[str, Version],
-        again: bool,
+        more_runs: bool,
         now: Callable[[], float],
     ) -> None:
         self._send = send
         self._seen = seen
-        self._again = again
+        self._more_runs = more_runs
         self.versions: Dict[str, Version] = {}
         self._bytes = self._all_bytes = int(limits.get("out_bytes", MAX_BYTES))
         self._files = self._all_files = int(limits.get("out_files", MAX_FILES))
@@ -116,16 +116,16 @@ class _Round:
         self._problems = 0
         self._device = 0
         self._now = now
-        self._until = now() + MAX_SECONDS
-        self._over = False
-        self._cut = False
+        self._deadline = now() + MAX_SECONDS
+        self._stopped = False
+        self._truncated = False
 
     def collect(self, root: str) -> None:
         """Read `out`."""
         try:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            self._problem(OUT, _words(error))
+            self._problem(OUT, _reason(error))
             return
         try:
             self._device = os.fstat(above).st_dev
@@ -134,8 +134,8 @@ class _Round:
             os.close(above)
 
     def end(self) -> None:
-        """Tell of what there was no room for."""
-        if self._cut:
+        """Report names and problems that were left out."""
+        if self._truncated:
             self._stop("there are more than %d names; the rest was not looked at" % MAX_ENTRIES)
         more = self._problems - MAX_PROBLEMS
         if more > 0:
@@ -147,17 +147,18 @@ class _Round:
             self._send(File(name=name, problem=problem))
 
     def _stop(self, problem: str) -> None:
-        """Read nothing more."""
-        if not self._over:
-            self._over = True
+        """Stop reading and report why, once."""
+        if not self._stopped:
+            self._stopped = True
             self._send(File(name="", problem=problem))
 
     def _directory(self, above: int, own: str, path: str, depth: int) -> None:
-        """Send what is in a directory.
+        """Send the files of a directory and those below it.
 
         Args:
-            own: Its name in the one `above`.
-            path: What its files' names begin with, without the last "/".
+            above: Descriptor of the parent directory.
+            own: The directory's name there.
+            path: Its path relative to `out`; empty for `out`.
         """
         if depth > MAX_DEPTH:
             self._problem(path, "it is more than %d directories deep" % MAX_DEPTH)
@@ -166,28 +167,28 @@ class _Round:
             fd = open_below(above, own, _DIRECTORY)
         except OSError as error:
             if depth or error.errno != errno.ENOENT:
-                self._problem(path or OUT, _instead(above, own) or _words(error))
+                self._problem(path or OUT, _wrong_kind(above, own) or _reason(error))
             return
         try:
             if os.fstat(fd).st_dev != self._device:
                 self._problem(path or OUT, "something else is mounted there")
                 return
             for name in self._names(fd):
-                if self._over:
+                if self._stopped:
                     return
                 self._entry(fd, name, "%s/%s" % (path, name) if path else name, depth)
         except OSError as error:
-            self._problem(path or OUT, _words(error))
+            self._problem(path or OUT, _reason(error))
         finally:
             os.close(fd)
 
     def _names(self, fd: int) -> List[str]:
-        """Return the names in a directory, as many as may be looked at, in order."""
+        """Return the sorted names in a directory, up to the limit on names."""
         names: List[str] = []
         with os.scandir(fd) as entries:
             for entry in entries:
                 if self._entries <= 0:
-                    self._cut = True
+                    self._truncated = True
                     break
                 self._entries -= 1
                 names.append(entry.name)
@@ -195,13 +196,13 @@ class _Round:
         return names
 
     def _entry(self, fd: int, name: str, path: str, depth: int) -> None:
-        if self._now() >= self._until:
+        if self._now() >= self._deadline:
             self._stop("reading took more than %d s; the rest was left out" % MAX_SECONDS)
             return
         try:
             mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
         except OSError as error:
-            self._problem(path, _words(error))
+            self._problem(path, _reason(error))
             return
         if stat.S_ISDIR(mode):
             self._directory(fd, name, path, depth + 1)
@@ -212,20 +213,20 @@ class _Round:
 
     def _file(self, above: int, name: str, path: str) -> None:
         try:
-            # What it is may have changed since it was looked at: this waits for nobody, and the
-            # descriptor is looked at again.
+            # The entry may have been replaced since `stat`: opening does not block, and the
+            # descriptor is examined again.
             fd = open_below(above, name, _READ)
         except OSError as error:
-            self._problem(path, _instead(above, name) or _words(error))
+            self._problem(path, _wrong_kind(above, name) or _reason(error))
             return
         try:
-            self._opened(fd, path)
+            self._send_opened(fd, path)
         except OSError as error:
-            self._problem(path, _words(error))
+            self._problem(path, _reason(error))
         finally:
             os.close(fd)
 
-    def _opened(self, fd: int, path: str) -> None:
+    def _send_opened(self, fd: int, path: str) -> None:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             self._problem(path, "it is %s" % _kind(found.st_mode))
@@ -249,12 +250,12 @@ class _Round:
                 "were free".format(found.st_size, self._all_bytes, self._bytes),
             )
             return
-        if self._again:
-            found = _settled(fd, found)
+        if self._more_runs:
+            found = _stat_settled(fd, found)
         self._read(fd, found, path)
 
     def _read(self, fd: int, found: os.stat_result, path: str) -> None:
-        """Send a file's content, as much as it had when it was opened."""
+        """Send a file's content, up to its size when it was opened."""
         self._files -= 1
         size = found.st_size
         left = min(size, self._bytes)
@@ -263,7 +264,7 @@ class _Round:
             left -= len(piece)
             self._bytes -= len(piece)
             more = left > 0
-            late = more and self._now() >= self._until
+            late = more and self._now() >= self._deadline
             changed = len(piece) == 0 and more
             if not more:
                 changed = _version(os.fstat(fd)) != _version(found)
@@ -280,12 +281,12 @@ class _Round:
 
 
 def open_below(above: int, name: str, flags: int) -> int:
-    """Open what has a name in a directory that is open."""
+    """Open `name` relative to the open directory `above`."""
     return os.open(name, flags, dir_fd=above)
 
 
 def _piece(fd: int, size: int) -> bytes:
-    """Return the next bytes, fewer only at the end."""
+    """Return the next `size` bytes; fewer only at the file's end."""
     parts = []
     while size > 0:
         data = os.read(fd, size)
@@ -296,8 +297,8 @@ def _piece(fd: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _settled(fd: int, found: os.stat_result) -> os.stat_result:
-    """Return what is known of a file, a moment later if it has just changed."""
+def _stat_settled(fd: int, found: os.stat_result) -> os.stat_result:
+    """Return the file's `stat`, after a short wait if it has just changed."""
     age = time.time() - found.st_ctime
     if not 0 <= age < SETTLE_SECONDS:
         return found
@@ -309,8 +310,8 @@ def _version(found: os.stat_result) -> Version:
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _instead(above: int, name: str) -> str:
-    """Return what is there that cannot be opened as it was meant; empty for nothing special."""
+def _wrong_kind(above: int, name: str) -> str:
+    """Return why a name has the wrong kind to be opened; empty if its kind is right."""
     try:
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
     except OSError:
@@ -327,7 +328,7 @@ def _kind(mode: int) -> str:
     return "no directory" if stat.S_ISREG(mode) else "no regular file"
 
 
-def _words(error: OSError) -> str:
+def _reason(error: OSError) -> str:
     if error.errno == errno.ENOENT:
         return "it was gone when it was to be read"
     return "it cannot be read: %s" % (error.strerror or error)

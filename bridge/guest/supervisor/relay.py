@@ -1,10 +1,10 @@
-"""What stands between a worker and the host: one poll loop that moves bytes both ways.
+"""Relays bytes between a worker and the host in one poll loop.
 
-Owns back-pressure and order. The worker's frames pass in whole lines and only of the kinds that are
-a worker's to send; the host's bytes pass as they come, but for the lines that tell whether the
-run's time passes. The program's output becomes `Output` frames here. Whoever does not read stops
-only the other side's writing, never this loop. Between a session's runs the program's output and
-calls stay where they are, in its pipes, until the next run begins.
+Owns back-pressure and order. The worker's frames pass as whole lines, and only the types that a
+worker may send. The host's bytes pass unchanged, except lines for the supervisor: clock, stop and
+the next run. The program's output becomes `Output` frames here. A side that does not read blocks
+only the other side's writing, never this loop. Between a session's runs, output and calls stay in
+the pipes until the next run begins.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 HIGH_WATER_BYTES = 1024 * 1024
-"""Queued for a side that does not read, before the other side is no longer read."""
+"""Bytes queued for one side above which the other side is no longer read."""
 
 GATHER_SECONDS = 0.02
-"""Output waits this long for more of it, so that a program printing in a loop costs few frames."""
+"""Output is collected for this long, so that a program printing in a loop costs few frames."""
 
 DRAIN_BYTES = 4 * 1024 * 1024
-"""Read at most from a pipe after the worker's end: more than a pipe holds, so that only what was
-written by then is taken, even if some process still writes."""
+"""Limit on reading a pipe after the worker's end. More than a pipe holds; bounded because another
+process may still be writing."""
 
 WORKER_FRAMES = (
     b'{"type":"call",',
@@ -44,8 +44,8 @@ WORKER_FRAMES = (
     b'{"type":"progress",',
     b'{"type":"state",',
 )
-"""How the lines that a worker may send begin: what scribbles on the channel reaches nobody. Code
-that forges frames on purpose can still add a second "type"; to the host all of it is untrusted."""
+"""How the lines that a worker may send begin; other lines are dropped. Code that forges frames can
+still add a second "type": the host trusts none of it."""
 
 MAX_NOTICE_BYTES = 256
 
@@ -57,10 +57,10 @@ _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 
 
 INTERRUPT_SECONDS = 1.2
-"""For an interrupted program to end. The host waits two seconds longer than the deadline."""
+"""Time for an interrupted program to end. The host waits two seconds longer than the deadline."""
 
-GIVE_SECONDS = 15.0
-"""For a session's process to take its next program in."""
+SEND_RUN_SECONDS = 15.0
+"""Time for a session's worker to read its next run."""
 
 
 class HostGoneError(Exception):
@@ -68,15 +68,15 @@ class HostGoneError(Exception):
 
 
 class Terminated(Exception):
-    """The sandbox is asked to end."""
+    """A signal asked this process to end."""
 
 
 class Relay:
-    """Moves bytes until the worker has ended, then sends what is left.
+    """Relays bytes until the worker has ended, then sends the rest.
 
     Attributes:
-        exit_notice: The worker's last line, if it sent one.
-        stopped: Whether the host asked for the end of the run.
+        exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty until it comes.
+        stopped: Whether the host sent `Stop` for this run.
     """
 
     def __init__(
@@ -106,20 +106,20 @@ class Relay:
         self._flush_at: Optional[float] = None
         self._has_sent = False
         self._deadline: Optional[float] = deadline
-        self._left = 0.0
+        self._time_left = 0.0
         self._incoming = Incoming(self._set_clock, self._stop)
         self.exit_notice = b""
         self.stopped = False
         self._poller = select.poll()
         self._interest: Dict[int, int] = {}
-        self._watched: Optional[Tuple[bool, bool, bool, bool]] = None
+        self._registered: Optional[Tuple[bool, bool, bool, bool]] = None
         for fd in (worker, control, *streams.values()):
             os.set_blocking(fd, False)
         for fd in streams.values():
-            _widen(fd)
+            _enlarge(fd)
 
     def until_worker_ends(self, children: Children) -> bool:
-        """Relay until the worker ends or says so; return False when its deadline came first.
+        """Relay until the worker ends or sends its exit notice; return False at the deadline.
 
         Raises:
             HostGoneError: The host closed the channel.
@@ -131,7 +131,7 @@ class Relay:
                 return False
             if self._flush_at is not None and now >= self._flush_at:
                 self._send_gathered()
-            self._watch()
+            self._update_poller()
             ends = [end for end in (self._deadline, self._flush_at) if end is not None]
             # Rounded up: a poll that ends early would spin.
             wait = max(0, int((min(ends) - now) * 1000) + 1) if ends else None
@@ -142,59 +142,59 @@ class Relay:
             self._to_worker.flush()
         return True
 
-    def interrupted(self, children: Children) -> bool:
-        """Interrupt the program; return whether it ended, and its process is still there."""
+    def interrupt(self, children: Children) -> bool:
+        """Interrupt the program; return whether its process lives and sent an exit notice."""
         if children.status is not None or self.exit_notice:
             return bool(self.exit_notice)
         try:
             os.kill(children.worker, signal.SIGINT)
         except OSError:
             return False
-        # What it was writing stays unfinished, and must not become a line with what it says next.
+        # A line cut off by the signal must not be joined with the next one.
         self._lines.forget()
         self._deadline = time.monotonic() + INTERRUPT_SECONDS
         self.until_worker_ends(children)
         return bool(self.exit_notice)
 
     def to_worker(self, data: bytes) -> None:
-        """Give the worker bytes of our own making."""
+        """Send bytes to the worker."""
         self._to_worker.put(data)
         self._to_worker.flush()
 
     def from_host(self, data: bytes) -> None:
-        """Pass bytes on to the worker, but for the lines that are meant for us."""
+        """Pass the host's bytes to the worker, except the supervisor's own lines."""
         data = self._incoming.feed(data)
         if data:
             self.to_worker(data)
 
     def _set_clock(self, running: bool) -> None:
-        """Let the run's time stand still, or go on with what was left of it."""
+        """Pause the run's deadline, or continue it with the time that was left."""
         now = time.monotonic()
         if running and self._deadline is None:
-            self._deadline = now + self._left
+            self._deadline = now + self._time_left
         elif not running and self._deadline is not None:
-            self._left = self._deadline - now
+            self._time_left = self._deadline - now
             self._deadline = None
 
     def send(self, frame: Any) -> None:
-        """Queue a frame of our own, after all output gathered so far."""
+        """Queue a frame for the host, after all output gathered so far."""
         self._send_gathered()
         self._host.put(encode(frame))
 
     def drain(self) -> None:
-        """Take what the worker left in its pipes, without waiting for anybody."""
+        """Read the rest of the worker's pipes, without waiting, and queue it."""
         for fd, stream in list(self._streams.items()):
-            for data in _leftovers(fd):
+            for data in _read_rest(fd):
                 self._gather(stream, data)
         if self._worker is not None:
-            for data in _leftovers(self._worker):
-                self._from_worker(data)
+            for data in _read_rest(self._worker):
+                self._pass_lines(data)
         for capture in self._captures.values():
             for frame in capture.finish():
                 self.send(frame)
 
     def flush(self, seconds: float) -> None:
-        """Write all that is queued for the host.
+        """Write all bytes queued for the host.
 
         Raises:
             HostGoneError: The host closed the channel, or did not read in time.
@@ -211,14 +211,14 @@ class Relay:
             poller.poll(int(left * 1000) + 1)
             self._host.flush()
 
-    def _watch(self) -> None:
-        """Tell the poller what we are ready for; hang-ups are always reported."""
+    def _update_poller(self) -> None:
+        """Register the events that can be handled now; hang-ups are always reported."""
         host_full = self._host.size > HIGH_WATER_BYTES
         hungry = self._to_worker.size <= HIGH_WATER_BYTES
         state = (host_full, hungry, self._host.size > 0, self._to_worker.size > 0)
-        if state == self._watched:
+        if state == self._registered:
             return
-        self._watched = state
+        self._registered = state
         wanted = {self._wake: select.POLLIN}
         wanted[self._host_reader] = (_HOST_HANGUP & ~_HANGUP) | (select.POLLIN if hungry else 0)
         if self._host.size:
@@ -249,7 +249,7 @@ class Relay:
                 raise Terminated
             children.reap()
         elif fd == self._host_reader:
-            self._hear_host(event)
+            self._read_host(event)
         elif fd == self._host.fd:
             if event & _HANGUP:
                 raise HostGoneError
@@ -259,38 +259,38 @@ class Relay:
                 self._gather(self._streams[fd], data)
             elif data is not None:
                 # Every process that could write has ended or closed it.
-                self._forget(fd)
+                self._close(fd)
                 del self._streams[fd]
         elif fd == self._worker:
-            self._hear_worker()
+            self._read_worker()
 
-    def _hear_host(self, event: int) -> None:
+    def _read_host(self, event: int) -> None:
         data = read_some(self._host_reader) if event & select.POLLIN else None
         if data:
             self.from_host(data)
         elif data is not None or (event & _HOST_HANGUP and not event & select.POLLIN):
             raise HostGoneError
 
-    def _hear_worker(self) -> None:
+    def _read_worker(self) -> None:
         fd = self._worker
         data = read_some(fd) if fd is not None else None
         if data:
-            self._from_worker(data)
+            self._pass_lines(data)
         elif data is not None and fd is not None:
-            # The program closed its end: it can call nothing any more, which is its own affair.
-            self._forget(fd)
+            # The program closed its end: it can make no more calls, but may go on.
+            self._close(fd)
             self._worker = None
             self._to_worker.drop()
 
-    def _forget(self, fd: int) -> None:
-        self._watched = None
+    def _close(self, fd: int) -> None:
+        self._registered = None
         if self._interest.pop(fd, None) is not None:
             self._poller.unregister(fd)
         os.close(fd)
 
-    def _from_worker(self, data: bytes) -> None:
+    def _pass_lines(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            # What was written before a call or the end is to be seen before it.
+            # Output written before a call or the end is sent before it.
             if line.startswith(WORKER_FRAMES):
                 self._send_gathered()
                 self._host.put(line)
@@ -308,7 +308,7 @@ class Relay:
         if self._gathered_size >= TEXT_BYTES:
             self._send_gathered()
         elif self._flush_at is None:
-            # The first piece goes at once: somebody may be waiting for a sign of life.
+            # The first output goes at once: a reader may be waiting for it.
             self._flush_at = time.monotonic() + (GATHER_SECONDS if self._has_sent else 0.0)
 
     def _send_gathered(self) -> None:
@@ -321,25 +321,25 @@ class Relay:
 
     # --- between the runs of a session -----------------------------------------------------------
 
-    def again(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
+    def begin_run(self, limits: Mapping[str, Any], deadline: float, quiet: bool = False) -> None:
         """Begin another run.
 
         Args:
-            quiet: It is no program's: what threads write meanwhile is for the next that is.
+            quiet: It runs no program (a save): output of threads is left for the next run.
         """
-        # One dictionary: a stream that has ended is gone from it for good.
+        # The same dictionary, so that a closed stream stays removed.
         self._streams = {} if quiet else self._all_streams
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._captures}
         self._deadline = deadline
-        self._left = 0.0
+        self._time_left = 0.0
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = b""
         self.stopped = False
 
     def next_run(self, children: Children) -> Optional[bytes]:
-        """Wait for the line of the next run; None if the session's process ends before.
+        """Return the line of the next run; None if the session's process ends first.
 
         Raises:
             HostGoneError: The host closed the channel.
@@ -348,7 +348,7 @@ class Relay:
         self._interest.clear()
         while True:
             if self._incoming.runs:
-                self._fresh_poller()
+                self._reset_poller()
                 return self._incoming.runs.pop(0)
             if children.status is not None:
                 return None
@@ -362,11 +362,11 @@ class Relay:
             poller.poll()
             self._host.flush()
             self._to_worker.flush()
-            self._hear(children)
+            self._handle_between_runs(children)
 
-    def give(self, data: bytes, children: Children) -> bool:
-        """Give the worker its next run; return whether it took all of it."""
-        deadline = time.monotonic() + GIVE_SECONDS
+    def send_run(self, data: bytes, children: Children) -> bool:
+        """Send the worker its next run; return whether it read all of it."""
+        deadline = time.monotonic() + SEND_RUN_SECONDS
         self._control.put(data)
         self._control.flush()
         while self._control.size:
@@ -378,18 +378,18 @@ class Relay:
             poller.register(self._control.fd, select.POLLOUT)
             poller.poll(int(left * 1000) + 1)
             self._control.flush()
-            self._look_around(children)
+            self._handle_signals(children)
         return not self._control.broken
 
-    def _hear(self, children: Children) -> None:
-        self._look_around(children)
+    def _handle_between_runs(self, children: Children) -> None:
+        self._handle_signals(children)
         data = read_some(self._host_reader)
         if data:
             self.from_host(data)
         elif data is not None or self._host.broken:
             raise HostGoneError
 
-    def _look_around(self, children: Children) -> None:
+    def _handle_signals(self, children: Children) -> None:
         noted = read_some(self._wake) or b""
         if {signal.SIGTERM, signal.SIGINT} & set(noted):
             raise Terminated
@@ -397,28 +397,28 @@ class Relay:
             children.reap()
 
     def _stop(self) -> None:
-        """Have the run end as at its deadline, whether or not its time stands still."""
+        """End the run as at its deadline, also while its deadline is paused."""
         self.stopped = True
         self._deadline = time.monotonic()
 
-    def _fresh_poller(self) -> None:
-        # What was watched may have been closed meanwhile.
+    def _reset_poller(self) -> None:
+        # Descriptors registered before may have been closed meanwhile.
         self._poller = select.poll()
-        self._watched = None
+        self._registered = None
 
 
-def _widen(fd: int) -> None:
-    """Let a pipe hold more, so that a flood of output costs fewer turns."""
+def _enlarge(fd: int) -> None:
+    """Enlarge a pipe's buffer, so that much output takes fewer reads."""
     if sys.platform != "linux":
         return
     try:
         fcntl.fcntl(fd, _F_SETPIPE_SZ, CHUNK_BYTES)
     except OSError:
-        # The user's pipes hold too much already: it works without.
+        # The user's limit on pipe buffers is reached; the default size works too.
         return
 
 
-def _leftovers(fd: int) -> List[bytes]:
+def _read_rest(fd: int) -> List[bytes]:
     found: List[bytes] = []
     size = 0
     while size < DRAIN_BYTES:
@@ -434,26 +434,26 @@ def _leftovers(fd: int) -> List[bytes]:
 
 _CLOCK = {encode(Clock(running=on)).rstrip(b"\n"): on for on in (True, False)}
 _STOP = encode(Stop()).rstrip(b"\n")
-"""The lines that are not the worker's; and neither is a session's next run."""
+"""Lines for the supervisor, beside a session's next run."""
 
 _HEADS = (b'{"type":"clock",', _STOP)
 _RUN = b'{"type":"run",'
 _LONGEST = max(map(len, (*_HEADS, _RUN)))
-_BESIDE = b"+"
+_TEXT_MARK = b"+"
 
 
 class Incoming:
-    """Bytes from the host to bytes for the worker. Large ones are looked at, not copied.
+    """Separates the supervisor's lines from the host's bytes for the worker.
 
-    All is the worker's but for a few lines. A text beside a reply (see `client.Replies`) may hold
-    any line that a server or the program thought of, and is nobody's frame.
+    A text that follows a "+" line (see `client.Replies`) may contain any bytes; nothing in it is
+    read as a frame.
 
     Args:
-        on_clock: Called when the run's time stops (False) or goes on (True).
+        on_clock: Called when the run's deadline is paused (False) or continues (True).
         on_stop: Called when the run is to be interrupted.
 
     Attributes:
-        runs: Lines of runs that have come, to be taken away by whoever starts them.
+        runs: Lines of received runs; the caller removes them.
     """
 
     def __init__(
@@ -465,52 +465,52 @@ class Incoming:
         self._on_stop = on_stop
         self._run: Optional[List[bytes]] = None
         self.runs: List[bytes] = []
-        self._text = 0
-        self._inside = False
-        self._held = b""
+        self._text_left = 0
+        self._in_line = False
+        self._partial = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what of `data`, and of what was held back before, is the worker's."""
-        if self._held:
-            data, self._held = self._held + data, b""
+        """Return the bytes for the worker in `data` and in bytes held back before."""
+        if self._partial:
+            data, self._partial = self._partial + data, b""
         size = len(data)
         kept: List[bytes] = []
         start = begin = 0
         while start < size:
-            if self._text:
-                step = min(self._text, size - start)
-                self._text -= step
+            if self._text_left:
+                step = min(self._text_left, size - start)
+                self._text_left -= step
                 start += step
                 continue
             end = data.find(b"\n", start)
-            begins = not self._inside and data.startswith(_RUN, start)
+            begins = not self._in_line and data.startswith(_RUN, start)
             if self._run is not None or begins:
                 kept.append(data[begin:start])
                 begin = start = self._take_run(data, start, end)
                 continue
-            if self._inside or not _is_short(data[start : start + _LONGEST]):
-                self._inside = end < 0
+            if self._in_line or not _is_short(data[start : start + _LONGEST]):
+                self._in_line = end < 0
                 start = size if end < 0 else end + 1
                 continue
             if end < 0:
-                # A few bytes, until its end tells what it is.
-                self._held = data[start:]
+                # Too short to tell; the rest of the line decides.
+                self._partial = data[start:]
                 break
             line = data[start:end]
-            if line.startswith(_BESIDE):
-                self._text = int(line)
+            if line.startswith(_TEXT_MARK):
+                self._text_left = int(line)
             elif line in _CLOCK or line == _STOP:
                 kept.append(data[begin:start])
                 begin = end + 1
-                self._tell(line)
+                self._dispatch(line)
             start = end + 1
-        if not begin and not self._held:
+        if not begin and not self._partial:
             return data
-        kept.append(data[begin : size - len(self._held)])
+        kept.append(data[begin : size - len(self._partial)])
         return b"".join(kept)
 
     def _take_run(self, data: bytes, start: int, end: int) -> int:
-        """Take what there is of a run's line; return where that ends."""
+        """Store the part of a run's line in `data`; return its end."""
         parts = self._run = [] if self._run is None else self._run
         parts.append(data[start:] if end < 0 else data[start:end])
         if end < 0:
@@ -519,7 +519,7 @@ class Incoming:
         self._run = None
         return end + 1
 
-    def _tell(self, line: bytes) -> None:
+    def _dispatch(self, line: bytes) -> None:
         if line in _CLOCK:
             self._on_clock(_CLOCK[line])
         else:
@@ -527,7 +527,7 @@ class Incoming:
 
 
 def _is_short(head: bytes) -> bool:
-    """Tell whether a line that begins so is, or may become, one that has to be seen whole."""
-    if head.startswith((_BESIDE, *_HEADS)):
+    """Return whether a line with this beginning must be read whole."""
+    if head.startswith((_TEXT_MARK, *_HEADS)):
         return True
     return any(known.startswith(head) for known in (*_HEADS, _RUN))

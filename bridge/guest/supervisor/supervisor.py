@@ -1,8 +1,8 @@
-"""The first process of a sandbox: it starts one program and outlives it.
+"""The first process of a sandbox: starts the worker and reports how it ended.
 
-Owns the channel to the host, the worker's life from fork to report, the run's deadline and the end
-of everything that the program started. It never runs user code and never waits for it: all it does
-is one poll loop over non-blocking descriptors (see `relay`).
+Owns the channel to the host, the worker from fork to report, the run's deadline and the killing of
+everything that the program started. It runs no user code and never blocks on any: it is one poll
+loop over non-blocking descriptors (see `relay`).
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ if TYPE_CHECKING:
 
 
 EXIT_CRASHED = 70
-"""The supervisor itself failed; its stderr says how."""
+"""The supervisor itself failed; the traceback is on stderr."""
 
 EXIT_TERMINATED = 143
 
-_MOST_SAID = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
-"""What an exit notice must hold, and the most of each that is believed."""
+_NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
+"""The fields of an exit notice, and the largest value accepted for each."""
 
 DEFAULT_TIMEOUT = 30.0
 
 FLUSH_SECONDS = 20.0
-"""How long the host may leave the last frames unread before the sandbox ends without them."""
+"""Time for the host to read the last frames; then the sandbox ends without sending them."""
 
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
-    """Serve one run, then end this process."""
+    """Serve one run, or the runs of one session, then end this process."""
     code = EXIT_CRASHED
     children = Children()
     try:
         code = _serve(digest, precompiled, children)
     except HostGoneError:
-        # A bridge that was killed takes its sandboxes with it.
+        # A sandbox ends with its bridge, also when the bridge was killed.
         children.kill_all()
         code = 0
     except Terminated:
@@ -92,34 +92,34 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     outbox.put(encode(Hello(digest=digest, python=sys.version.split()[0], facts=facts)))
     outbox.flush()
     gc.freeze()
-    nursery = Nursery(children)
-    nursery.fork_all(facts.get("memory_limit_bytes"))
+    workers = PreforkedWorkers(children)
+    workers.fork_all(facts.get("memory_limit_bytes"))
     gc.enable()
     oom = OomKills()
-    received = _await_run(reader, outbox, wake, nursery)
-    _carry_out(received, reader, outbox, wake, children, nursery, oom)
+    received = _await_run(reader, outbox, wake, workers)
+    _serve_runs(received, reader, outbox, wake, children, workers, oom)
     return 0
 
 
-def _carry_out(
+def _serve_runs(
     received: List[bytes],
     reader: int,
     outbox: Outbox,
     wake: int,
     children: Children,
-    nursery: Nursery,
+    workers: PreforkedWorkers,
     oom: OomKills,
 ) -> None:
-    """Serve one run to its end, or those of a session until its state is gone or the host is.
+    """Serve one run, or the runs of a session while its process lives and the channel is open.
 
     Args:
-        received: The run's line and what came behind it. With files it is long, and forgotten as
-            soon as it was passed on: what is kept here is missing to the program.
+        received: The run's line and the bytes after it. Emptied here: the line may be large
+            (files), and the program shares the memory limit.
     """
-    run = _decoded(received[0])
+    run = _decode_run(received[0])
     deadline = _deadline(run)
     kills = oom.count()
-    chosen = nursery.choose(received[0])
+    chosen = workers.choose(received[0])
     relay = Relay(
         host_reader=reader,
         host=outbox,
@@ -132,35 +132,35 @@ def _carry_out(
     )
     relay.to_worker(frame_for_worker(received.pop(0)))
     relay.from_host(received.pop())
-    leavings = Leavings()
+    output_files = OutputFiles()
     while True:
         timed_out = not relay.until_worker_ends(children)
         if timed_out:
             timed_out = not relay.stopped
-            relay.interrupted(children)
+            relay.interrupt(children)
         kills = max(0, oom.count() - kills)
-        leavings.limits = run.limits
-        # To be saved changes no file.
-        left = None if run.save else leavings
-        kept = finish(relay, children, timed_out, kills, keep=run.session > 0, leavings=left)
-        following = relay.next_run(children) if kept else None
-        if following is None:
+        output_files.limits = run.limits
+        # Saving a session changes no file.
+        files = None if run.save else output_files
+        kept = finish(relay, children, timed_out, kills, keep=run.session > 0, output_files=files)
+        next_line = relay.next_run(children) if kept else None
+        if next_line is None:
             return
         kills = oom.count()
-        run = _decoded(following)
-        relay.again(run.limits, _deadline(run), quiet=run.save)
-        if not relay.give(frame_for_worker(following), children):
-            # It has lost its way to us: nothing can be run in it any more.
+        run = _decode_run(next_line)
+        relay.begin_run(run.limits, _deadline(run), quiet=run.save)
+        if not relay.send_run(frame_for_worker(next_line), children):
+            # The worker no longer reads: it can run nothing more.
             finish(relay, children, False, 0)
             return
-        # With files it is long, and as much of the session's memory.
-        following = None
+        # Free the line: with files it is large, and the session shares this memory.
+        next_line = None
 
 
-def _decoded(line: bytes) -> Run:
+def _decode_run(line: bytes) -> Run:
     run = decode_host_frame(line)
     if not isinstance(run, Run):
-        raise WireError("the host sent something else than a run")
+        raise WireError("the host sent a frame that is not a run")
     run.files.clear()
     return run
 
@@ -178,21 +178,21 @@ def _wake_on_signals() -> int:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     # As PID 1 a signal without a handler would be ignored.
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _noted)
+        signal.signal(number, _on_signal)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     return reader
 
 
-def _noted(number: int, frame: Any) -> None:
-    """Let the wake-up descriptor speak for the signal."""
+def _on_signal(number: int, frame: Any) -> None:
+    """Do nothing: the wake-up descriptor has the signal's number."""
 
 
-def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> List[bytes]:
+def _await_run(reader: int, outbox: Outbox, wake: int, workers: PreforkedWorkers) -> List[bytes]:
     """Return the line of the host's `Run`, and the bytes that came after it."""
     parts: List[bytes] = []
     size = 0
     while True:
-        data = _next_bytes(reader, outbox, wake, nursery)
+        data = _next_bytes(reader, outbox, wake, workers)
         line, newline, rest = data.partition(b"\n")
         parts.append(line)
         size += len(line)
@@ -202,8 +202,8 @@ def _await_run(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> List
             return [b"".join(parts), rest]
 
 
-def _next_bytes(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> bytes:
-    """Wait for the host, writing what is queued for it meanwhile."""
+def _next_bytes(reader: int, outbox: Outbox, wake: int, workers: PreforkedWorkers) -> bytes:
+    """Return the next bytes from the host; write queued frames while waiting."""
     while True:
         poller = select.poll()
         if outbox.size:
@@ -214,7 +214,7 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int, nursery: Nursery) -> byt
         outbox.flush()
         if {signal.SIGTERM, signal.SIGINT} & set(read_some(wake) or b""):
             raise Terminated
-        nursery.look_after()
+        workers.reap_ended()
         data = read_some(reader)
         if data:
             return data
@@ -228,40 +228,40 @@ def finish(
     timed_out: bool,
     kills: int,
     keep: bool = False,
-    leavings: Optional[Leavings] = None,
+    output_files: Optional[OutputFiles] = None,
 ) -> bool:
-    """Report how the worker ended, and leave nothing of it.
+    """Send the worker's remaining output, its files and an `Exited` frame; kill it.
 
     Args:
-        keep: Leave the worker as it is, if it has come to an end of its own accord.
-        leavings: Sends the files that the program left.
+        keep: Do not kill the worker if it sent an exit notice: its session goes on.
+        output_files: Sends the files in `out`; None to send none.
 
     Returns:
-        Whether it is still there.
+        Whether the worker still runs.
     """
-    if _understood(relay.exit_notice) is None:
-        # Of whoever garbled it the kernel tells.
+    if _parse_notice(relay.exit_notice) is None:
+        # Without a valid notice the kernel's exit status is reported.
         children.kill_all()
     relay.drain()
-    said = _understood(relay.exit_notice)
-    kept = keep and said is not None and children.status is None
-    if leavings is not None and leavings.there():
+    notice = _parse_notice(relay.exit_notice)
+    kept = keep and notice is not None and children.status is None
+    if output_files is not None and output_files.exist():
         if not kept:
-            # Nobody shall write what is read, and nobody is asked for anything any more.
+            # No process may write to the files while they are read.
             children.kill_all()
-        leavings.send(relay, again=kept)
-    relay.send(_report(said, children, timed_out, kills, kept))
+        output_files.send(relay, more_runs=kept)
+    relay.send(_exited_frame(notice, children, timed_out, kills, kept))
     relay.flush(FLUSH_SECONDS)
-    if not kept and said is not None and not children.is_init:
+    if not kept and notice is not None and not children.is_init:
         children.kill_all()
     return kept
 
 
-class Leavings:
-    """What programs leave in `out`, sent after each of them.
+class OutputFiles:
+    """Sends the files that programs write into `out`, after each run.
 
     Attributes:
-        limits: Of the run.
+        limits: The run's limits.
     """
 
     limits: Mapping[str, Any]
@@ -269,22 +269,22 @@ class Leavings:
     def __init__(self) -> None:
         self._collector: Any = None
 
-    def there(self) -> bool:
-        """Tell whether there is anything; most programs leave nothing, and it costs nothing."""
+    def exist(self) -> bool:
+        """Return whether `out` holds anything; cheap, as most programs write no file."""
         try:
             with os.scandir("out") as entries:
                 return next(entries, None) is not None
         except FileNotFoundError:
             return os.path.islink("out")
         except OSError:
-            # It is there, and no directory.
+            # It exists and is not a directory.
             return True
 
-    def send(self, relay: Relay, again: bool) -> None:
-        """Read it and send it.
+    def send(self, relay: Relay, more_runs: bool) -> None:
+        """Read the files and send them.
 
         Args:
-            again: Another program may follow, which only gets what is new since this one.
+            more_runs: More runs may follow; each sends only files that are new or changed.
         """
         from bridge.guest.supervisor.output_files import Collector
 
@@ -293,21 +293,21 @@ class Leavings:
             relay.flush(FLUSH_SECONDS)
 
         self._collector = self._collector or Collector()
-        self._collector.collect(send, self.limits, again)
+        self._collector.collect(send, self.limits, more_runs)
 
 
-def _report(
-    said: Optional[Dict[str, int]],
+def _exited_frame(
+    notice: Optional[Dict[str, int]],
     children: Children,
     timed_out: bool,
     kills: int,
     kept: bool,
 ) -> Exited:
-    if said is not None:
+    if notice is not None:
         return Exited(
-            code=said["code"],
-            cpu_ms=said["cpu_ms"],
-            peak_memory_bytes=said["peak_memory_bytes"],
+            code=notice["code"],
+            cpu_ms=notice["cpu_ms"],
+            peak_memory_bytes=notice["peak_memory_bytes"],
             oom_kills=kills,
             timed_out=timed_out,
             kept=kept,
@@ -328,25 +328,26 @@ def _report(
     )
 
 
-def _understood(leaving: bytes) -> Optional[Dict[str, int]]:
-    """Return what a worker's exit notice says; None if a kernel could not have said that."""
+def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
+    """Return an exit notice's fields; None if one is missing or out of range."""
     try:
-        document = json.loads(leaving)
-        said = {key: int(document[key]) for key in _MOST_SAID}
+        document = json.loads(line)
+        notice = {key: int(document[key]) for key in _NOTICE_MAXIMA}
     except (ValueError, TypeError, KeyError, OverflowError):
         return None
-    return said if all(0 <= said[key] <= most for key, most in _MOST_SAID.items()) else None
+    return notice if all(0 <= notice[key] <= most for key, most in _NOTICE_MAXIMA.items()) else None
 
 
-# --- workers that wait ---------------------------------------------------------------------------
+# --- preforked workers ---------------------------------------------------------------------------
 
 
-class Candidate:
-    """A worker that waits, and this process's ends of what leads to it.
+class PreforkedWorker:
+    """A worker that waits for a run, and the supervisor's ends of its descriptors.
 
     Attributes:
-        control: By which a session's later runs are given to it.
-        words: Texts of which one must be in a run that is for this worker; empty for any run.
+        channel: Socket for frames.
+        control: Pipe for a session's later runs.
+        packages: Package names; a run must contain one to get this worker. Empty: any run may.
     """
 
     def __init__(
@@ -356,74 +357,74 @@ class Candidate:
         control: int,
         stdout: int,
         stderr: int,
-        words: Sequence[bytes],
+        packages: Sequence[bytes],
     ) -> None:
         self.pid = pid
         self.channel = channel
         self.control = control
         self.stdout = stdout
         self.stderr = stderr
-        self.words = tuple(words)
+        self.packages = tuple(packages)
 
-    def suits(self, line: bytes) -> bool:
-        """Whether a run's line calls for what this worker has imported."""
-        # A run with packages of its own may have others of these names.
-        return not self.words or (
-            b'"paths":["' not in line and any(word in line for word in self.words)
+    def matches(self, line: bytes) -> bool:
+        """Return whether a run's line names a package that this worker has imported."""
+        # The run's own packages may include other versions of these.
+        return not self.packages or (
+            b'"paths":["' not in line and any(name in line for name in self.packages)
         )
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close its descriptors."""
         for fd in (self.channel, self.control, self.stdout, self.stderr):
             os.close(fd)
 
     def dismiss(self) -> None:
-        """Let go of it and end it."""
+        """Close its descriptors and kill it."""
         self.close()
         kill(self.pid)
 
 
-class Nursery:
-    """Workers that are forked before there is a program, the more special first.
+class PreforkedWorkers:
+    """Workers forked before the run arrives, the most specific first.
 
-    One is there at once and imports the usual modules while it waits; where the image has the large
-    data packages, a second one imports those. The program gets the second if its text names one of
-    them, and whichever is left over is killed.
+    The first imports common standard modules while it waits. If the image has the large data
+    packages, a second one imports those. A run whose code names one of them gets the second worker;
+    the other one is killed.
     """
 
     def __init__(self, children: Children) -> None:
         self._children = children
-        self._waiting: List[Candidate] = []
+        self._waiting: List[PreforkedWorker] = []
 
     def fork_all(self, memory: Any) -> None:
-        """Fork all that this image and its memory limit (bytes, or None) make sense for."""
+        """Fork the workers that this image and its memory limit (bytes, or None) allow."""
         self._fork(imports.STANDARD, ())
         names = imports.installed(imports.DATA, search_path())
         if names and (memory is None or memory >= imports.DATA_MEMORY_BYTES):
-            words = [name.partition(".")[0].encode() for name in names]
-            self._fork((*names, *imports.STANDARD), words)
+            packages = [name.partition(".")[0].encode() for name in names]
+            self._fork((*names, *imports.STANDARD), packages)
 
-    def look_after(self) -> None:
-        """Notice who has ended.
+    def reap_ended(self) -> None:
+        """Reap workers that have ended.
 
         Raises:
-            ChildProcessError: The one that any program could have had.
+            ChildProcessError: The worker that takes any run has ended.
         """
         self._children.reap()
         for candidate in list(self._waiting):
-            if candidate.pid not in self._children.spare:
+            if candidate.pid not in self._children.preforked:
                 self._waiting.remove(candidate)
-                # Its number may be another process's by now.
+                # Close, not kill: its process id may belong to another process now.
                 candidate.close()
-                if not candidate.words:
+                if not candidate.packages:
                     raise ChildProcessError("the process that waited for the program has ended")
 
-    def choose(self, line: bytes) -> Candidate:
-        """Return the worker for a run, which is the program's process from now on."""
-        chosen = next(candidate for candidate in self._waiting if candidate.suits(line))
-        self._children.spare.discard(chosen.pid)
+    def choose(self, line: bytes) -> PreforkedWorker:
+        """Return the worker for a run and kill the others."""
+        chosen = next(candidate for candidate in self._waiting if candidate.matches(line))
+        self._children.preforked.discard(chosen.pid)
         self._children.worker = chosen.pid
-        # What it did to get ready is not the program's.
+        # CPU time spent before the run does not count as the program's.
         self._children.cpu_seconds = -cpu_clock(chosen.pid)
         for candidate in self._waiting:
             if candidate is not chosen:
@@ -431,21 +432,21 @@ class Nursery:
         self._waiting.clear()
         return chosen
 
-    def _fork(self, modules: Sequence[str], words: Sequence[bytes]) -> None:
+    def _fork(self, modules: Sequence[str], packages: Sequence[bytes]) -> None:
         ours, theirs = _socket.socketpair()
-        told, control = os.pipe()
+        control_read, control = os.pipe()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             for candidate in self._waiting:
-                # Else this process would keep another's channel open.
+                # Otherwise this process would keep the other worker's channel open.
                 candidate.close()
-            own = (theirs.detach(), told)
+            own = (theirs.detach(), control_read)
             worker.main(*own, out_write, err_write, self._children.is_init, modules)
-        self._children.spare.add(pid)
-        for fd in (theirs.detach(), told, out_write, err_write):
+        self._children.preforked.add(pid)
+        for fd in (theirs.detach(), control_read, out_write, err_write):
             os.close(fd)
         channel, control = private(ours.detach()), private(control)
         streams = private(out_read), private(err_read)
-        self._waiting.insert(0, Candidate(pid, channel, control, *streams, words))
+        self._waiting.insert(0, PreforkedWorker(pid, channel, control, *streams, packages))

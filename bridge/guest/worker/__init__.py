@@ -1,1 +1,1 @@
-"""The process that a program runs in, and what the program finds there."""
+"""The process that a program runs in, and its environment."""

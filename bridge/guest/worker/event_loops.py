@@ -1,9 +1,9 @@
-"""Event loops inside event loops, and in forked children.
+"""Nested event loops, and event loops in forked children.
 
-Owns the patches that let `asyncio.run` and `run_until_complete` work where a loop is running
-already: programs mix top-level `await` with them, and plain asyncio refuses. The inner loop runs in
-a thread of its own while the outer one waits. A child forked out of a running loop is given its own
-copies of what the kernel would have it share with its parent.
+Owns the patches that let `asyncio.run` and `run_until_complete` work while a loop is running:
+programs mix them with top-level `await`, which plain asyncio refuses. The inner loop runs in its
+own thread while the outer one waits. A child forked from a running loop gets its own epoll and
+wake-up pipe instead of sharing its parent's.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def install() -> None:
     runner = getattr(asyncio, "Runner", None)
     if runner is not None:
         _patch_runner(runner)
-    os.register_at_fork(before=_note_loop, after_in_child=_part_from_parent)
+    os.register_at_fork(before=_remember_loop, after_in_child=_unshare_loop)
 
 
 def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what `function` returns, or raise what it raises, in a thread of its own."""
+    """Call `function` in its own thread; return its value or raise its exception."""
     outcome: List[Any] = []
     context = contextvars.copy_context()
 
@@ -61,18 +61,18 @@ def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 _forking = threading.local()
-"""Holds the loop that runs in a thread while that thread forks: the child is not told any more."""
+"""Holds the running loop during a fork: in the child, asyncio no longer reports it."""
 
 
-def _note_loop() -> None:
+def _remember_loop() -> None:
     _forking.loop = asyncio._get_running_loop()
 
 
-def _part_from_parent() -> None:
-    """In a forked child: watch with an epoll and a wake-up pipe of its own.
+def _unshare_loop() -> None:
+    """In a forked child: give the loop its own epoll and wake-up pipe.
 
-    Both are shared after a fork: what the child's loop does as it closes, the parent's would feel,
-    and would wait for ever for calls that were answered.
+    Both are shared after a fork. When the child's loop closes, it would unregister the parent's
+    descriptors, and the parent would wait forever for replies.
     """
     loop = getattr(_forking, "loop", None)
     selector = getattr(loop, "_selector", None)
@@ -81,7 +81,7 @@ def _part_from_parent() -> None:
     if loop is None or selector is None or epoll is None or not isinstance(inherited, epoll):
         return
     fresh = epoll()
-    # The number stays, so that whoever knows it means the child's own from now on.
+    # The same number, because the selector keeps using it.
     os.dup2(fresh.fileno(), inherited.fileno(), inheritable=False)
     fresh.close()
     for key in list(selector.get_map().values()):
@@ -94,9 +94,9 @@ def _part_from_parent() -> None:
 
 
 def _get_event_loop() -> asyncio.AbstractEventLoop:
-    """Return this thread's loop; in the main thread make one if there is none.
+    """Return this thread's loop; in the main thread create one if there is none.
 
-    Newer Pythons warn first and refuse later, while programs go on being written for older ones.
+    Newer Pythons warn or raise instead, but programs are still written for older ones.
     """
     running = asyncio._get_running_loop()
     if running is not None:

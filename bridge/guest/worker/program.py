@@ -1,7 +1,7 @@
-"""One program from its text to its outcome.
+"""Runs one program, from its source to a `Done` frame.
 
-Owns compiling, top-level await, the value of the last expression and the translation of whatever
-ends a program into a `Done` frame. Runs in the worker, in its main thread.
+Owns compiling, top-level await, the value of the last expression, and the outcome for exceptions
+and `sys.exit`. Runs in the worker's main thread.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 
 
 RESULT_NAME = "__run_python_result__"
-"""Holds the last expression's value between the code and us; gone before anybody else looks."""
+"""The global that holds the last expression's value until it is taken out."""
 
 MAX_REPR_CHARS = 4000
-"""Of a value that JSON cannot hold: enough for a data frame as pandas prints it."""
+"""Longest `repr` in a result: enough for a data frame as pandas prints it."""
 
 DEFAULT_RESULT_BYTES = 1024 * 1024
 
-MAX_LOOKED_AT = 20
-"""Items of a last expression's value of which it is asked whether they are for showing."""
+MAX_CHECKED_ITEMS = 20
+"""Items of the last expression's value that are checked for pictures and tables."""
 
-_SEEN = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
-"""Libraries whose values are, also where a list holds them."""
+_DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars", "pyarrow"))
+"""Libraries whose values are displayed, also inside a list."""
 
 _COMPILE_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-"""`_ast` is what `ast` is made of, without the tools around it that take milliseconds to import."""
+"""`_ast` is the core of `ast`, whose import takes milliseconds."""
 
 _COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100
-"""Flags of code, named in `inspect`, which is not imported for them."""
+"""Code flags as in `inspect`, whose import is slow."""
 
 
-class Refused(Exception):
-    """The program's text is no program; holds the message for its author."""
+class CompileError(Exception):
+    """The source does not compile; holds the message for the program's author."""
 
     def __init__(self, text: str, kind: str) -> None:
         super().__init__(text)
@@ -66,10 +66,10 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
     """Return the program's code and whether it ends in an expression.
 
     Args:
-        name: What it goes by in tracebacks.
+        name: Its file name in tracebacks.
 
     Raises:
-        Refused: It does not compile.
+        CompileError: It does not compile.
     """
     source = source[1:] if source.startswith("\ufeff") else source
     register_source(source, name)
@@ -82,17 +82,17 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
             strip_await(tree)
         code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
     except SyntaxError as error:
-        raise Refused(describe_syntax(error), type(error).__name__) from None
+        raise CompileError(describe_syntax(error), type(error).__name__) from None
     except UnicodeEncodeError as error:
         message = "SyntaxError: the program holds %r at position %d, which is no character (%s)"
         text = message % (source[error.start : error.start + 1], error.start, error.reason)
-        raise Refused(text, "SyntaxError") from None
+        raise CompileError(text, "SyntaxError") from None
     except ValueError as error:
         # Older Pythons report null bytes this way.
-        raise Refused("SyntaxError: %s" % error, "SyntaxError") from None
+        raise CompileError("SyntaxError: %s" % error, "SyntaxError") from None
     except (RecursionError, MemoryError) as error:
         text = "SyntaxError: the program is nested too deeply to compile (%s)"
-        raise Refused(text % type(error).__name__, "SyntaxError") from None
+        raise CompileError(text % type(error).__name__, "SyntaxError") from None
     return code, has_value
 
 
@@ -101,7 +101,7 @@ def _parse(source: str, name: str) -> _ast.Module:
     try:
         tree = compile(source, name, "exec", flags, dont_inherit=True)
     except IndentationError:
-        # A program pasted out of a block is indented as a whole; its author meant the inside.
+        # A program copied out of a block may be indented as a whole.
         import textwrap
 
         dedented = textwrap.dedent(source)
@@ -123,18 +123,19 @@ def _keep_last_value(tree: _ast.Module) -> bool:
     if not tree.body or not isinstance(tree.body[-1], _ast.Expr):
         return False
     last = tree.body[-1]
-    place: Dict[str, Any] = {name: getattr(last, name) for name in last._attributes}
-    target = _ast.Name(RESULT_NAME, _ast.Store(), **place)
-    tree.body[-1] = _ast.Assign([target], last.value, **place)
+    position: Dict[str, Any] = {name: getattr(last, name) for name in last._attributes}
+    target = _ast.Name(RESULT_NAME, _ast.Store(), **position)
+    tree.body[-1] = _ast.Assign([target], last.value, **position)
     return True
 
 
 class Program:
-    """Runs one program in a module of its own, or a session's, and says how it ended.
+    """Runs one program in a new module, or in a session's.
 
     Args:
-        module: The session's, which has the globals already.
-        run_loop: Runs a coroutine to its end.
+        namespace: The globals of a new module.
+        module: The session's module, which has its globals already.
+        run_loop: Runs a coroutine to its end; `asyncio.run` if left out.
     """
 
     def __init__(
@@ -155,13 +156,13 @@ class Program:
         self.module = module
 
     def run(self) -> Done:
-        """Run the program to the end of its main thread's work."""
+        """Run the program until its main thread ends; return the outcome."""
         try:
             code, has_value = compile_program(self._source, self._name)
-        except Refused as refused:
+        except CompileError as refused:
             return Done("exception", 1, error=refused.text, error_type=refused.kind)
         sys.modules["__main__"] = self.module
-        # Before the program's first line, so that it may still put its own in place.
+        # Before the program starts, so that it may set its own.
         warnings.formatwarning = _format_warning
         try:
             value = self._execute(code, has_value)
@@ -178,7 +179,7 @@ class Program:
         exec(code, namespace)
         value = namespace.pop(RESULT_NAME, None)
         if has_value and _is_awaitable(value):
-            # `main()` without `await` at the end of a program means what it says.
+            # A last line `main()` without `await` is awaited.
             return self._run_loop(_await_value(value))
         return value
 
@@ -191,7 +192,7 @@ class Program:
             try:
                 hook(type(error), error, error.__traceback__)
             except BaseException:
-                # The program's own hook failed; the error itself is reported below all the same.
+                # The program's own hook failed; the error is still reported below.
                 hook = sys.__excepthook__
         return Done(
             "exception",
@@ -202,18 +203,18 @@ class Program:
 
     def _finished(self, value: Any, has_value: bool) -> Done:
         if not has_value or value is None:
-            # As at Python's prompt: most programs end in a `print`, whose None tells nothing.
+            # As at Python's prompt: most programs end in a `print`, which returns None.
             return Done("ok")
-        if _is_shown(value):
+        if _was_displayed(value):
             return Done("ok")
         try:
             plain = to_json(value)
             size = len(encode(Done("ok", result=plain)))
         except BaseException:
-            # Not JSON, or a value that answers questions about itself with errors of its own.
-            return Done("ok", result_repr=_told_repr(value))
+            # Not JSON, or a value whose methods raise.
+            return Done("ok", result_repr=_repr_or_print(value))
         if size > self._result_bytes:
-            # Of output the ends are shown, and all of it is kept.
+            # Printed: a client sees both ends of long output, and all of it is kept.
             return Done("ok", result_repr=print_json(plain))
         return Done("ok", has_result=True, result=plain)
 
@@ -224,42 +225,42 @@ def _run_loop(coroutine: Any) -> Any:
     return asyncio.run(coroutine)
 
 
-def _is_shown(value: Any) -> bool:
-    """Show a value that is rather seen than told, such as a figure; return whether it was."""
+def _was_displayed(value: Any) -> bool:
+    """Display a value such as a figure or a table; return whether it was one."""
     kind = type(value)
     if kind in (list, tuple, dict):
-        if not _holds_others(value):
+        if not _may_hold_displayed(value):
             return False
-    elif not (kind is bytes or _is_other(kind)):
+    elif not (kind is bytes or _may_be_displayed(kind)):
         return False
-    from bridge.guest.worker.surroundings import shower  # most values are data
+    from bridge.guest.worker.environment import current_display  # most values are data
 
-    return shower().show_last(value)
+    return current_display().show_last(value)
 
 
-def _is_other(kind: type) -> bool:
-    """Tell whether values of a type are for showing, perhaps: most are data."""
+def _may_be_displayed(kind: type) -> bool:
+    """Return whether values of a type may be pictures or tables; most are plain data."""
     return kind.__module__ != "builtins" and not issubclass(
         kind, (dict, str, int, float, list, Unknown)
     )
 
 
-def _holds_others(value: Any) -> bool:
-    """Tell whether a list, tuple or dict holds such values."""
-    if _SEEN.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
+def _may_hold_displayed(value: Any) -> bool:
+    """Return whether a list, tuple or dict may hold pictures or tables."""
+    if _DISPLAY_LIBRARIES.isdisjoint(sys.modules) and Blob not in map(type, _first(value)):
         return False
     return any(
-        _is_other(type(item)) or any(_is_other(type(part)) for part in _first(item))
+        _may_be_displayed(type(item)) or any(_may_be_displayed(type(part)) for part in _first(item))
         for item in _first(value)
     )
 
 
 def _first(value: Any) -> Any:
-    """Return the first few items of a list, tuple or dict; of anything else none."""
+    """Return the first items of a list, tuple or dict; nothing for other values."""
     kind = type(value)
     if kind is dict:
-        return list(islice(value.values(), MAX_LOOKED_AT))
-    return value[:MAX_LOOKED_AT] if kind is list or kind is tuple else ()
+        return list(islice(value.values(), MAX_CHECKED_ITEMS))
+    return value[:MAX_CHECKED_ITEMS] if kind is list or kind is tuple else ()
 
 
 def _is_awaitable(value: Any) -> bool:
@@ -281,7 +282,7 @@ async def _await_value(value: Any) -> Any:
 
 
 def _exit(error: SystemExit) -> Done:
-    """Return what the interpreter makes of `sys.exit(...)`."""
+    """Return the outcome of `sys.exit(...)`; print its message as the interpreter does."""
     code = error.code
     if code is None:
         return Done("exit", 0, error_type="SystemExit")
@@ -299,7 +300,7 @@ def _exit(error: SystemExit) -> Done:
     return Done("exit", 1, error_type="SystemExit")
 
 
-def _told_repr(value: Any) -> str:
+def _repr_or_print(value: Any) -> str:
     """Return the `repr` of a value; a long one is printed."""
     try:
         text = repr(value)
@@ -311,19 +312,19 @@ def _told_repr(value: Any) -> str:
 
 
 def ending(done: Done) -> Done:
-    """Return how a program ended, or that the plan it was to make ended before.
+    """Return the program's outcome; an exception if a placeholder stopped it.
 
-    Asked when its threads and exit handlers are through: they may be what has to stop.
+    Called after threads and exit handlers, which may use placeholders too.
     """
     held = sys.modules.get("bridge.guest.api.held_results")
     return done if held is None else held.ending(done)
 
 
-def wind_down(module: types.ModuleType) -> None:
-    """Do what the interpreter does at its end, as far as a program can notice.
+def shut_down(module: types.ModuleType) -> None:
+    """Do what the interpreter does at exit, as far as a program can notice.
 
-    Non-daemon threads are joined, exit handlers run, and the program's globals are dropped, which
-    is when Python warns of coroutines that nobody awaited.
+    Joins non-daemon threads, runs exit handlers and clears the program's globals; then Python warns
+    about coroutines that were never awaited.
     """
     threading: Any = sys.modules.get("threading")
     if threading is not None:
@@ -331,10 +332,10 @@ def wind_down(module: types.ModuleType) -> None:
     _quietly(atexit._run_exitfuncs)
     threads = threading.enumerate() if threading is not None else ()
     if len([thread for thread in threads if thread.name != "mcp-replies"]) <= 1:
-        # Daemon threads still running would trip over missing globals, and say so at length.
+        # Not with daemon threads: they would fail on missing globals and print tracebacks.
         _quietly(module.__dict__.clear)
         _quietly(gc.collect)
-    # The program may have put its own streams in place of ours.
+    # The program may have replaced the streams.
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         flush: Optional[Callable[[], Any]] = getattr(stream, "flush", None)
         if flush is not None:
@@ -347,12 +348,12 @@ _python_format = warnings.formatwarning
 def _format_warning(
     message: Any, category: Any, filename: str, lineno: int, line: Optional[str] = None
 ) -> str:
-    """Return a warning's text; with a hint if an `await` is missing."""
+    """Return a warning's text, with a hint if an `await` is missing."""
     text = str(message)
     if "was never awaited" not in text:
         return _python_format(message, category, filename, lineno, line)
     text = "%s: %s; nothing was sent or run. Put `await` before it.\n" % (category.__name__, text)
-    # In our own code it was only found, long after the line that forgot it.
+    # A line of the guest's own code is not where the `await` is missing.
     return text if filename in guest_files() else "%s:%d: %s" % (filename, lineno, text)
 
 
@@ -360,14 +361,14 @@ def _quietly(action: Callable[[], Any]) -> None:
     try:
         action()
     except BaseException:
-        # Each step is best effort, as in the interpreter: the outcome is decided already.
+        # Each step is best effort, as in the interpreter: the outcome is set already.
         return
 
 
-# --- a value that is too much for a result: printed, an item a line -------------------------------
+# --- a value too large for a result: printed, an item a line --------------------------------------
 
 MAX_KEYS = 8
-"""Of an object that are named in the result."""
+"""Keys of an object that a result names."""
 
 MAX_KEY_CHARS = 40
 
@@ -375,7 +376,7 @@ _BRACKETS: Dict[Any, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}"
 
 
 def print_json(value: Any) -> str:
-    """Print a value of plain JSON; return what stands for it. A text is printed as it is."""
+    """Print a JSON value, a string without quotes; return its description for the result."""
     import json
 
     def dump(item: Any) -> str:
@@ -388,12 +389,12 @@ def print_json(value: Any) -> str:
 
 
 def print_repr(value: Any) -> str:
-    """Print a value that JSON cannot hold as its `repr`; return what stands for it."""
+    """Print the `repr` of a value; return its description for the result."""
     return _printed(_lines(value, 1, repr), value, " as repr")
 
 
 def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
-    # Past whatever the program put there, which nobody will read.
+    # The original stream: the program may have redirected stdout to one that is not shown.
     stream = sys.__stdout__ or sys.stdout
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -404,14 +405,14 @@ def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
         stream.write("" if piece.endswith("\n") else "\n")
         stream.flush()
     except Exception as error:
-        # The program may have closed it, or put something of its own there.
+        # The program may have closed or replaced it.
         return "%s; it cannot be printed: %s" % (shape(value), type(error).__name__)
     by_items = ", an item a line" if type(value) in _BRACKETS else ""
     return "%s, printed to stdout%s%s" % (shape(value), form, by_items)
 
 
 def _lines(value: Any, depth: int, dump: Callable[[Any], str]) -> Iterator[str]:
-    """Yield the pieces of a value's text, with an item a line down to a depth."""
+    """Yield a value's text in pieces, one item a line down to `depth` levels."""
     kind = type(value)
     brackets = _BRACKETS.get(kind)
     if not depth or not brackets or not value:
@@ -425,22 +426,22 @@ def _lines(value: Any, depth: int, dump: Callable[[Any], str]) -> Iterator[str]:
             key, item = item
             yield "%s: " % dump(key)
         yield from _lines(item, depth - 1, dump) if type(item) in (list, dict) else (dump(item),)
-    # One item in round brackets alone is no tuple.
+    # A tuple of one item needs its comma.
     yield (",\n" if kind is tuple and len(value) == 1 else "\n") + brackets[1]
 
 
 def shape(value: Any) -> str:
-    """Return what a value is and how large, with the first of its keys."""
+    """Return a value's type and size, and an object's keys if they are few."""
     kind = type(value)
     if kind is str:
         return "text of %s characters" % f"{len(value):,}"
     if kind not in _BRACKETS:
         return str(kind.__name__)
-    told = "%s of %s" % (kind.__name__, f"{len(value):,}")
+    description = "%s of %s" % (kind.__name__, f"{len(value):,}")
     if kind is not dict or len(value) > MAX_KEYS:
-        return told
+        return description
     keys = ("%s: %s" % (_key(key), _brief(item)) for key, item in value.items())
-    return "%s (%s)" % (told, ", ".join(keys))
+    return "%s (%s)" % (description, ", ".join(keys))
 
 
 def _brief(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a worker reads before a run, and what it reports after it."""
+"""Reads runs for a worker and builds its exit notice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READ_BYTES = 1024 * 1024
 
 
 def read_run(fd: int) -> Run:
-    """Return the run that comes next, whose line stands behind its length."""
+    """Return the next run; the descriptor has its length, then its line."""
     size = int.from_bytes(_read_exactly(fd, LENGTH_BYTES), "big")
     frame = decode_host_frame(_read_exactly(fd, size))
     if not isinstance(frame, Run):
@@ -31,12 +31,12 @@ def read_run(fd: int) -> Run:
 
 
 def _read_exactly(fd: int, size: int) -> bytes:
-    """Return the next bytes and no more: replies to the program's calls may follow."""
+    """Return exactly `size` bytes: replies to the program's calls may follow."""
     parts = []
     while size:
         data = os.read(fd, min(size, _READ_BYTES))
         if not data:
-            # Nobody wants a program any more.
+            # The supervisor closed the descriptor: no run will come.
             os._exit(0)
         parts.append(data)
         size -= len(data)
@@ -45,10 +45,10 @@ def _read_exactly(fd: int, size: int) -> bytes:
 
 @functools.lru_cache(maxsize=None)
 def search_path() -> Tuple[str, ...]:
-    """Return where imports look: the library, the working directory, the image's packages.
+    """Return the import path: the standard library, the working directory, the image's packages.
 
-    The library comes first, so that no file can stand in for a part of it that happens not to be
-    imported yet. `.pth` files are not read: the guest starts without `site`.
+    The library comes first, so that no file can replace a library module that is not imported yet.
+    `.pth` files are not read: the guest starts without `site`.
     """
     version = "python%d.%d" % sys.version_info[:2]
     packages = []
@@ -64,20 +64,20 @@ def search_path() -> Tuple[str, ...]:
 
 
 def import_path(run: Run) -> List[str]:
-    """Return where a run's imports look: its own packages come before those of the image."""
+    """Return a run's import path: its own packages come before those of the image."""
     found = list(search_path())
     if run.paths:
         own = os.getcwd()
-        place = found.index(own) + 1 if own in found else len(found)
-        found[place:place] = run.paths
+        index = found.index(own) + 1 if own in found else len(found)
+        found[index:index] = run.paths
     return found
 
 
 def exit_notice(code: int, before: float) -> bytes:
-    """Return the line that tells the supervisor what the kernel will, some milliseconds later.
+    """Return the worker's last line to the supervisor; see `processes.EXIT_NOTICE`.
 
     Args:
-        before: What `cpu_seconds` was when the program began.
+        before: `cpu_seconds()` when the program began.
     """
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -92,13 +92,13 @@ def exit_notice(code: int, before: float) -> bytes:
 
 
 def cpu_seconds() -> float:
-    """Return what this process and those that it has waited for have used."""
+    """Return the CPU seconds used by this process and its reaped children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def show_uncaught(done: Done) -> None:
-    """Print an exception as the interpreter does, unless the program's own hook has done so."""
+    """Print an exception as the interpreter does, unless the program has its own hook."""
     if done.outcome != "exception" or sys.excepthook is not sys.__excepthook__:
         return
     try:

@@ -1,8 +1,8 @@
-"""A session's process: one program after another in one namespace.
+"""A session's process: runs one program after another in one namespace.
 
-Owns what stays between them (globals, the event loop, the working directory) and how a program is
-interrupted. Between two programs the process waits; threads of the session go on, tasks of its
-event loop stand still.
+Owns what is kept between programs (globals, the event loop, the working directory) and how a
+program is interrupted. Between two programs the process waits; the session's threads go on, tasks
+of its event loop are paused.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import chain, islice
 from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
+from bridge.guest.worker.environment import arrange, conclude
 from bridge.guest.worker.program import Program, ending
 from bridge.guest.worker.run_io import (
     cpu_seconds,
@@ -25,7 +26,6 @@ from bridge.guest.worker.run_io import (
     read_run,
     show_uncaught,
 )
-from bridge.guest.worker.surroundings import arrange, conclude
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 
 STATE_BYTES = 32 * 1024 * 1024
-"""Of a checkpoint. As base64 it has to fit into one frame with which a session begins."""
+"""Largest checkpoint. As base64 it must fit into the first run's frame."""
 
-SETTLE_SECONDS = 0.5
-"""For a coroutine that was interrupted to leave what it was in. Less than the supervisor waits."""
+CANCEL_SECONDS = 0.5
+"""Time for an interrupted coroutine to clean up; less than the supervisor waits."""
 
 
 class Session:
-    """Runs the programs of one session, in the order they come."""
+    """Runs the programs of one session, in the order of arrival."""
 
     def __init__(self, client: Client, control: int) -> None:
         self._client = client
@@ -56,7 +56,7 @@ class Session:
         self._loop: Any = None
         self._running = False
         self._lost: List[List[str]] = []
-        self._begun = False
+        self._started = False
         self._restoring = False
 
     def serve(self, run: Run) -> int:
@@ -65,15 +65,15 @@ class Session:
         signal.signal(signal.SIGINT, self._interrupt)
         while True:
             before = cpu_seconds()
-            done = self._carried_out(run)
+            done = self._execute(run)
             if os.getpid() != own:
-                # A child that the program forked and that came to the end: no run's outcome.
+                # A child that the program forked reached its end: its outcome is not the run's.
                 show_uncaught(done)
                 _flush()
                 return done.exit_code
             _flush()
             if self._restoring:
-                # Saved as it is now, it would take the place of what it was to begin with.
+                # A half-restored state must not be saved over the checkpoint it came from.
                 self._client.tell(done)
                 return done.exit_code
             self._client.send_last(done, exit_notice(done.exit_code, before))
@@ -82,62 +82,63 @@ class Session:
 
     # --- one run --------------------------------------------------------------------------------
 
-    def _carried_out(self, run: Run) -> Done:
+    def _execute(self, run: Run) -> Done:
         try:
             self._running = True
             signal.signal(signal.SIGINT, self._interrupt)
-            done = self._saved(run) if run.save else self._ran(run)
+            done = self._save(run) if run.save else self._run_program(run)
             self._running = False
         except Interrupted as error:
-            # It came a moment before or after the program.
+            # The interrupt came just before or after the program.
             done = Done("exception", 1, error=str(error), error_type="Interrupted")
         finally:
             self._running = False
         return done
 
-    def _ran(self, run: Run) -> Done:
+    def _run_program(self, run: Run) -> Done:
         sys.argv = [run.name or "run_python", *run.argv]
         own = self._module.__dict__
         given = build(run, self._client)
-        if not self._begun:
-            # Only here, as with a program on its own.
+        if not self._started:
+            # Not before: files in the working directory must not be imported earlier.
             sys.path[:] = import_path(run)
-            self._begun = True
-        # First of all, while nothing has gone elsewhere; and what is restored may import skills.
+            self._started = True
+        # Before the program changes directory. `arrange` precedes `_restore`, which may import
+        # skills.
         self._workspace = self._workspace or os.getcwd()
-        _regain_output()
+        _reset_output()
         refused = arrange(run, self._client, given)
         self._provide(given)
         if run.state:
-            self._lost = self._restored(run.state)
+            self._lost = self._restore(run.state)
         program = Program(run, given, self._module, self._run_loop)
         done = ending(refused or program.run())
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False
-        holds, more = self._held()
+        holds, more = self._inventory()
         lost, self._lost = self._lost, []
         return Done(**{**done.__dict__, "holds": holds, "more": more, "lost": lost})
 
     def _provide(self, given: Dict[str, Any]) -> None:
-        """Put what this run brings into the globals, but for names that programs use otherwise."""
+        """Set this run's names in the globals, except names that a program has reassigned."""
         own = self._module.__dict__
         for name, value in given.items():
             if name not in own or own[name] is self._provided.get(name):
                 own[name] = value
                 self._provided[name] = value
 
-    def _held(self) -> Tuple[List[List[Any]], int]:
+    def _inventory(self) -> Tuple[List[List[Any]], int]:
         try:
             return inventory(self._names())
         except Interrupted:
             raise
         except BaseException:
-            # A value whose class answers with an error to every question: still worth keeping.
+            # A value's class raises on every access; the session is kept all the same.
             return [], len(self._names())
 
     def _names(self) -> Dict[str, Any]:
-        """Return the globals that are the programs' own."""
+        """Return the globals that programs set."""
         return {
             name: value
             for name, value in list(self._module.__dict__.items())
@@ -146,12 +147,12 @@ class Session:
             and not (name in self._provided and value is self._provided[name])
         }
 
-    def _restored(self, state: str) -> List[List[str]]:
+    def _restore(self, state: str) -> List[List[str]]:
         import base64
 
         from bridge.guest.state.checkpoint import restore
 
-        # Until it has come to an end: it may be interrupted.
+        # Stays set if this is interrupted.
         self._restoring = True
         try:
             lost = restore(self._module.__dict__, self._workspace, base64.b64decode(state))
@@ -160,7 +161,7 @@ class Session:
         self._restoring = False
         return lost
 
-    def _saved(self, run: Run) -> Done:
+    def _save(self, run: Run) -> Done:
         limit = int(run.limits.get("state_bytes", STATE_BYTES))
         try:
             from bridge.guest.state.checkpoint_saving import save
@@ -168,7 +169,7 @@ class Session:
             for frame in save(self._names(), self._workspace, limit):
                 self._client.tell(frame)
         except Exception as error:
-            # What cannot be saved is still here.
+            # The session goes on with its state unsaved.
             kind = type(error).__name__
             return Done("exception", 1, error="%s: %s" % (kind, error), error_type=kind)
         return Done("ok")
@@ -176,7 +177,7 @@ class Session:
     # --- the event loop -------------------------------------------------------------------------
 
     def _run_loop(self, coroutine: Any) -> Any:
-        """Run a coroutine in the session's loop, so that what hangs on the loop lasts."""
+        """Run a coroutine in the session's loop, which is kept for the next program."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -187,14 +188,14 @@ class Session:
         try:
             return loop.run_until_complete(task)
         except Interrupted as error:
-            self._leave(loop, task)
+            self._cancel(loop, task)
             raise error
         except BaseException:
-            self._leave(loop, task)
+            self._cancel(loop, task)
             raise
 
-    def _leave(self, loop: Any, task: Any) -> None:
-        """Have an interrupted coroutine come to its end; tasks that it started may go on."""
+    def _cancel(self, loop: Any, task: Any) -> None:
+        """Cancel an interrupted coroutine and wait for its end; tasks that it started go on."""
         import asyncio
 
         if task.done():
@@ -202,7 +203,7 @@ class Session:
                 task.exception()
             return
         task.cancel()
-        loop.run_until_complete(asyncio.wait({task}, timeout=SETTLE_SECONDS))
+        loop.run_until_complete(asyncio.wait({task}, timeout=CANCEL_SECONDS))
         if task.done() and not task.cancelled():
             task.exception()
 
@@ -216,7 +217,7 @@ class Session:
     # --- between runs ---------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Wait for the next run; what comes late for calls of the last is taken and dropped."""
+        """Wait for the next run; late replies to calls of the last run are dropped."""
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
         channel = self._client.fileno()
@@ -230,20 +231,20 @@ class Session:
                 poller.unregister(channel)
 
 
-def _regain_output() -> None:
-    """Have output go where it belongs again: a program that captured its own may have failed."""
+def _reset_output() -> None:
+    """Reset stdout and stderr, which a program that failed may have left redirected."""
     for name, own in (("stdout", sys.__stdout__), ("stderr", sys.__stderr__)):
         stream: Any = getattr(sys, name, None)
         if stream is own or own is None:
             continue
         try:
-            # One that is only wrapped anew is left: without it, what it wraps would be closed.
-            elsewhere = stream.fileno() != own.fileno()
+            # A wrapper around the same descriptor stays: dropping it would close what it wraps.
+            redirected = stream.fileno() != own.fileno()
         except Interrupted:
             raise
         except BaseException:
-            elsewhere = True
-        if elsewhere:
+            redirected = True
+        if redirected:
             setattr(sys, name, own)
 
 
@@ -252,32 +253,32 @@ def _flush() -> None:
         try:
             stream.flush()  # type: ignore[union-attr]
         except BaseException:
-            # The program may have put something of its own there.
+            # The program may have replaced or closed it.
             continue
 
 
-# --- what there is --------------------------------------------------------------------------------
+# --- the inventory --------------------------------------------------------------------------------
 
 MAX_NAMES = 40
-"""Told of; the rest is counted."""
+"""Names listed; the rest is counted."""
 
 MAX_NAME_CHARS = 200
 
 MAX_OBJECTS = 1_000
-"""Objects of one value that are measured; a larger one is estimated from them."""
+"""Objects measured in one container; the size of a larger one is extrapolated."""
 
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
 _ARRAYS = ("numpy", "pandas", "polars", "pyarrow")
 
 UNKNOWN = -1
-"""Stands for a size that nobody can tell."""
+"""Stands for an unknown size."""
 
 
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
-    """Return name, type and size of what there is, the largest first, and how many names more.
+    """Return [name, type, bytes] of each global, the largest first, and the number left out.
 
-    Modules are left out: they come back with an import.
+    Modules are not counted: an import restores them.
     """
     found: List[List[Any]] = []
     for name, value in list(names.items()):
@@ -289,9 +290,9 @@ def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
 
 
 def size_of(value: Any) -> int:
-    """Return about how many bytes a value takes, with what is directly in it.
+    """Return about how many bytes a value and its direct items take.
 
-    No code of the program's is run for that.
+    Runs no code of the program.
     """
     total = _own_size(value)
     if type(value) not in _CONTAINERS:
@@ -299,7 +300,7 @@ def size_of(value: Any) -> int:
     is_dict = type(value) is dict
     parts = chain.from_iterable(value.items()) if is_dict else value
     sample = list(islice(parts, MAX_OBJECTS))
-    # One that is there many times takes its place once.
+    # An object that occurs several times counts once.
     sizes = sum(max(0, _own_size(part)) for part in {id(part): part for part in sample}.values())
     return total + (sizes * (1 + is_dict) * len(value) // len(sample) if sample else 0)
 
@@ -312,13 +313,13 @@ def _own_size(value: Any) -> int:
         return _array_size(value)
     if issubclass(kind, (types.FunctionType, type)):
         return 0
-    # What its class says of all its instances: asking the value itself may run the program's code,
-    # and `object`'s own answer is nonsense for generators.
+    # The class's basic size: `__sizeof__` may be the program's code, and `object`'s own is wrong
+    # for generators.
     return int(type.__getattribute__(kind, "__basicsize__"))
 
 
 def _array_size(value: Any) -> int:
-    """Return what a library's object says that it takes; those libraries are no program's code."""
+    """Return the size that a data library reports for its object; -1 if it fails."""
     try:
         if hasattr(value, "memory_usage"):
             usage = value.memory_usage(index=True)

@@ -1,11 +1,10 @@
-"""The process in which the program runs, from the fork to its exit.
+"""The process in which the program runs, from fork to exit.
 
-Owns what the program finds around it: descriptors, limits, streams, paths and builtins. It is
-forked before there is a program, makes itself ready and waits. From the program's first line on it
-is the program's own process: nothing here survives code that wants it gone, and nothing has to.
+Owns the program's descriptors, limits, streams, paths and builtins. The supervisor forks it before
+the run arrives; it prepares itself and waits. Once the program runs, it may change or remove
+anything here: nothing outside the process depends on it.
 
-What only programs need is imported where it is needed, in steps that a run cuts short; see
-`imports`.
+Modules that only programs need are imported in functions, while the worker waits; see `imports`.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _EXIT_BROKEN = 70
 
 
 def prepare() -> None:
-    """Do what is the same for every program."""
+    """Set up paths and builtins, which are the same for every program."""
     import _sitebuiltins
     import faulthandler
 
@@ -68,7 +67,7 @@ def prepare() -> None:
         setattr(builtins, name, value)
     imports.OnImport("asyncio", _patch_loops)
     imports.OnImport("matplotlib", _patch_figures)
-    # A crash in native code names the line that led to it.
+    # After a crash in native code stderr names the Python line.
     faulthandler.enable(file=2, all_threads=False)
 
 
@@ -80,15 +79,17 @@ def main(
     is_init: bool,
     modules: Sequence[str],
 ) -> NoReturn:
-    """Make this freshly forked process ready, run the program that comes, and end.
+    """Prepare this forked process, run the program that arrives, and exit.
 
     Args:
-        control: By which the later runs of a session come.
-        modules: What to import while there is nothing else to do.
+        channel: Socket for frames.
+        control: Pipe for a session's later runs.
+        is_init: Whether the supervisor is PID 1.
+        modules: Modules to import while waiting.
     """
     code = _EXIT_BROKEN
     try:
-        channel, control = _settle(channel, control, stdout, stderr, is_init)
+        channel, control = _set_up_process(channel, control, stdout, stderr, is_init)
         _make_streams()
         prepare()
         run = _await_run(channel, modules)
@@ -104,12 +105,12 @@ def main(
 
 
 def frame_for_worker(line: bytes) -> bytes:
-    """Return a run's line as `main` reads it: behind its length."""
+    """Return a run's line with its length in front, as `main` reads it."""
     return len(line).to_bytes(LENGTH_BYTES, "big") + line
 
 
 def _await_run(channel: int, modules: Sequence[str]) -> Run:
-    """Wait for the run, making good use of the time."""
+    """Import modules until a run arrives; return the run."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     for _ in imports.steps([*imports.OWN, *modules]):
@@ -121,7 +122,7 @@ def _await_run(channel: int, modules: Sequence[str]) -> Run:
 
 
 def warm_up() -> None:
-    """Compile something, for what the first compilation sets up."""
+    """Compile a short program: the first compilation is slow."""
     from bridge.guest.worker.program import compile_program
 
     compile_program("1")
@@ -138,7 +139,7 @@ def _patch_loops() -> None:
 
 def _patch_figures() -> None:
     from bridge.guest.api import display
-    from bridge.guest.worker.surroundings import prepare_pyplot
+    from bridge.guest.worker.environment import prepare_pyplot
 
     display.prepare_matplotlib()
     imports.OnImport("matplotlib.pyplot", prepare_pyplot)
@@ -147,15 +148,15 @@ def _patch_figures() -> None:
 def _run(run: Run, channel: int, control: int) -> int:
     from bridge.guest.api.client import Client
     from bridge.guest.api.runtime import build
-    from bridge.guest.worker.program import Program, ending, wind_down
-    from bridge.guest.worker.surroundings import arrange, conclude
+    from bridge.guest.worker.environment import arrange, conclude
+    from bridge.guest.worker.program import Program, ending, shut_down
 
     gc.freeze()
-    # Off since the interpreter started: all that was made until here lasts.
+    # Off since the interpreter started: the objects made so far are permanent.
     gc.enable()
     client = Client(channel, int(run.limits.get("frame_bytes", MAX_FRAME_BYTES)))
     sys.argv = [run.name or "run_python", *run.argv]
-    # Only here: what the program puts into its directory must never be imported before the fork.
+    # Not before: files in the working directory must never be imported before the fork.
     sys.path[:] = import_path(run)
     if run.session:
         from bridge.guest.worker.session import Session
@@ -170,14 +171,14 @@ def _run(run: Run, channel: int, control: int) -> int:
     done = refused or program.run()
     conclude(client)
     if os.getpid() != own:
-        # A child that the program forked and that came to the end: its outcome is no run's.
+        # A child that the program forked reached its end: its outcome is not the run's.
         show_uncaught(done)
-    # It has had its say: what is left is to let go.
+    # The program has ended: an interrupt must not disturb the shutdown.
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
-    wind_down(program.module)
+    shut_down(program.module)
     done = ending(done)
     if os.getpid() == own:
-        # Asked again: exit handlers may fork too.
+        # Checked again: exit handlers may fork too.
         client.send_last(done, exit_notice(done.exit_code, before))
     return done.exit_code
 
@@ -188,8 +189,10 @@ def _interrupt(number: int, frame: Any) -> None:
     interrupt(frame)
 
 
-def _settle(channel: int, control: int, stdout: int, stderr: int, is_init: bool) -> Tuple[int, int]:
-    """Give this process its own session and descriptors; return those that lead to us."""
+def _set_up_process(
+    channel: int, control: int, stdout: int, stderr: int, is_init: bool
+) -> Tuple[int, int]:
+    """Set up this process's session, signals and descriptors; return its channel and control."""
     os.setsid()
     if not is_init:
         die_with_parent()
@@ -202,7 +205,7 @@ def _settle(channel: int, control: int, stdout: int, stderr: int, is_init: bool)
     os.dup2(stderr, 2)
     channel, control = private(channel), private(control)
     close_others((0, 1, 2, channel, control))
-    _volunteer_for_oom()
+    _prefer_for_oom_kill()
     return channel, control
 
 
@@ -213,17 +216,17 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except (OSError, ValueError):
-        # Not every kernel has it; a core file would go to a directory in memory anyway.
+        # Not every kernel has this limit; a core file would only fill a directory in memory.
         return
 
 
-def _volunteer_for_oom() -> None:
-    """Have the kernel kill the program before the supervisor, which reports it."""
+def _prefer_for_oom_kill() -> None:
+    """Make the kernel kill this process, not the supervisor, when memory runs out."""
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
-        # Not Linux, or a sandbox without that file.
+        # Not Linux, or the sandbox has no such file.
         return
 
 
@@ -239,7 +242,7 @@ def _limit(number: int, value: int) -> None:
 
 
 def _make_streams() -> None:
-    """Give the program stdout and stderr in UTF-8, line by line, and a stdin that says no."""
+    """Set stdout and stderr to UTF-8 and line buffering, and stdin to one that raises."""
     for name, fd in (("stdout", 1), ("stderr", 2)):
         raw = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
         stream = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
@@ -249,7 +252,7 @@ def _make_streams() -> None:
 
 
 def _refuse_input(prompt: Any = "", /) -> NoReturn:
-    """Say that nobody is there to answer."""
+    """Raise EOFError: there is no interactive input."""
     if prompt:
         print(prompt, end="", flush=True)
     raise EOFError(NO_INPUT)
@@ -264,19 +267,19 @@ class NoInput(io.TextIOBase):
 
     @property
     def buffer(self) -> "NoInput":
-        """The binary layer, which has nothing either."""
+        """The binary layer, which raises too."""
         return self
 
     def fileno(self) -> int:
-        """Return fd 0, which is empty, for programs that hand stdin to a child."""
+        """Return fd 0, which is empty, for programs that pass stdin to a child."""
         return 0
 
     def readable(self) -> bool:
-        """Say yes: the refusal comes with a reason, not as a wrong mode."""
+        """Return True, so that `read` raises with the reason."""
         return True
 
     def read(self, *size: Any) -> NoReturn:
-        """Refuse."""
+        """Raise EOFError."""
         raise EOFError(NO_INPUT)
 
     readline = readlines = __next__ = read

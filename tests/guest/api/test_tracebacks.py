@@ -12,7 +12,7 @@ import pytest
 from bridge.guest.api import tracebacks
 from bridge.guest.api.program_files import FILENAME
 from bridge.guest.api.tracebacks import MAX_TEXT_CHARS, describe, describe_syntax
-from bridge.guest.worker.program import Refused, compile_program
+from bridge.guest.worker.program import CompileError, compile_program
 
 OURS = frozenset({__file__})
 
@@ -70,7 +70,7 @@ def test_lines_of_the_standard_library_and_carets_are_left_out() -> None:
 
 
 def test_a_syntax_error_keeps_its_caret() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CompileError) as refused:
         compile_program("x = (1,, 2)\n")
     assert "^" in refused.value.text
 
@@ -114,7 +114,7 @@ def test_an_unprintable_error_is_named() -> None:
 
 
 def test_syntax_errors_show_the_line_without_frames() -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(CompileError) as refused:
         compile_program("x = 1\nreturn x\n")
     assert 'File "<run_python>", line 2\n    return x' in refused.value.text
     assert "Hint: make the value the last expression" in refused.value.text

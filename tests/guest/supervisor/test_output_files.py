@@ -309,7 +309,7 @@ def test_in_a_session_only_what_is_new_or_changed_comes_again(out: Path) -> None
 
     def again(limits: Mapping[str, int] = LIMITS) -> Mapping[str, bytes]:
         taken = Taken()
-        collector.collect(taken.send, limits, again=True, root=str(out.parent))
+        collector.collect(taken.send, limits, more_runs=True, root=str(out.parent))
         assert not taken.problems or limits is not LIMITS
         return taken.files
 

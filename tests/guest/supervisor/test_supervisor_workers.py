@@ -15,7 +15,7 @@ import pytest
 
 from bridge.guest import imports
 from bridge.guest.processes import Children, cpu_clock
-from bridge.guest.supervisor.supervisor import Candidate, Nursery
+from bridge.guest.supervisor.supervisor import PreforkedWorker, PreforkedWorkers
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
 
 SOON = 120.0
@@ -148,11 +148,11 @@ def test_an_action_waits_for_its_module_and_leaves_no_trace() -> None:
 def test_the_number_of_a_worker_that_has_ended_is_left_alone() -> None:
     """The kernel gives it to others."""
     children = Children()
-    nursery = Nursery(children)
+    workers = PreforkedWorkers(children)
     with subprocess.Popen(["sleep", "60"]) as other:
         one, two, three, four = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]
-        nursery._waiting.append(Candidate(other.pid, one, two, three, four, words=()))
+        workers._waiting.append(PreforkedWorker(other.pid, one, two, three, four, packages=()))
         with pytest.raises(ChildProcessError):
-            nursery.look_after()
+            workers.reap_ended()
         other.terminate()
     assert other.returncode == -signal.SIGTERM, "it was killed before"

@@ -1,7 +1,6 @@
-"""What a program finds around it that its run brings along, and what is shown for it at its end.
+"""Prepares a program's environment (input files, skills, display) and concludes its run.
 
-Owns the order only. Each part imports what it needs when there is something for it to do: most runs
-need nothing of it, and begin a millisecond sooner for that.
+Each part imports its modules only when a run needs it, which saves the other runs a millisecond.
 """
 
 from __future__ import annotations
@@ -27,61 +26,61 @@ if TYPE_CHECKING:
 _SKILLS_IMPORT = "bridge.guest.api.skill_modules"
 _SHOWING = "show"
 
-_offer: Any = None
-"""What is shown to, and the run's limits, until something is; the `Display` from then on."""
+_display: Any = None
+"""The client and the run's limits; the `Display` once something was shown."""
 
 
 def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Done]:
-    """Do what a run asks for, before its program is compiled. In a session, before each.
+    """Prepare the environment of a run before its program is compiled.
 
     Args:
         namespace: The program's globals.
 
     Returns:
-        How the run ended because that could not be done; the program must not begin then.
+        The run's outcome if an input file cannot be written: the program must not start. Else None.
     """
-    _offer_display(run, client)
+    _set_display(run, client)
     if run.skills or "skill" in run.code or _SKILLS_IMPORT in sys.modules:
         from bridge.guest.api.skill_modules import finder
 
         finder.take(run, client, namespace)
     if _SHOWING in run.code:
-        offer_screens()
+        redirect_windows()
     tracebacks.packages_offered = run.packages
     if run.paths:
-        # For Pythons that the program starts: process pools of joblib's, `python -m pytest`.
+        # For Python processes that the program starts: joblib's pools, `python -m pytest`.
         os.environ["PYTHONPATH"] = os.pathsep.join(run.paths)
-    return _bring_files(run)
+    return _write_input_files(run)
 
 
 def conclude(client: Client) -> None:
-    """Show what a program left to be shown, once it has ended well or badly."""
+    """Send the last progress report and show open figures, after the program has ended."""
     library.conclude(client)
     if "matplotlib.pyplot" in sys.modules:
-        shower().show_left()
+        current_display().show_left()
 
 
 # --- files ---------------------------------------------------------------------------------------
 
 
 _workspace = ""
-"""Where the first program began; a session's may go elsewhere."""
+"""The working directory when the first program started."""
 
 
-def _bring_files(run: Run) -> Optional[Done]:
+def _write_input_files(run: Run) -> Optional[Done]:
     global _workspace
     _workspace = _workspace or os.getcwd()
     _make_out(os.path.join(_workspace, "out"))
     if not run.files:
         return None
-    return put(run.files, _workspace)
+    return write_files(run.files, _workspace)
 
 
 def _make_out(path: str) -> None:
     try:
         os.mkdir(path)
     except OSError:
-        # There already, as in a session, or a place where nothing can be written.
+        # It exists, as in a session, or the directory is read-only.
         return
 
 
@@ -90,7 +89,7 @@ def _make_out(path: str) -> None:
 
 def display(*values: Any) -> None:
     """Show pictures, figures, data frames and the like to whoever asked for this run."""
-    shower().show(*values)
+    current_display().show(*values)
 
 
 def show_help(*things: Any) -> None:
@@ -100,46 +99,46 @@ def show_help(*things: Any) -> None:
     show_help(*things)
 
 
-def shower() -> Display:
-    """Return what shows things for the run that goes on."""
-    global _offer
-    if isinstance(_offer, tuple):
+def current_display() -> Display:
+    """Return the current run's `Display`."""
+    global _display
+    if isinstance(_display, tuple):
         from bridge.guest.api.display import Display
 
-        client, limits = _offer
+        client, limits = _display
         given = {
             name: int(limits[name]) for name in ("shown_bytes", "frame_bytes") if name in limits
         }
-        _offer = Display(client, **given)
-    shown: Display = _offer
+        _display = Display(client, **given)
+    shown: Display = _display
     return shown
 
 
 def prepare_pyplot() -> None:
-    """Replace `show`: the library's own opens windows, and would leave the figures open here."""
+    """Replace `pyplot.show`: the original opens windows, and here would leave figures open."""
     pyplot: Any = sys.modules["matplotlib.pyplot"]
 
     def show(*args: Any, **kwargs: Any) -> None:
         """Show all open figures, and close them."""
 
-        shower().show_figures()
+        current_display().show_figures()
 
     pyplot.show = show
 
 
-def _offer_display(run: Run, client: Client) -> None:
-    global _offer
-    _offer = (client, run.limits)
-    # Found by modules of the program, too, and no part of what a session holds.
+def _set_display(run: Run, client: Client) -> None:
+    global _display
+    _display = (client, run.limits)
+    # As builtins, so that the program's modules have them and a session does not save them.
     builtins.display = display  # type: ignore[attr-defined]
     builtins.help = show_help  # type: ignore[assignment]
 
 
-def put(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
-    """Write the files, and forget their content: as text it takes more room than the files do.
+def write_files(files: List[Dict[str, str]], root: str = ".") -> Optional[Done]:
+    """Write input files and free their content from `files`, which is emptied.
 
     Returns:
-        What a run ends with of which one cannot be written; None if all of them are there.
+        The run's outcome if one cannot be written; else None.
     """
     files.reverse()
     while files:
@@ -158,7 +157,7 @@ def _write(path: str, data: str) -> None:
     directory = os.path.dirname(path)
     os.makedirs(directory or ".", exist_ok=True)
     if os.path.islink(path):
-        # What it leads to was not meant.
+        # Replace a link, not its target.
         os.unlink(path)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o644)
     try:
@@ -169,29 +168,28 @@ def _write(path: str, data: str) -> None:
         os.close(fd)
 
 
-# --- what libraries would show on a screen, of which there is none here ---------------------------
+# --- libraries that would open a window or a browser ---------------------------------------------
 #
-# The few places where they would open a window or a browser. matplotlib's is in `display`, because
-# it also shows what nobody asked for.
+# matplotlib is handled in `display`, which also shows figures at the program's end.
 
 MAX_PAGE_BYTES = 2 * 1024 * 1024
-"""Of a file that is looked at; of fewer bytes may come more than is shown, but not much."""
+"""Bytes read of an HTML file that is opened."""
 
-_offered = False
+_redirected = False
 
 _METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
-"""Modules to a class whose `show` would open something."""
+"""Module to its class whose `show` would open a window."""
 
 
-def offer_screens() -> None:
-    """Have them show here, those that are imported already and those that will be."""
-    global _offered
-    if _offered:
+def redirect_windows() -> None:
+    """Redirect libraries' `show` to `display`, in modules imported now or later."""
+    global _redirected
+    if _redirected:
         return
-    _offered = True
+    _redirected = True
     for module, kind in _METHODS.items():
         OnImport(module, lambda module=module, kind=kind: _patch(module, kind))
-    OnImport("webbrowser", _register)
+    OnImport("webbrowser", _register_browser)
 
 
 def _patch(module: str, kind: str) -> None:
@@ -201,17 +199,17 @@ def _patch(module: str, kind: str) -> None:
 
 
 def _show(self: Any, *args: Any, **options: Any) -> None:
-    """Show it; what a window would do with the options is nobody's concern here."""
+    """Display the object; options for a window are ignored."""
     display(self)
 
 
-def _register() -> None:
+def _register_browser() -> None:
     webbrowser: Any = sys.modules["webbrowser"]
     webbrowser.register("run_python", None, Browser(), preferred=True)
 
 
 class _Page:
-    """A file that a browser would show."""
+    """An HTML file to display."""
 
     def __init__(self, html: str) -> None:
         self._html = html
@@ -221,12 +219,12 @@ class _Page:
 
 
 class Browser:
-    """Stands in for a browser: shows the files that it is to open, and nothing else."""
+    """Replaces the browser: displays local files, opens nothing else."""
 
     name = "run_python"
 
     def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
-        """Show a file; return whether that could be done."""
+        """Display a local file; return whether that worked."""
         from urllib.parse import unquote, urlsplit
 
         parts = urlsplit(url)
@@ -241,9 +239,9 @@ class Browser:
         return True
 
     def open_new(self, url: str) -> bool:
-        """Likewise."""
+        """Display a local file, as `open` does."""
         return self.open(url)
 
     def open_new_tab(self, url: str) -> bool:
-        """Likewise."""
+        """Display a local file, as `open` does."""
         return self.open(url)
