@@ -21,7 +21,7 @@ from bridge.cli.app import COMMANDS, GROUPS, SETTINGS_PANEL
 from bridge.cli.line import PROGRAM
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
-from bridge.guest.worker import surroundings
+from bridge.guest.worker import environment
 from bridge.model import CommandResult, Directory, Limits, RunResult
 from bridge.render import commands as rendered_commands
 from bridge.render import structured as rendered
@@ -472,8 +472,8 @@ def guest_page() -> str:
         "The names that a program of `run_python` finds without an import, and what `runtime` has.",
         ["## Names", ""],
         table(["name", "what it is"], ([code(name), text] for name, text in names.items())),
-        _function("display", surroundings.display),
-        _function("help", surroundings.show_help),
+        _function("display", environment.display),
+        _function("help", environment.show_help),
         ["## Functions of `runtime`", ""],
         *(
             _function(f"runtime.{name}", getattr(mcp_api.Runtime, name))

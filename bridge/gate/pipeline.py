@@ -193,9 +193,7 @@ class Gate:
     async def _process(
         self, number: int, call: CallFacts, send: Send, part: str, effect: Effect | None = None
     ) -> dict[str, Json]:
-        """Take a request through all steps, and return its answer.
-
-        Each step that stops a call raises, after the refusal is recorded.
+        """Take a request through all steps; one that stops it raises, after that is recorded.
 
         Args:
             effect: Of a request that is not a tool call; None lets the policy say what a tool does.

@@ -38,7 +38,7 @@ sys.argv[1:2] = words
 exec(step if isinstance(step, str) else marshal.loads(step))
 """
 """Runs the payload that `stage_payload` made, with its words in place of the descriptor's number.
-The garbage collector is off until the stage is done: it would make loading modules a third slower."""
+The garbage collector is off until the stage is done: it makes loading modules a third slower."""
 
 _COMPILE = """
 import json, marshal, sys
