@@ -200,7 +200,7 @@ class Pins:
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def approved(self, server: str, definition: str) -> bool:
-        """Tell whether a person said "always" to a server as it is defined."""
+        """Return whether a person said "always" to a server as it is defined."""
         if self._kept is None:
             return False
         self._refresh()

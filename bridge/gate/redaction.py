@@ -270,7 +270,7 @@ class _Schema:
             self._here = found if isinstance(found, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        """Tell whether this is a parameter, and one for a secret."""
+        """Return whether this is a parameter, and one for a secret."""
         properties = self._here.get("properties")
         return isinstance(properties, Mapping) and key in properties and names_secret(key)
 
@@ -381,7 +381,7 @@ class _Needles:
         return _replaced(before, spans), end
 
     def _possible(self, data: bytes) -> bool:
-        """Tell whether there may be any: twenty times as fast as the automaton for a large text.
+        """Return whether there may be any: twenty times as fast as the automaton for a large text.
 
         Wherever a long form stands, one of the words that are looked up lies within it.
         """
@@ -440,7 +440,7 @@ def _replaced(data: bytes, spans: Sequence[_Span]) -> bytes:
 
 
 def _begins_a_character(data: bytes, start: int) -> bool:
-    """Tell whether in JSON a character of a text begins at `start`, rather than half an escape."""
+    """Return whether in JSON a character of a text begins at `start`, rather than half an escape."""
     if b"\\" not in data[max(0, start - 5) : start]:
         return True
     if _odd_backslashes(data, start):
