@@ -58,7 +58,7 @@ update is made from what was read, and would be another."""
 _HOLDERS = frozenset({dict, list, tuple})
 """Types of JSON values with others in them."""
 
-# What comes from JSON has no circles, and to look for them is half of the work.
+# JSON values have no cycles, and looking for them is half of the work.
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, sort_keys=True, separators=(",", ":"), check_circular=False
 )

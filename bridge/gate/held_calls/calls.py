@@ -167,11 +167,11 @@ class HeldCalls:
             self._stale[str(call)[:MAX_NAME]] += 1
 
     def spoil(self, why: str) -> None:
-        """Make the plan one that cannot be applied: the program got an error for one of its calls."""
+        """Forbid applying the plan: the program got an error for one of its calls."""
         self.spoiled = self.spoiled or why
 
     def shown(self) -> tuple[HeldCall, ...]:
-        """Return the calls for people and models; the first time is slow, so call it in a thread."""
+        """Return the calls for people and models; slow the first time, so call it in a thread."""
         if len(self._shown) == self.count:
             return self._shown
         names = self._names()
