@@ -64,7 +64,7 @@ async def bridged(tools: Tools, settings: Settings) -> Cost:
     specs = tuple(spec(name, "false") for name in tools)
     async with open_engine(settings, finder=Given(specs)) as engine:
         for name, found in tools.items():
-            engine.servers.known.learn(name, found)
+            engine.servers.known.update(name, found)
         texts = [
             definition_text(tool.name, tool.description or "", tool.input_schema)
             for tool in await offered(engine)
@@ -78,7 +78,7 @@ async def answers(tools: Tools, settings: Settings) -> list[int]:
     counted = []
     async with open_engine(settings, finder=Given(specs)) as engine:
         for name, found in tools.items():
-            engine.servers.known.learn(name, found)
+            engine.servers.known.update(name, found)
         for query in (*read_queries(TUNED), *read_queries(HELD_OUT)):
             result = await search_result(engine, {"query": query.text}, "")
             counted.append(

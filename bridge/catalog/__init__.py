@@ -1,1 +1,6 @@
-"""What can the user's servers do? Names, signatures, documentation, search. No I/O."""
+"""What the user's servers can do, as values and texts. No I/O.
+
+Owns aliases (`naming`), entries of servers and tools (`entries`), signatures and stubs (`schema`,
+`stubs`, `typed`), the model-facing texts (`docs`, `disclosure`, `offers`), search (`search`,
+`words`), result shapes (`shapes`), a proposed policy (`proposal`), reading programs (`program`).
+"""

@@ -1,22 +1,19 @@
-"""How much is said of the servers in the description of `run_python`: as much as a budget holds.
+"""Lists the servers in `run_python`'s description, as detailed as a budget allows. Pure.
 
-Owns the levels and the choice among them. The same servers and the same budget always give the same
-text: nothing depends on time, on what was asked for, or on who looks. Pure.
-
-From the most to the least that is said of a server:
+Owns the levels of detail and the choice among them. The same servers and budget always give the
+same text. From the most to the least detail on a server:
 
     SUMMARIES   each tool's signature and a sentence on it
     SIGNATURES  each tool's signature
-    ARGUMENTS   each tool's arguments, and not what it returns
+    ARGUMENTS   each tool's signature without the return type
     SENTENCES   each tool's name and a sentence on it
     NAMES       each tool's name
     COUNTED     how many tools there are, and a sentence on the server
     BARE        how many tools there are
 
-A server with the same tools as an earlier one says so instead. All servers get the fullest level at
-which all of them fit. What is left over then raises servers above it, those with the fewest tools
-first: one server with five hundred tools must not take the signatures away from ten that have
-three.
+A server with the same tools as an earlier one names that one instead. All servers get the fullest
+level at which all of them fit. The rest of the budget raises single servers, those with the fewest
+tools first: one server with five hundred tools must not take the signatures from ten with three.
 """
 
 from __future__ import annotations
@@ -25,17 +22,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 
-from bridge.catalog.entries import ServerEntry, ToolEntry, told_once
+from bridge.catalog.entries import ServerEntry, ToolEntry, mark_twins
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.stubs import call_signature
 from bridge.tokens import count_tokens
 
 MAX_ATTEMPTS = 4
-"""Lines are counted one by one, and together come to a little more or less; then it is tried again
-with that much less room."""
+"""Attempts to fit the budget. Tokens are counted line by line, and the whole text may have a few
+more; each attempt then has that much less room."""
 
 _HEADING_TOKENS = 24
-"""Of the longest heading."""
+"""Tokens of the longest heading."""
 
 _SENTENCE_CHARS = 80
 _SERVER_CHARS = 100
@@ -43,13 +40,13 @@ _FEW_WORDS_CHARS = (60, 30)
 _NAME_CHARS = 60
 _TOKENS_PER_NAME = 2
 _TOKENS_PER_TOOL_LINE = 4
-"""At least. What cannot fit is so not written out first to see that it does not."""
+"""Lower bounds, with which levels that cannot fit are rejected without formatting them."""
 
 _UNASKED = " (search for its tools)"
 
 
 class Level(IntEnum):
-    """How much is said of one server."""
+    """The level of detail on one server."""
 
     BARE = 0
     COUNTED = 1
@@ -61,13 +58,13 @@ class Level(IntEnum):
 
 
 def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
-    """Return the servers and what is said of their tools, in at most `tokens` tokens.
+    """Return the list of servers and their tools, in at most `tokens` tokens.
 
-    If not even their aliases fit, those that do, and how many more there are.
+    If not even the aliases fit, it has those that fit and the number of the others.
     """
     if not servers:
         return "No MCP servers are configured; programs can still compute."
-    room, servers = tokens, told_once(servers)
+    room, servers = tokens, mark_twins(servers)
     for _ in range(MAX_ATTEMPTS):
         levels = choose_levels(servers, room - _HEADING_TOKENS)
         if levels is None:
@@ -82,11 +79,11 @@ def disclosed(servers: Sequence[ServerEntry], tokens: int) -> str:
 
 
 def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
-    """Return the servers in a few words each, in at most `tokens` tokens.
+    """Return a line on each server, in at most `tokens` tokens.
 
-    If that does not fit, only their aliases; if not all of those do, how many more there are.
+    If the lines do not fit, only the aliases that fit and the number of the others.
     """
-    # A line of each is at least one token: most often it is plain that they do not fit.
+    # A line has at least one token, so many servers cannot fit.
     for chars in _FEW_WORDS_CHARS if len(servers) < tokens else ():
         lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
         text = "\n".join(["Servers, in their own words:", *lines])
@@ -95,30 +92,29 @@ def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
     return _only_aliases(servers, tokens, "search_tools lists them")
 
 
-def outdated(told: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bool:
-    """Whether a description made from `told` has become wrong, and not only less than it could be.
+def outdated(described: Sequence[ServerEntry], now: Sequence[ServerEntry]) -> bool:
+    """Return whether a description made from `described` is wrong, not merely less detailed.
 
-    A client that is given another description pays for its whole conversation anew. So what is
-    learnt of servers that had not been asked before, one after the other as they are used, changes
-    nothing until all of them have been: once then, and with the listings that are kept on disk
-    never again. A server that came, went, or changed its tools changes it at once.
+    With another description a client pays for its whole conversation again. So tools of servers
+    that had not been asked before count only once all servers have been asked; with stored listings
+    that is from the start. A server that was added, removed, or changed its tools counts at once.
     """
-    if [(one.name, one.alias) for one in told] != [(one.name, one.alias) for one in now]:
+    if [(one.name, one.alias) for one in described] != [(one.name, one.alias) for one in now]:
         return True
     news = False
-    for before, after in zip(told, now, strict=True):
-        described = before.description == after.description
-        # One that the configuration says nothing of introduces itself when it is first asked.
-        if not described and (before.known or before.description):
+    for before, after in zip(described, now, strict=True):
+        same_text = before.description == after.description
+        # A server without a configured description gets its own when it is first asked.
+        if not same_text and (before.known or before.description):
             return True
         if before.known and before.tools != after.tools:
             return True
-        news = news or before.known != after.known or not described
+        news = news or before.known != after.known or not same_text
     return news and all(server.known for server in now)
 
 
 def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | None:
-    """Return each server's level, or None if there is no room even for the least."""
+    """Return each server's level, or None if not even the lowest fits."""
     costs = _Costs(servers)
     for base in sorted(Level, reverse=True):
         total = costs.total(base, tokens)
@@ -138,8 +134,7 @@ def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | 
             spent = costs.of(number, base)
             cost = costs.bounded(number, level, left + spent)
             if cost is None:
-                # Those that follow are larger; to try them all would take longest where it is
-                # of least use.
+                # The servers that follow have more tools, so they are unlikely to fit either.
                 break
             levels[number] = level
             left -= cost - spent
@@ -147,18 +142,18 @@ def choose_levels(servers: Sequence[ServerEntry], tokens: int) -> list[Level] | 
 
 
 class _Costs:
-    """What servers' lines cost, none written out further than there is room for it."""
+    """Tokens of servers' lines; formats each only as far as it fits."""
 
     def __init__(self, servers: Sequence[ServerEntry]) -> None:
         self._servers = servers
         self._found: dict[tuple[int, Level], int] = {}
 
     def of(self, number: int, level: Level) -> int:
-        """Return a cost found before."""
+        """Return a cost that `bounded` has found."""
         return self._found[number, level]
 
     def total(self, level: Level, room: int) -> int | None:
-        """Return what all servers cost at a level; None if that is more than `room`."""
+        """Return the tokens of all servers at a level; None if more than `room`."""
         if sum(_least(server, level) for server in self._servers) > room:
             return None
         total = 0
@@ -170,7 +165,7 @@ class _Costs:
         return total
 
     def bounded(self, number: int, level: Level, room: int) -> int | None:
-        """Return what one server costs at a level; None if that is more than `room`."""
+        """Return the tokens of one server at a level; None if more than `room`."""
         found = self._found.get((number, level))
         if found is None:
             server = self._servers[number]
@@ -186,7 +181,7 @@ class _Costs:
 
 
 def _least(server: ServerEntry, level: Level) -> int:
-    """Return what a server costs at least."""
+    """Return a lower bound of a server's tokens."""
     if level <= Level.COUNTED:
         return 1
     each = _TOKENS_PER_NAME if level == Level.NAMES else _TOKENS_PER_TOOL_LINE

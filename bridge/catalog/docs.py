@@ -1,11 +1,9 @@
-"""What the model is told: of single tools, of what a program can do, and of `run_python` itself.
+"""Model-facing texts: a tool's documentation, the guide to programs, the tool's description.
 
-Owns the wording and its budgets. Everything that servers wrote passes through
-`bridge.catalog.prose` before it stands in a text of ours. Does not choose which tools to document;
-that is search, or the program.
+Owns the wording and its budgets. Servers' texts pass through `bridge.catalog.prose` first. Which
+tools are documented is chosen by search or by the program.
 
-Every call in these texts is written with the `await` it needs, and nothing is named here that a
-program cannot use as it stands.
+Every call in these texts has the `await` it needs, and works if a program copies it.
 """
 
 from __future__ import annotations
@@ -28,22 +26,21 @@ from bridge.tokens import count_tokens
 Detail = Literal["summary", "full"]
 
 MAX_CAPABILITIES_CHARS = 4_000
-"""The guide is read whole, by a model that pays for it."""
+"""Length of the guide, which a model reads as a whole."""
 
 DESCRIPTION_TOKENS = 1_500
-"""For the description of `run_python`: paid once in every conversation, where being spared a search
-pays most."""
+"""Budget of the description of `run_python`: paid once per conversation, and saves searches."""
 
 MIN_DESCRIPTION_TOKENS = 500
-"""Below this there would be no room for servers beside the rest, in the worst case."""
+"""Least budget of the description: the fixed text, at worst, and a line on the servers."""
 
 INSTRUCTIONS_TOKENS = 250
-"""For what is said of the bridge as a whole. Every conversation pays for it, also one that does not
-use the bridge; where clients load tools on demand it is all that a model knows of the servers."""
+"""Budget of the server instructions. Every conversation pays for them, also without using the
+bridge; where clients load tools on demand, they are all that a model knows of the servers."""
 
 _NAMES_CHARS = 150
-"""For the servers' names, with which the instructions begin: Codex 0.169 shows its model the first
-247 characters of them, and nothing else of tools that it loads on demand."""
+"""Length of the servers' names at the start of the instructions: Codex 0.169 shows its model the
+first 247 characters of these, and nothing else of tools that it loads on demand."""
 
 _SUMMARY_CHARS = 240
 _GUIDE_SERVERS_CHARS = 300
@@ -76,11 +73,11 @@ With `mode="plan"` only reads happen. What a held call returns, and its fields, 
 to held calls, also in f-strings, lists and dicts; code that looks at it ends the plan.
 
 """
-"""Of the guide, what is the same for everybody."""
+"""The guide's sections that do not depend on servers or settings."""
 
 
 def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary") -> dict[str, Any]:
-    """Return the documentation of one tool, as programs get it from `runtime`."""
+    """Return the documentation of one tool, as `runtime` returns it to programs."""
     tool = entry.tool
     docs: dict[str, Any] = {
         "server": server.name,
@@ -201,10 +198,10 @@ def tool_description(
 
     Args:
         servers: Every server, with the tools known so far.
-        tokens: What it may cost, at least `MIN_DESCRIPTION_TOKENS`. What the rest leaves over goes
-            to the servers.
+        tokens: The budget, at least `MIN_DESCRIPTION_TOKENS`. The fixed text's rest goes to the
+            servers.
         checked: Whether programs are checked before they run.
-        offers: Which packages it has or may ask for, and which directories it has.
+        offers: The packages and directories that programs may use.
     """
     beside = offers_line(offers or Offers())
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
@@ -234,10 +231,10 @@ print(d["signature"], d["description"])`. One tool's typed stub: \
 def instructions(
     servers: Sequence[ServerEntry], waiting: str = "", tokens: int = INSTRUCTIONS_TOKENS
 ) -> str:
-    """Return what clients tell their model of the bridge before any tool of it is looked at.
+    """Return the server instructions, which clients show their model before any tool.
 
     Args:
-        waiting: What is said of servers that wait for approval, if there are no others.
+        waiting: The line on servers that wait for approval; used if there are no servers.
     """
     names = [one_line(server.name, 60) for server in servers]
     begin = _joined(names, _NAMES_CHARS, "")
@@ -252,7 +249,7 @@ def instructions(
     )
     named = begin == ", ".join(names) and all(server.alias == server.name for server in servers)
     if named and not any(server.description for server in servers):
-        # The rest would be the names once more.
+        # The list would only repeat the names.
         return fixed
     return f"{fixed}\n{introduced(servers, tokens - count_tokens(fixed) - 1)}"
 
@@ -266,10 +263,10 @@ def _limits_text(limits: Limits, max_timeout: float) -> str:
 
 
 def _sample_call(servers: Sequence[ServerEntry]) -> str:
-    """Return a call that exists if any tool is known: models imitate what they see."""
+    """Return an example call, of an existing tool if one is known: models imitate examples."""
     every = ((server, entry) for server in servers for entry in server.tools)
     tools = list(islice(every, _SAMPLED_TOOLS))
-    # One that changes nothing, if there is one, in case the example itself is tried.
+    # A read-only one first, in case a model runs the example.
     tools.sort(key=lambda pair: pair[1].tool.annotations.get("readOnlyHint") is not True)
     for server, entry in tools:
         call = example_call(server, entry)

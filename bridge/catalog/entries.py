@@ -1,8 +1,7 @@
-"""What is known of each server at one moment, with every alias settled.
+"""The catalog's values: servers and tools with their aliases, descriptions and learned shapes.
 
-Owns the values that the rest of the catalog works on, and how they are put together from what
-discovery and the sessions know. Fetches nothing: a server whose tools nobody has listed yet is
-here too, marked so.
+Builds them from the configured servers and their known tools. Fetches nothing: a server whose tools
+are unknown has an entry with `known` false.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from bridge.model import Json, Tool
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What calls of a tool have returned.
+    """The learned shape of a tool's results.
 
     Attributes:
-        schema: Their shape as a JSON Schema, without any value.
-        count: From how many calls it was learnt.
+        schema: The shape as a JSON Schema, without any value.
+        count: Number of calls that it was learned from.
     """
 
     schema: Mapping[str, Json]
@@ -28,16 +27,16 @@ class Observation:
 
 
 Recall = Callable[[Tool], Observation | None]
-"""Gives what calls of a tool have returned, if that is known."""
+"""Returns the learned shape of a tool's results, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolEntry:
-    """A tool and the name that programs call it by.
+    """A tool and its alias.
 
     Attributes:
-        observed: A JSON Schema of what its calls have returned, for one that declares none.
-        observations: How many calls that was learnt from.
+        observed: A learned JSON Schema of its results, if the tool declares none.
+        observations: Number of calls that it was learned from.
     """
 
     tool: Tool
@@ -48,13 +47,13 @@ class ToolEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerEntry:
-    """A server and the name that programs use for it.
+    """A server and its alias.
 
     Attributes:
         tools: In the server's order, each name once.
-        known: Whether the server has been asked for its tools; if not, `tools` is empty.
-        loaded: Whether the run at hand has it as `mcp_<alias>`.
-        twin: Alias of an earlier server with the same tools; see `told_once`.
+        known: Whether its tools are known; if not, `tools` is empty.
+        loaded: Whether the current run has it as `mcp_<alias>`.
+        twin: Alias of an earlier server with the same tools; see `mark_twins`.
     """
 
     name: str
@@ -81,8 +80,8 @@ def server_entries(
     Args:
         descriptions: Every discovered server's name and description. Aliases depend on the whole
             set, so pass all of them even if only some matter.
-        tools: Tools of the servers that have been asked; of two with one name the first counts.
-        loaded: Names of the servers that the run at hand loads.
+        tools: Known tools by server; of two with one name the first counts.
+        loaded: Names of the servers that the current run loads.
     """
     aliases = server_aliases(tuple(descriptions))
     return tuple(
@@ -98,8 +97,8 @@ def server_entries(
     )
 
 
-def told_once(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
-    """Return the servers, of which those with the tools of an earlier one name that instead."""
+def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:
+    """Return the servers; one with the same tools as an earlier one names it as its `twin`."""
     first: dict[tuple[str, ...], list[ServerEntry]] = {}
     found = []
     for server in servers:
@@ -125,7 +124,7 @@ def tool_entries(tools: Sequence[Tool], recall: Recall | None = None) -> tuple[T
     """Return the tools of one server with their aliases; of two with one name the first counts.
 
     Args:
-        recall: Asked about the tools that do not declare what they return.
+        recall: Returns the learned shape for tools without an output schema.
     """
     unique: dict[str, Tool] = {}
     for tool in tools:
@@ -142,10 +141,9 @@ def _entry(tool: Tool, alias: str, recall: Recall | None) -> ToolEntry:
 
 
 def returns(entry: ToolEntry) -> tuple[Mapping[str, Json] | None, bool]:
-    """Return the schema of what a tool returns, and whether it is only observed.
+    """Return the schema of a tool's results, and whether it is only learned from calls.
 
-    What a tool declares is a promise; what it was seen to return may differ the next time. None if
-    neither is known.
+    A declared schema is a promise; a learned one may be wrong the next time. None without either.
     """
     if entry.tool.result_schema is not None:
         return entry.tool.result_schema, False

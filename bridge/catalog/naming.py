@@ -1,21 +1,18 @@
-"""Which Python names servers and tools go by inside a run.
-
-Owns the rules that turn any string into an identifier and the rules for collisions. Does not know
-what a server or a tool is: names in, aliases out.
+"""Turns the names of servers and tools into Python identifiers, their aliases.
 
 An alias is made in two steps. First each name gets a base:
 
-1. compatibility forms and accents are taken apart and dropped ("Café" is "cafe"), letters lowered;
+1. accents and compatibility forms are dropped ("Café" is "cafe"), letters lowered;
 2. every run of characters outside `[a-z0-9_]` becomes one underscore;
-3. underscores at both ends go, so no alias is private or a dunder;
+3. underscores at both ends are removed, so no alias is private or a dunder;
 4. nothing left: "server" or "tool"; a digit in front: an underscore before it;
 5. longer than `MAX_ALIAS_CHARS`: cut;
 6. a keyword, a soft keyword or a name the guest needs itself: an underscore after it.
 
-Then collisions are settled over the whole set, so the order of the names never matters. Names are
-sorted by base, then by whether the name is already spelled like its base, then by code point. The
-first of each base has it; the others get `_2`, `_3` and so on, passing over what is some other
-name's base. The same set of names therefore has the same aliases on every run.
+Then collisions are resolved over the whole set, so the order of the names does not matter. Names
+are sorted by base, then by whether the name equals its base, then by code point. The first name of
+each base gets it; the others get `_2`, `_3` and so on, skipping other names' bases. The same set of
+names therefore has the same aliases in every run.
 """
 
 from __future__ import annotations
@@ -29,17 +26,17 @@ MAX_ALIAS_CHARS = 64
 """Longest base: servers limit tool names to this, and longer ones only cost the model tokens."""
 
 MAX_NAME_CHARS = 1024
-"""Of a longer name only the beginning is read; a hostile server must not cost us time."""
+"""Part of a name that is read; a hostile server must not cost time."""
 
 RESERVED_SERVER_ALIASES = frozenset({"servers"})
 """`mcp_servers` is the mapping of all servers."""
 
 RESERVED_TOOL_ALIASES = frozenset({"list_tools"})
-"""What a server object itself offers; a tool of that name becomes `list_tools_`."""
+"""Methods of every server object; a tool of that name becomes `list_tools_`."""
 
 _OTHER = re.compile(r"[^a-z0-9_]+")
 
-# The guest's Python may know more soft keywords than the interpreter we run on.
+# The guest's Python may have more soft keywords than this interpreter.
 _WORDS = frozenset(keyword.kwlist) | frozenset(keyword.softkwlist) | {"match", "case", "type"}
 
 

@@ -1,6 +1,6 @@
-"""What a program may have beside tools: packages, directories of the host. Pure.
+"""Texts on the packages and host directories that programs may use. Pure.
 
-Owns the wording. Names and modes are told, never where something is on the host.
+They contain names and modes, never a host path.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bridge.catalog.prose import one_line
 from bridge.model import Directory
 
 MAX_NAMED = 40
-"""Packages, directories and roots of each kind that are named; the rest is counted."""
+"""Packages, directories and roots that are named, of each kind; the rest is counted."""
 
 _NAME_CHARS = 60
 _LINE_CHARS = 300
@@ -20,12 +20,12 @@ _LINE_CHARS = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Offers:
-    """What there is.
+    """The packages and directories that programs may use.
 
     Attributes:
-        packages: Entries of `allow`; empty where none may be asked for.
+        packages: Entries of `allow`; empty if packages are not allowed.
         data: Whether programs run in the `data` image.
-        roots: Names of directories that the user's client or settings have open.
+        roots: Names of the client's and the settings' roots.
     """
 
     packages: tuple[str, ...] = ()
@@ -35,17 +35,17 @@ class Offers:
 
 
 def offers_line(offers: Offers) -> str:
-    """Return what the description of `run_python` says of it, behind "the standard library"."""
+    """Return the end of the sentence "Importable: the standard library" in a description."""
     parts = [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
     if offers.packages:
         parts.append(f" With `packages`: {_listed(offers.packages, _LINE_CHARS)}.")
     if offers.directories:
-        parts.append(f" Directories: {_listed(_places(offers), _LINE_CHARS)}.")
+        parts.append(f" Directories: {_listed(_directories(offers), _LINE_CHARS)}.")
     return "".join(parts)
 
 
 def offers_section(offers: Offers) -> str:
-    """Return what the guide says of it, in Markdown; empty for nothing."""
+    """Return the guide's section on them, in Markdown; empty if there are none."""
     lines = []
     if offers.packages:
         names = _listed(offers.packages, 4 * _LINE_CHARS)
@@ -55,8 +55,8 @@ def offers_section(offers: Offers) -> str:
             '```python\n# /// script\n# dependencies = ["name==1.*"]\n# ///\n```'
         )
     if offers.directories:
-        places = _listed(_places(offers), 4 * _LINE_CHARS)
-        lines.append(f"Directories of the user's: {places}.")
+        paths = _listed(_directories(offers), 4 * _LINE_CHARS)
+        lines.append(f"The user's directories: {paths}.")
     if offers.roots:
         names = _listed([one_line(name, _NAME_CHARS) for name in offers.roots], _LINE_CHARS)
         lines.append(
@@ -66,7 +66,7 @@ def offers_section(offers: Offers) -> str:
     return "## Packages and directories\n" + "\n".join(lines) + "\n\n" if lines else ""
 
 
-def _places(offers: Offers) -> list[str]:
+def _directories(offers: Offers) -> list[str]:
     return [
         f"`{one.inside}` ({'read and write' if one.writable else 'read-only'})"
         for one in offers.directories
@@ -87,11 +87,11 @@ def _listed(texts: Sequence[str], chars: int) -> str:
 
 
 def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the names of roots: what a client calls each, else the last part of its address.
+    """Return the names of roots: the client's name, else the last part of the address.
 
     Args:
-        roots: Name and address, as a client gives them.
-        own: Paths that the settings have.
+        roots: Name and address of each of the client's roots.
+        own: Paths of the settings' roots.
     """
     found: dict[str, None] = {}
     for name, address in (*roots, *(("", path) for path in own)):

@@ -1,9 +1,9 @@
-"""A first policy, proposed from what is configured. Pure.
+"""Proposes a first policy for the configured servers. Pure.
 
-Owns what a tool is taken to do, and which labels it gets, by its name and by what its server says
-of it; and the text of the proposal. Both can be wrong, and a server can lie: of two readings the
-stricter one is proposed, every line says why it stands there, and nothing of it is in force until
-somebody puts it into the settings file.
+Derives each tool's effect and labels from its name and its server's annotations, and writes the
+proposal. Either source may be wrong, and a server can lie: if they disagree, the stricter effect is
+proposed, every line gives its reason, and nothing applies until a person puts it into the settings
+file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bridge.settings.policy_edit import toml_value
 from bridge.text import valid_text
 
 MAX_TOOLS = 500
-"""Of one server that get a line; no server in use has as many, and the file has to be read."""
+"""Tools of one server that get a line; real servers have fewer."""
 
 MAX_SERVERS = 200
 
 _NAME_CHARS = 60
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _REQUESTS = ("resources/read", "prompts/get")
-"""What the policy calls those of the protocol; a tool of such a name gets no line."""
+"""The policy's names for the protocol's requests; a tool of such a name gets no line."""
 
 _READING = frozenset(
     """
@@ -79,16 +79,16 @@ _FETCHING = frozenset(
 )
 _OF_READS = (UNTRUSTED_INPUT, PRIVATE_DATA)
 _LOCAL = frozenset(["file", "files", "filesystem", "fs", "git", "local", "memory", "sqlite"])
-"""Of servers: what these create stays on the machine."""
+"""Words in names of servers whose tools create things only on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Proposal:
-    """What is proposed for a tool.
+    """The proposal for one tool.
 
     Attributes:
-        why: Of the effect.
-        because: Label to why.
+        why: The reason for the effect.
+        because: Pairs of a label and its reason.
     """
 
     effect: Effect
@@ -104,8 +104,8 @@ def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) ->
     """Return the text of a policy, to be reviewed by a person.
 
     Args:
-        servers: Their tools, as far as they said which they have.
-        silent: Servers that did not, with the reason.
+        servers: The tools of the servers that listed them.
+        silent: The servers that did not, each with the reason.
     """
     parts = [_HEAD, *(_server(*item) for item in list(servers.items())[:MAX_SERVERS])]
     if len(servers) > MAX_SERVERS:
@@ -167,7 +167,7 @@ def _server(name: str, tools: Sequence[Tool]) -> str:
         if proposal.effect == "read":
             read.update(dict.fromkeys(label for label in proposal.labels if label in _OF_READS))
     if read:
-        # What tools return can often be had as a resource or in a prompt, too.
+        # A server's resources and prompts often contain what its tools return.
         for request in _REQUESTS:
             lines.append(f'"{request}" = {{ labels = {_listed(read)} }}  # as its tools have them')
     unwritten = max(0, len(tools) - MAX_TOOLS)
@@ -178,9 +178,9 @@ def _server(name: str, tools: Sequence[Tool]) -> str:
 
 
 def _lines(name: str, proposal: _Proposal) -> Iterator[str]:
-    """Yield what is written of one tool.
+    """Yield the lines on one tool.
 
-    Never a glob: a tool that comes later would be let through for what others are called.
+    Never a glob: it would also allow tools that are added later.
     """
     key = globs.literal(name)
     key = key if _BARE.fullmatch(key) else toml_value(key)
@@ -219,7 +219,7 @@ _SEVERITY: Mapping[Effect, int] = {"read": 0, "write": 1, "destructive": 2}
 
 
 def _annotated(tool: Tool) -> Effect | None:
-    """Return what annotations say; None if they say nothing that decides."""
+    """Return the effect that annotations claim; None if they claim none."""
     if tool.annotations.get("readOnlyHint") is True:
         return "read"
     destructive = tool.annotations.get("destructiveHint")
@@ -229,16 +229,16 @@ def _annotated(tool: Tool) -> Effect | None:
 
 
 def _hint(tool: Tool) -> str:
-    """Return the annotation that decides, as a server writes it."""
+    """Return the annotation that `_annotated` used, as a server writes it."""
     if tool.annotations.get("readOnlyHint") is True:
         return "readOnlyHint true"
     return f"destructiveHint {str(tool.annotations.get('destructiveHint')).lower()}"
 
 
 def _named(name: str) -> tuple[Effect, str] | None:
-    """Return what the words of a name say, and the word that says it; the strictest counts.
+    """Return the strictest effect that a word of a name suggests, and the word.
 
-    Of reads only the first words count: `get_file` reads, and `start_search` starts something.
+    For reads and writes only the first two words count: `start_search` is a write.
     """
     found = words(name[:200])
     kinds: tuple[tuple[Effect, frozenset[str], Sequence[str]], ...] = (
@@ -287,7 +287,7 @@ def _shown(name: str) -> str:
 
 
 def _writable(name: str) -> bool:
-    """Tell whether a file can have a glob of this name alone."""
+    """Return whether a settings file can contain a glob that matches this name alone."""
     return 0 < len(globs.literal(name)) <= globs.MAX_GLOB_CHARS and valid_text(name) == name
 
 

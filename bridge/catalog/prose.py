@@ -1,8 +1,7 @@
-"""Text that servers wrote, made fit to stand in a line of ours.
+"""Cleans and shortens texts that servers wrote.
 
-Owns clipping and flattening of descriptions. Servers' texts are foreign: they may hold newlines,
-control characters, lone surrogates, or megabytes. What comes out of here is one line of valid
-Unicode with a known maximum length. Does not judge what a text says.
+Such a text may contain newlines, control characters, lone surrogates, or megabytes. The result is
+valid Unicode with a known maximum length, on one line. The content is not judged.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from bridge.text import valid_text
 ELLIPSIS = "…"
 
 _SCAN_FACTOR = 8
-"""A line is made from at most this many times its length of input; the rest is never looked at."""
+"""A line is made from at most this many times its length of input; the rest is not read."""
 
 _SPACES = re.compile(r"\s+")
 _UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-"""Also what people never see and models read: tags and variation selectors can spell out a text."""
+"""Includes characters that models read but people do not see: tags and variation selectors."""
 _SENTENCE_END = re.compile(r"[.!?](?=\s+[^\sa-z])")
 
 
@@ -40,7 +39,7 @@ def one_line(text: str, limit: int) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Return all lines of `text`, each such that it is one wherever it is shown."""
+    """Return the lines of `text`, without characters that some viewers show as line breaks."""
     return [_UNPRINTABLE.sub("", line.replace("\t", " ")) for line in text.splitlines()]
 
 

@@ -1,9 +1,8 @@
-"""JSON Schema as short, Python-like type text, and as a list of parameters.
+"""Turns JSON Schemas into short, Python-like type texts and into lists of parameters.
 
-Owns the reading of schemas. Schemas come from servers: they may be wrong, cyclic, exponential or
-not schemas at all, and everything here accepts any JSON value and answers in bounded time with
-bounded text. It describes; it does not validate: where the text has to be coarse it gets wider
-("dict", "Any"), never narrower.
+Servers' schemas may be wrong, cyclic, exponential or no schemas at all: every function accepts any
+JSON value and returns bounded text in bounded time. A text that has to be short becomes wider
+("dict", "Any"), never narrower. Does not validate.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
 MAX_TYPE_CHARS = 160
-"""Longest type text: about two lines of a signature. Longer ones are redone more coarsely."""
+"""Longest type text: about two lines of a signature. A longer one is written with less detail."""
 
 MAX_DETAIL = 4
-"""Levels of nesting written out at most; beyond, a model needs the full schema anyway."""
+"""Levels of nesting that are written out; deeper, a model needs the full schema anyway."""
 
 MAX_PARAMETERS = 256
 """Parameters read of one tool; the largest tools seen in the wild have some sixty."""
 
 _MAX_NODES = 200
-"""Schemas visited for one text, however the `$ref`s multiply."""
+"""Schemas visited for one text, following `$ref`s."""
 
 _MAX_NODES_IN_ALL = 5_000
-"""Likewise for all parameters of one tool. Those that are left then are shown without a type."""
+"""Schemas visited for all parameters of one tool. Later parameters have no type."""
 
 _MAX_REF_HOPS = 16
 _MAX_PROPERTIES = 12
@@ -45,7 +44,7 @@ MAX_MEMBERS = 12
 """Values of a literal, or members of a union, that are written out."""
 
 _MAX_VALUES = 400
-"""Values looked at to tell of what kinds they are."""
+"""Values read to find their types."""
 
 _EXACT_INTEGER = 2**63
 
@@ -62,11 +61,11 @@ _PLAIN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """One argument of a tool.
+    """One parameter of a tool.
 
     Attributes:
         schema: Its own schema, `$ref`s unresolved.
-        default: As Python text; empty when there is none worth showing.
+        default: As Python text; empty without a short one.
     """
 
     name: str
@@ -78,7 +77,7 @@ class Parameter:
 
 
 def type_text(schema: Json, *, root: Json = None, budget: int = MAX_TYPE_CHARS) -> str:
-    """Return what values of `schema` look like, in at most `budget` characters if that can be.
+    """Return the type of `schema`'s values as text, if possible in `budget` characters.
 
     Args:
         schema: Any JSON value.
@@ -102,7 +101,7 @@ def _type_text(schema: Json, root: Json, budget: int) -> tuple[str, int]:
 
 
 def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter, ...]:
-    """Return the arguments that an input schema describes: required first, then schema order."""
+    """Return the parameters of an input schema: required first, then in the schema's order."""
     found: list[Parameter] = []
     nodes = 0
     for one in _arguments(schema):
@@ -125,12 +124,12 @@ def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter
 
 
 def schema_order(schema: Json) -> tuple[str, ...]:
-    """Return the arguments' names in the order in which the schema has them."""
+    """Return the parameters' names in the schema's order."""
     return tuple(one.name for one in _arguments(schema))
 
 
 def is_open(schema: Json) -> bool:
-    """Whether an input schema says that it takes arguments it does not name."""
+    """Return whether an input schema accepts properties that it does not name."""
     return any(
         bool(part.get("patternProperties")) or part.get("additionalProperties") not in (None, False)
         for part in leaves(schema, schema)
@@ -138,7 +137,7 @@ def is_open(schema: Json) -> bool:
 
 
 def example_value(parameter: Parameter, root: Json) -> str:
-    """Return Python text of a value that could stand for `parameter` in an example call."""
+    """Return Python text of a value for `parameter` in an example call."""
     if parameter.default:
         return parameter.default
     text = type_text(parameter.schema, root=root, budget=MAX_TYPE_CHARS).split(" | ", 1)[0]
@@ -188,7 +187,7 @@ class _Writer:
     def _resolve(
         self, schema: Mapping[str, Json], active: tuple[int, ...]
     ) -> tuple[Mapping[str, Json], tuple[int, ...] | None]:
-        """Follow `$ref`; None in place of the trail means that it leads round in a circle."""
+        """Follow `$ref`s; the returned trail is None if they form a cycle."""
         trail = (*active, id(schema))
         for _ in range(_MAX_REF_HOPS):
             reference = schema.get("$ref")
@@ -221,14 +220,14 @@ class _Writer:
         return self._plain(kinds, schema, detail, active)
 
     def _all_of(self, parts: list[Json], detail: int, active: tuple[int, ...]) -> str:
-        """Return the text of objects as one; of anything else, one that is wide enough."""
+        """Return one object type for several objects; else the common type, or "Any"."""
         found = [self._resolve(as_mapping(part), active)[0] for part in parts]
         objects = [part for part in found if as_mapping(part.get("properties"))]
         if objects:
             required = [name for part in objects for name in _strings(part.get("required"))]
             named: dict[str, Json] = {}
             for part in objects:
-                # No more than are shown, and one that tells of the rest.
+                # As many as are shown, and one more that adds ", ...".
                 for name, own in islice(part["properties"].items(), _MAX_PROPERTIES + 1):
                     named.setdefault(name, own)
             merged = {"type": "object", "properties": named, "required": required}
@@ -278,7 +277,7 @@ class _Writer:
 
 
 def _arguments(schema: Json) -> list[GuestParameter]:
-    """Return an input schema's arguments in its order, as the guest has them."""
+    """Return an input schema's parameters in its order, as the guest reads them."""
     return read_parameters(schema)[0][:MAX_PARAMETERS]
 
 

@@ -1,12 +1,11 @@
-"""Which tools fit a few words?
+"""Finds the tools that match a few words.
 
-Owns the index over tools and the ranking: SQLite's full-text search (FTS5) with its BM25 over
-weighted columns and its Porter stemmer. What of a question goes into the query is made of words by
-`bridge.catalog.words`; nothing of a question is ever read as query syntax. The index lives in
-memory and is made anew by every bridge.
+Owns the index over tools and the ranking: SQLite's full-text search (FTS5) with BM25 over weighted
+columns and the Porter stemmer. `bridge.catalog.words` splits a query into words; nothing in it is
+read as query syntax. The index is in memory, and every bridge builds its own.
 
-The order depends on the set of tools and the question alone: equal scores are settled by server and
-tool name, and not by when a server was added.
+The order depends only on the set of tools and the query: equal scores are ordered by server and
+tool name.
 """
 
 from __future__ import annotations
@@ -20,16 +19,7 @@ from itertools import islice
 from math import log
 from typing import TYPE_CHECKING, Any
 
-from bridge.catalog.words import (
-    MAX_WORD_CHARS,
-    asked,
-    indexed,
-    mended,
-    parts,
-    runs,
-    same,
-    words,
-)
+from bridge.catalog.words import MAX_WORD_CHARS, asked, indexed, mended, parts, runs, same, words
 from bridge.errors import InvalidRequestError, SearchUnavailableError
 from bridge.model import MEBIBYTE, Tool
 from bridge.text import valid_text
@@ -39,52 +29,52 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 5
 MAX_LIMIT = 50
-"""More results than this cost a model more than another query."""
+"""More results would cost a model more than another query."""
 
 MAX_QUERY_CHARS = 400
 MAX_QUERY_WORDS = 16
-"""Of a longer query the beginning is searched; nobody types more to find a tool."""
+"""Words of a query that are searched, from its start."""
 
 MAX_TOOLS_PER_SERVER = 16_384
-"""Of one server, what is indexed: more than the 10,000 that a session takes."""
+"""Tools indexed of one server: more than the 10,000 that a session accepts."""
 
 _SPELLED = 4
-"""Columns, from the first, whose words a mistyped one may have been."""
+"""Number of first columns whose words may correct a mistyped one."""
 
 _SHORTEST_PREFIX = 3
 _MENDED_WORDS = 3
 _REMEMBERED_SCORES = 131_072
-"""Scores of tools for words of queries that are kept until the index changes: some 12 MB."""
+"""Cached scores of tools for words of queries, until the index changes: some 12 MB."""
 
 _EXACT_NAME_BONUS = 100.0
-"""A query that spells out a tool's name wants that tool; no score comes near."""
+"""Added for a query that is a tool's exact name; larger than any score."""
 
 _SCORE_DIGITS = 9
 _SAME_SCORE = 1e-8
-"""More than rounding may take away."""
+"""Scores closer than this are equal; more than the rounding error."""
 
 _LEAST_RARITY = 1e-6
 
 _PURPOSE = "name also server lead"
 _IN_PASSING = 0.5
-"""Where words say what a tool is for, and what one counts towards a fit that stands elsewhere."""
+"""The columns on a tool's purpose, and the weight of a word's match in the other columns."""
 
 _ONLY_LIKE = 0.5
-"""What a word counts towards a fit that is completed or mended."""
+"""The weight of a match by prefix or by correction."""
 
 GOOD_FIT = 0.3
-"""Share of what was asked that a good match has. Of 157 labelled queries in
+"""Least share of the query that a good match has. Of 157 labelled queries in
 `benchmarks/disclosure_queries.toml` whose tool is found, 4 have a first match that is worse; of 123
 asked of five servers without such a tool, 103 have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """A tool that fits a query, and how well.
+    """A tool that matches a query.
 
     Attributes:
-        score: Compares within one query only.
-        fit: Share of the query's words that it has, rare words counting for more; see `GOOD_FIT`.
+        score: Comparable within one query only.
+        fit: Share of the query's words that it has, weighted by rarity; see `GOOD_FIT`.
     """
 
     tool: Tool
@@ -97,9 +87,9 @@ class _Term:
     """One word of a query.
 
     Attributes:
-        text: As the index's query language has it.
-        scores: What each tool that has it gets for it, by row.
-        likeness: 1 for the word itself, less for one that is only like it.
+        text: The word in the index's query language.
+        scores: The score of each tool that has the word, by row.
+        likeness: 1 for the word itself, less for a prefix or a correction.
     """
 
     text: str
@@ -108,7 +98,7 @@ class _Term:
 
 
 class ToolIndex:
-    """The words of a set of tools, taken server by server. One caller at a time, in any thread."""
+    """An index of tools by words, updated by server. One caller at a time, in any thread."""
 
     def __init__(self) -> None:
         self._database: sqlite3.Connection | None = None
@@ -127,7 +117,7 @@ class ToolIndex:
 
     @property
     def bytes(self) -> int:
-        """What the database takes in memory, without what Python keeps beside it."""
+        """Size of the database in memory, without Python's own objects."""
         if self._database is None:
             return 0
         [pages] = self._database.execute("PRAGMA page_count").fetchone()
@@ -135,23 +125,23 @@ class ToolIndex:
         return int(pages) * int(size)
 
     def update(self, servers: Mapping[str, tuple[Tool, ...]]) -> bool:
-        """Have exactly these servers' tools in the index; return whether anything was to do.
+        """Make the index contain exactly these servers' tools; return whether it changed.
 
         Raises:
             SearchUnavailableError: This Python has no full-text search.
         """
         gone = [name for name in self._servers if name not in servers]
         new = [name for name, tools in servers.items() if self._servers.get(name) != tools]
-        # The equal ones are kept as the caller has them: the next comparison is one of identity.
+        # Equal tuples are replaced by the caller's: the next comparison is by identity.
         self._servers.update((name, tools) for name, tools in servers.items() if name not in new)
         if not gone and not new:
             return False
         if self._database is None:
             self._database = _open_index()
-            # Closed with the index, whoever drops it.
+            # Closed when the index is garbage-collected.
             weakref.finalize(self, self._database.close)
         database = self._database
-        # Each change in a transaction of its own would take ten times as long.
+        # One transaction: with one for each change it would take ten times as long.
         database.execute("BEGIN")
         try:
             for name in (*gone, *new):
@@ -166,13 +156,13 @@ class ToolIndex:
     def search(
         self, query: str, *, limit: int = DEFAULT_LIMIT, server: str | None = None
     ) -> list[Match]:
-        """Return the tools that fit `query`, best first, at most `limit` of them.
+        """Return the tools that match `query`, best first, at most `limit` of them.
 
         Args:
-            server: Look only among this server's tools.
+            server: Search only this server's tools.
 
         Raises:
-            InvalidRequestError: There is no word in the query.
+            InvalidRequestError: The query has no words.
         """
         spelled = query[:MAX_QUERY_CHARS]
         asked_runs = asked(spelled)
@@ -198,7 +188,7 @@ class ToolIndex:
         return [Match(tool=self._tools[row], score=best[row], fit=fits[row]) for row in best]
 
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
-        """Return the best, in order; the scores of most are only compared."""
+        """Return the `limit` best scores by row, in order."""
         least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
         found = [
             (row, round(score, _SCORE_DIGITS)) for row, score in scores.items() if score >= least
@@ -208,7 +198,7 @@ class ToolIndex:
         return dict(found[:limit])
 
     def _fits(self, rows: Iterable[int], terms: Sequence[_Term], unknown: int) -> dict[int, float]:
-        """Return the share of the words that each tool has, `unknown` ones being in none."""
+        """Return each row's `fit`; `unknown` is the number of words that no tool has."""
         total = unknown * self._rarity(0)
         fits = dict.fromkeys(rows, 0.0)
         for term in terms:
@@ -221,11 +211,11 @@ class ToolIndex:
         return {row: had / total if total else 0.0 for row, had in fits.items()}
 
     def _rarity(self, count: int) -> float:
-        """Return the weight that BM25 gives to a word that `count` of the tools have."""
+        """Return BM25's weight of a word that `count` of the tools have."""
         return max(_LEAST_RARITY, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
     def _telling(self, term: _Term, rows: Iterable[int]) -> set[int]:
-        """Return which of these tools have a word where it says what they are for."""
+        """Return those of the rows that have a word in a column on the tool's purpose."""
         assert self._database is not None
         found = self._database.execute(
             "SELECT rowid FROM tools WHERE tools MATCH ?"
@@ -234,7 +224,7 @@ class ToolIndex:
         )
         return {row for (row,) in found}
 
-    # --- what is in it ---------------------------------------------------------------------------
+    # --- contents --------------------------------------------------------------------------------
 
     def _add(self, database: sqlite3.Connection, server: str, tools: tuple[Tool, ...]) -> None:
         first, self._next_row = self._next_row, self._next_row + MAX_TOOLS_PER_SERVER
@@ -261,7 +251,7 @@ class ToolIndex:
         for row, tool in enumerate(tools[:MAX_TOOLS_PER_SERVER], first):
             del self._tools[row]
             name = _exact_name(tool)
-            # The texts are not kept: what is to be forgotten has to be said again.
+            # The table stores no texts, so deleting a row needs them again.
             database.execute(_DELETE, (row, *_columns(tool, name)))
             self._exact[name].discard(row)
             if not self._exact[name]:
@@ -272,7 +262,7 @@ class ToolIndex:
     # --- words of a query ------------------------------------------------------------------------
 
     def _asked_words(self, asked_runs: Sequence[str]) -> Iterable[str]:
-        """Yield words; "GitHub" is one word if any tool has it so, else "git" and "hub"."""
+        """Yield a query's words; "GitHub" is one word if a tool has it, else "git" and "hub"."""
         for run in asked_runs:
             whole = run.lower()[:MAX_WORD_CHARS]
             split = parts(run)
@@ -282,13 +272,13 @@ class ToolIndex:
                 yield whole
 
     def _term(self, word: str) -> _Term | None:
-        """Return what to look for in place of a word; None if nothing is like it."""
+        """Return the term for a word, its prefix or a correction; None if nothing matches."""
         if word not in self._terms:
             term = self._terms[word] = self._look_for(word)
             self._kept_scores += _size(term)
             while self._kept_scores > _REMEMBERED_SCORES and len(self._terms) > 1:
                 self._kept_scores -= _size(self._terms.pop(next(iter(self._terms))))
-        # The last used goes last.
+        # Move it to the end: the least recently used term is dropped first.
         term = self._terms[word] = self._terms.pop(word)
         return term
 
@@ -305,7 +295,7 @@ class ToolIndex:
             scores = self._scores(text)
         if not scores:
             near = mended(word, self._vocabulary)
-            # Of several, those that most servers have.
+            # Prefer corrections that most servers have.
             near.sort(key=lambda other: -self._vocabulary[other])
             text = f"({' OR '.join(map(_quoted, near[:_MENDED_WORDS]))})"
             scores = self._scores(text) if near else {}
@@ -325,8 +315,8 @@ def _size(term: _Term | None) -> int:
 
 
 def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
-    """Return the sum of each tool's scores, times the share of words it has."""
-    # The most frequent word's are taken over as they are, and only those of the others added.
+    """Return the sum of each tool's scores, times the share of the words that it has."""
+    # Copy the scores of the most frequent word and add those of the others.
     terms = sorted(terms, key=lambda term: -len(term.scores))
     scores = dict(terms[0].scores) if terms else {}
     hits = Counter(scores.keys())
@@ -338,17 +328,16 @@ def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
 
 
 def _quoted(word: str) -> str:
-    # Words are letters and digits alone, so there is no quote in them; and within quotes there is
-    # no syntax, though a word be "OR".
+    # Words are only letters and digits, so they contain no quote; quoted, "OR" is no operator.
     return f'"{word}"'
 
 
-# --- what a tool is found by ---------------------------------------------------------------------
+# --- the indexed columns -------------------------------------------------------------------------
 
 _MAX_NAME_CHARS = 200
 _MAX_LEAD_CHARS = 300
 _MAX_REST_CHARS = 500
-"""Of a description, what is indexed. Real ones say what the tool does at the start."""
+"""Parts of a description that are indexed. Real ones begin with what the tool does."""
 
 _MAX_PARAMETERS = 64
 _MAX_PARAMETER_CHARS = 64
@@ -357,7 +346,7 @@ _MAX_DETAILED = 24
 _MAX_DETAIL_CHARS = 150
 _MAX_CHOICES = 12
 _MAX_CHOICE_CHARS = 30
-"""Of parameters: how many are read, and how much of what is said of each."""
+"""Bounds of parameters' details: parameters, and their descriptions and choices."""
 
 COLUMNS: Mapping[str, float] = {
     "name": 2.0,
@@ -385,14 +374,14 @@ _SCORED = (
 _FOUND = "SELECT 1 FROM tools WHERE tools MATCH ? LIMIT 1"
 
 _WRITTEN_AT_ONCE = 8 * MEBIBYTE
-"""Of the index, kept until it is sorted and written."""
+"""Bytes of the index that are collected before they are sorted and written."""
 
 
 def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
-    """Return what a tool is found by, column by column; `name` are the words of its name."""
+    """Return a tool's indexed texts, by column; `name` has the words of its name."""
     described = tool.description[: _MAX_LEAD_CHARS + _MAX_REST_CHARS]
     lead = described[:_MAX_LEAD_CHARS]
-    ends = [place for mark in (". ", ".\n", "\n") if (place := lead.find(mark)) > 0]
+    ends = [index for mark in (". ", ".\n", "\n") if (index := lead.find(mark)) > 0]
     end = min(ends, default=len(lead))
     properties = tool.input_schema.get("properties")
     given = properties if isinstance(properties, Mapping) else {}
@@ -402,7 +391,7 @@ def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
         " ".join(same([*name, *words(tool.server[:_MAX_NAME_CHARS])])),
         indexed(tool.server[:_MAX_NAME_CHARS]),
         indexed(f"{tool.title[:_MAX_NAME_CHARS]} {described[:end]}"),
-        # Prose, in which few words are joined; to look for them takes as long as all the rest.
+        # Prose has few joined words, and splitting it would take as long as all the rest.
         valid_text(described[end:]),
         indexed(" ".join(names)),
         valid_text(" ".join(_details(given))),
@@ -410,7 +399,7 @@ def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
 
 
 def _details(properties: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what is said of parameters: their descriptions, and the values to choose from."""
+    """Yield parameters' descriptions, and the values to choose from."""
     for schema in islice(properties.values(), _MAX_DETAILED):
         if not isinstance(schema, Mapping):
             continue
@@ -427,7 +416,7 @@ def _exact_name(tool: Tool) -> tuple[str, ...]:
 
 def _open_index() -> sqlite3.Connection:
     try:
-        # Only now: it takes 4 ms to import, and most runs search nothing.
+        # Imported here: it takes 4 ms, and most runs do not search.
         import sqlite3
 
         database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
@@ -435,11 +424,11 @@ def _open_index() -> sqlite3.Connection:
         raise SearchUnavailableError from error
     try:
         database.execute(
-            # Without the texts: nobody asks for them, and writing them takes as long again.
+            # Without storing the texts: they are not read, and would double the writing time.
             f"CREATE VIRTUAL TABLE tools USING fts5({_NAMES},"
             " content = '', tokenize = 'porter unicode61')"
         )
-        # Nothing is ever taken back, and the whole of a few thousand tools is written at once.
+        # Nothing is rolled back, and a few thousand tools are written at once.
         database.execute("PRAGMA journal_mode = OFF")
         database.execute(
             "INSERT INTO tools(tools, rank) VALUES ('hashsize', ?)", (_WRITTEN_AT_ONCE,)

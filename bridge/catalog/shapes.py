@@ -1,9 +1,8 @@
-"""The shape of what tools return, learnt from results without keeping any value. Pure.
+"""Learns the shape of tools' results as a JSON Schema, without storing any value. Pure.
 
-Owns what a shape remembers (types, names of fields, which of them are always there, what is in
-lists) and what it never does: no value, no number, no name that looks like data. `merged` is
-commutative, associative and idempotent, so that what is known does not depend on the order of
-calls or on which of several bridges saw them; the result is a JSON Schema.
+A shape has types, names of fields, which fields are always present, and what lists contain. It
+never has a value or a name that looks like data. `merged` is commutative, associative and
+idempotent, so that the shape does not depend on the order of calls or on which bridge made them.
 
 Names of fields are kept if they look like names that a programmer chose. Keys that look like data
 (ids, dates, paths, addresses, tokens) make the object a map: its `additionalProperties` say what
@@ -21,27 +20,26 @@ from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
 MAX_DEPTH = 6
-"""Objects and lists below this many others are known to be there, and no more."""
+"""Nesting that is recorded; of deeper objects and lists only their presence."""
 
 MAX_FIELDS = 40
-"""An object with more is a map: nobody declares so many fields, and many collect ids."""
+"""An object with more fields is a map: its keys are probably ids."""
 
 SAMPLED_ITEMS = 20
-"""Of one list. Lists are mostly of one kind, and further calls show further items."""
+"""Items read of one list. Most lists have items of one kind."""
 
 MAX_NODES = 400
-"""Values looked at in one result; what lies beyond is learnt from other calls. A tenth of a
-millisecond."""
+"""Values read in one result, which takes a tenth of a millisecond; other calls add the rest."""
 
 
 class Fields(NamedTuple):
-    """What is known of the objects at one place.
+    """The fields of the objects at one position.
 
     Attributes:
-        named: Their fields.
-        always: Names of those that every object had.
-        other: What lies below keys that are data; None if there were none.
-        is_map: There were too many names for fields, and all keys are taken for data.
+        named: Shapes of the fields, by name.
+        always: Names of the fields that every object had.
+        other: The shape below keys that are data; None if there were none.
+        is_map: Whether there were too many names, so that all keys count as data.
     """
 
     named: Mapping[str, Shape]
@@ -51,12 +49,12 @@ class Fields(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What is known of the values at one place; by default nothing.
+    """The shape of the values at one position; by default nothing is known.
 
     Attributes:
-        plain: JSON's names of the types of those that are neither lists nor objects.
+        plain: JSON's type names of the values that are neither lists nor objects.
         blob: Whether there was binary content.
-        items: What the lists hold; None if there was no list.
+        items: The shape of lists' items; None if there was no list.
         fields: None if there was no object.
     """
 
@@ -72,7 +70,7 @@ MAX_BRANCHES = 8
 _PLAIN = ("null", "boolean", "integer", "number", "string")
 
 NOTHING = Shape()
-"""Of what nobody has seen yet."""
+"""The shape before any value."""
 
 _BARE = Fields({}, frozenset())
 
@@ -93,17 +91,17 @@ _SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _N
 
 
 def shape_of(wire: Mapping[str, Json]) -> Shape:
-    """Return the shape of one result, as `bridge.rpc.values.wire_value` gives it."""
+    """Return the shape of one result, as `bridge.rpc.values.wire_value` returns it."""
     return _Look().shape_of(wire)
 
 
 def covers(shape: Shape, wire: Mapping[str, Json]) -> bool:
-    """Whether a result tells nothing new, as nearly all do."""
+    """Return whether a result adds nothing to a shape."""
     return merged(shape, shape_of(wire)) == shape
 
 
 class _Look:
-    """One look at one result, which ends after so many values."""
+    """Reads one result, at most `MAX_NODES` values of it."""
 
     def __init__(self) -> None:
         self.left = MAX_NODES
@@ -138,8 +136,8 @@ class _Look:
         named: dict[str, Shape] = {}
         other: Shape | None = None
         for seen, (key, item) in enumerate(value.items()):
-            # Each name counts even when there is no time left for what is below it: one that is
-            # left out would seem optional. After so many, it is a map in any case.
+            # Each name counts even after the bound on values, since a missing one would seem
+            # optional. With more than `MAX_FIELDS` names it is a map in any case.
             if seen > MAX_FIELDS and self.left <= 0:
                 break
             shape = self.shape(item, depth) if self.left > 0 else NOTHING
@@ -158,7 +156,7 @@ def _sample(values: Sequence[Json]) -> Sequence[Json]:
 
 
 def merged(*shapes: Shape) -> Shape:
-    """Return what is known after all of these; any order, any grouping, any repetition."""
+    """Return the shape of all values of these shapes; order and repetition do not matter."""
     return reduce(_both, shapes, NOTHING)
 
 
@@ -241,7 +239,7 @@ def _object_schema(fields: Fields) -> dict[str, Json]:
     if fields.named:
         document["properties"] = {name: schema(fields.named[name]) for name in sorted(fields.named)}
     elif fields.other is not None and not fields.is_map:
-        # Says nothing to readers, and to `from_schema` that names may still come.
+        # Means nothing to readers; for `from_schema` it means that the object is no map yet.
         document["properties"] = {}
     if fields.always:
         document["required"] = sorted(fields.always)
@@ -253,8 +251,8 @@ def _object_schema(fields: Fields) -> dict[str, Json]:
 def shown(shape: Shape) -> dict[str, Json]:
     """Return a shape as a JSON Schema for readers.
 
-    A field that was null each time says that there is something else at other times, of which
-    nothing is known; readers would take `None` for all that ever comes.
+    A field that was always null probably has another, unknown value at other times, so its type is
+    left out.
     """
     return schema(_without_lone_nulls(shape))
 
@@ -275,9 +273,9 @@ def _below(shape: Shape) -> Shape:
 
 
 def from_schema(document: Json) -> Shape:
-    """Return the shape of which `schema` made this.
+    """Return the shape that `schema` wrote.
 
-    Whatever else it is given makes a shape too, within the same bounds: files can be anybody's.
+    Any other JSON value gives a shape within the same bounds, since files may be modified.
     """
     return _from_schema(document, 0)
 

@@ -36,19 +36,19 @@ def signature(
 ) -> str:
     """Return how to call `tool`, as the head of an async function.
 
-    Arguments before the bare `*` may be given by position: they are the required ones that the
-    schema has first, so "schema order" and "required first" mean the same for them. `= ...` marks
-    an optional argument without a default worth showing. Names that are no Python names stand in
-    `**{...}`, which is also how to pass them.
+    Parameters before the bare `*` may be passed by position: they are the required ones that come
+    first in the schema, so "schema order" and "required first" agree for them. `= ...` marks an
+    optional parameter without a short default. Names that are no Python names are in `**{...}`,
+    which is also how to pass them.
 
     Args:
-        result: The schema of what it returns, if that is known otherwise than from the tool.
-        returns: Whether to say what it returns.
+        result: The schema of its results, if not the tool's own.
+        returns: Whether to include the return type.
     """
     result = tool.result_schema if result is None else result
     result = result if returns else None
     names = [n for n in schema_order(tool.input_schema) if len(n) <= _MAX_NAME_CHARS]
-    # Thousands of names need not be typed to know that they do not fit.
+    # Names that alone are too long need no types to show that they do not fit.
     for budget in _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ():
         text = _head(tool, alias, parameters(tool.input_schema, budget=budget))
         text = f"{text} -> {_returns(result, budget)}"
@@ -64,7 +64,7 @@ def signature(
 
 
 def tool_data(entry: ToolEntry) -> dict[str, Any]:
-    """Return what the guest's readers need of a tool, as in `Run.servers`."""
+    """Return a tool's part of `Run.servers`."""
     tool = entry.tool
     document: dict[str, Any] = {
         "name": tool.name,
@@ -82,10 +82,10 @@ def tool_data(entry: ToolEntry) -> dict[str, Any]:
 
 
 def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True) -> str:
-    """Return the signature as a program has to write the call: `mcp_github.create_issue(...)`.
+    """Return the signature as a program writes the call: `mcp_github.create_issue(...)`.
 
-    A return type of `Any` says nothing, so it is left out. One that was only observed looks like
-    one that is declared: the full documentation tells them apart.
+    A return type of `Any` is left out. A learned return type looks like a declared one: only the
+    full documentation distinguishes them.
     """
     result = result_schema(entry)[0]
     text = signature(entry.tool, entry.alias, result, returns=returns).removeprefix("async def ")
@@ -93,7 +93,7 @@ def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True)
 
 
 def run_servers(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
-    """Return `Run.servers`: what the guest needs of each loaded server."""
+    """Return `Run.servers`: the data from which the guest builds each loaded server."""
     return [run_server(server) for server in servers if server.loaded]
 
 
@@ -108,15 +108,15 @@ def run_server(server: ServerEntry) -> dict[str, Any]:
 
 
 def to_call(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of a tool's part of `Run.servers` what a program needs that only calls it.
+    """Return a tool's part of `Run.servers`, reduced to what calling it needs.
 
-    The guest then makes no documentation and no signature either.
+    The guest then builds no documentation and no signature.
     """
     return {key: tool[key] for key in ("name", "alias", "inputSchema")}
 
 
 def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
-    """Return `Run.discovered`: a line on every server there is, loaded or not."""
+    """Return `Run.discovered`: one entry for every server, loaded or not."""
     return [
         {
             "name": server.name,
@@ -129,11 +129,11 @@ def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
 
 
 def is_argument_name(name: str) -> bool:
-    """Whether `name` can be written before `=` in a call and arrive unchanged."""
+    """Return whether `name` can be a keyword in a call and arrives unchanged."""
     return (
         name.isidentifier()
         and not keyword.iskeyword(name)
-        # Python normalises identifiers, so another spelling would not arrive as it was written.
+        # Python normalizes identifiers to NFKC.
         and unicodedata.normalize("NFKC", name) == name
     )
 
@@ -159,7 +159,7 @@ def _head(tool: Tool, alias: str, listed: Sequence[Parameter], *, more: bool = F
         items = ", ".join(f"{p.name!r}{'' if p.required else '?'}: {p.type}" for p in odd)
         parts.append(f"**{{{items}}}")
     if more:
-        # Not a way to write the rest, only word that the full documentation has some.
+        # Only says that there are more: the full documentation has them.
         parts.append("**others")
     elif is_open(tool.input_schema):
         parts.append("**arguments")

@@ -1,10 +1,10 @@
-"""What a program sees, as Python that type checkers accept.
+"""Writes typed stubs of servers and tools, as Python that type checkers accept.
 
-Owns the texts of stubs for reading: exact types, a `TypedDict` for each object, docstrings. The
-types of schemas are `bridge.guest.schema.typetext`'s, which the guest uses for `help()` too.
+A stub has exact types, a `TypedDict` for each object, and docstrings. Types come from
+`bridge.guest.schema.typetext`, which the guest uses too, so `help()` in a run shows the same.
 
-Everything a server wrote ends up in a comment, a docstring or a literal, cleaned and quoted; names
-are aliases. The texts are bounded however large a schema is.
+Servers' texts appear only in comments, docstrings and literals, cleaned and quoted; names are
+aliases. The length is bounded however large a schema is.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from bridge.guest.schema.typetext import Names, class_base
 from bridge.text import valid_text
 
 MAX_STUB_CHARS = 400_000
-"""Of one server's stub. Past it tools are named without arguments; two thousand tools fit."""
+"""Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
 
 MAX_LINE_CHARS = 100
-"""A head that is longer is written with one parameter a line."""
+"""A longer function head has one parameter per line."""
 
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 
@@ -66,7 +66,7 @@ def tool_stub(entry: ToolEntry, server_alias: str = "") -> str:
     """Return one tool's function with the classes that its types refer to.
 
     Args:
-        server_alias: Named in the heading comment, for a reader of this tool alone.
+        server_alias: If given, a comment shows the call with it.
     """
     classes, function = _function(entry, Names(), "")
     call = f"# await mcp_{server_alias}.{entry.alias}(...)\n" if server_alias else ""
@@ -74,13 +74,13 @@ def tool_stub(entry: ToolEntry, server_alias: str = "") -> str:
 
 
 def _names(entry: ServerEntry) -> Names:
-    # Inside the class a method hides the builtin of its name: `list` is what many tools are called.
+    # Inside the class a method hides the builtin of its name; many tools are called `list`.
     hidden = BUILTINS.intersection(tool.alias for tool in entry.tools)
     return Names(builtins="_builtins.", shadowed=hidden)
 
 
 def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], str]:
-    """Return the classes that a tool's function needs, and itself: a method if it is indented."""
+    """Return the classes that a tool's function needs, and the function; a method if indented."""
     data = tool_data(entry)
     head = Head(data, names)
     parts = _parameter_list(head.arguments, head.rest)
@@ -114,7 +114,7 @@ def _parameter_list(arguments: Iterable[Argument], rest: str) -> list[str]:
 
 
 def _receiver(arguments: Iterable[Argument]) -> str:
-    """Return what a method's first parameter is called where one of its own is `self`."""
+    """Return the name of a method's first parameter: `self`, unless another has that name."""
     taken = {argument.alias for argument in arguments}
     name = "self"
     while name in taken:
@@ -135,7 +135,7 @@ def _quoted(text: str, indent: str) -> str:
     """Return a text as a docstring's source."""
     plain = valid_text(text).replace("\\", "\\\\")
     body = plain.rstrip('"')
-    # The last quotes stand before ours.
+    # Escape quotes at the end, next to the closing ones.
     safe = body.replace('"""', '\\"\\"\\"') + '\\"' * (len(plain) - len(body))
     lines = safe.split("\n")
     if len(lines) == 1:

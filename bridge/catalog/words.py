@@ -1,7 +1,7 @@
-"""Words, as tools' names and people's questions have them.
+"""Splits tools' names and queries into words.
 
-Owns how identifiers come apart, which words say nothing in a question, which ones servers use for
-the same thing, and what a mistyped word may have been. Ranking is `bridge.catalog.search`'s.
+Owns the splitting of identifiers, the stop words of queries, synonyms among servers, abbreviations,
+and the correction of mistyped words. Ranking is in `bridge.catalog.search`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bridge.text import valid_text
 MAX_WORD_CHARS = 40
 
 _MAX_RUN_CHARS = 2 * MAX_WORD_CHARS
-"""Of letters without a gap: longer runs are encoded data rather than names."""
+"""Length of a run of letters; longer runs are encoded data rather than names."""
 
 _REMEMBERED = 8_192
-"""Servers' texts have few words and many of each; this holds a few megabytes at most."""
+"""Cached words. Servers' texts have few different ones; the cache takes a few megabytes."""
 
 _SHORTEST_MENDED = 4
-"""A shorter word is one edit away from too many others."""
+"""Shortest word that is corrected; shorter ones are one edit away from too many others."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -29,7 +29,7 @@ _RUN = re.compile(r"[^\W_]+")
 _JOINED = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Za-z][0-9]|[0-9][A-Za-z]")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
-# Words for the same thing, among servers and between servers and people. A word may be in several.
+# Synonyms, as servers and people use them. A word may be in several groups.
 _SAME = (
     ("create", "add", "new", "make", "insert", "start", "open"),
     ("delete", "remove", "destroy", "drop", "erase", "forget"),
@@ -94,7 +94,7 @@ _SAME = (
     ("package", "library"),
 )
 
-# Left out of a question as long as another word remains.
+# Stop words: left out of a query as long as another word remains.
 _FILLERS = frozenset(
     re.findall(
         r"\w+",
@@ -115,7 +115,7 @@ _SHORT_FOR: Mapping[str, tuple[str, ...]] = {
     "prs": ("pull", "request"),
     "mr": ("merge", "request"),
     "mrs": ("merge", "request"),
-    # What remembers has also what forgets.
+    # A server that remembers also has tools that forget.
     "remember": ("remember", "add"),
 }
 
@@ -146,20 +146,20 @@ def indexed(text: str) -> str:
 
 
 def asked(query: str) -> list[str]:
-    """Return the runs of a question that say something; all of them if none does."""
+    """Return a query's runs without stop words, abbreviations expanded; all if none remains."""
     found = runs(query)
     telling = [run for run in found if run.lower() not in _FILLERS]
     return [long for run in telling or found for long in _SHORT_FOR.get(run.lower(), (run,))]
 
 
 def same(given: Iterable[str]) -> list[str]:
-    """Return other words for any of the given ones, each once."""
+    """Return the synonyms of the given words, each once."""
     found = dict.fromkeys(other for word in given for other in _OTHERS.get(word, ()))
     return list(found)
 
 
 def mended(word: str, known: Container[str]) -> list[str]:
-    """Return the known words that are one slip of the finger away, in alphabetical order."""
+    """Return the known words that are one edit away from `word`, in alphabetical order."""
     if len(word) < _SHORTEST_MENDED or not word.isascii():
         return []
     word = word[:MAX_WORD_CHARS]
@@ -183,7 +183,7 @@ def _apart(run: str) -> tuple[str, ...]:
 
 
 def _forms(word: str) -> Iterable[str]:
-    """Yield the word, and as what it may stand in a description or a name."""
+    """Yield the word and its inflected forms."""
     stem = word.removesuffix("e")
     yield from (word, f"{word}s", f"{stem}ing", f"{stem}ed", f"{stem}es")
     if word.endswith("y"):

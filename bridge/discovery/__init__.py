@@ -1,1 +1,4 @@
-"""Which MCP servers does this user have?"""
+"""Finds the MCP servers in the configuration files of the user's clients.
+
+`find.discover` is the entry point. Owns files, formats, precedence and approvals; starts nothing.
+"""

@@ -1,7 +1,7 @@
-"""What the user has told clients about servers: approved, trusted, forbidden, switched off.
+"""The user's decisions about servers in other clients: approved, trusted, forbidden, switched off.
 
-Owns which files say so, and that none of a project's files speaks for the user. What the lists mean
-is the business of `approvals.py`, `trust.py` and `forbidden.py`.
+Owns which files hold them, and that a project's files never decide for the user. The meaning of the
+lists is `user_lists.py`'s.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GEMINI_FORMAT: Format = "json with comments"
 
 
 def answer_files(places: Places) -> Iterator[Path]:
-    """The files in which clients keep what the user approves and trusts."""
+    """Yield the files in which clients keep the user's approvals and trusted directories."""
     templates = [_GEMINI_SWITCHES, *(file.template for file in APPROVAL_FILES)]
     templates += [file.template for file in TRUST_FILES]
     templates += [file.template for file in LIMIT_FILES]
@@ -73,7 +73,7 @@ def _lies_in(path: Path, place: Path) -> bool:
 
 
 def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:
-    """What Claude Code's own lists say about this project's servers."""
+    """Return the approvals of this project's servers in Claude Code."""
     found: list[Approvals] = []
     trusted = False
     for file in APPROVAL_FILES:
@@ -103,7 +103,7 @@ def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:
 def trusting(
     reader: Reader, places: Places, project: Project, locations: Iterable[Location]
 ) -> Iterator[tuple[str, str]]:
-    """Clients that the user has told to trust this project, by their source."""
+    """Return the clients in which the user has trusted this project, by their source."""
     read = {row.id for row in locations}
     for file in TRUST_FILES:
         for path in fill(file.template, places) if file.id in read else ():

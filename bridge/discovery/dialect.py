@@ -1,7 +1,6 @@
-"""What can be said of a client's files: the types of the table, no rows and no behaviour.
+"""Types that describe clients' configuration files; `clients.py` has the rows.
 
-Supporting another client is a row in `clients.py`, and at most a new field of
-`Dialect` for a spelling that no row has needed before.
+To support another client, add a row there, and at most a field of `Dialect` here.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ SECOND, MILLISECOND = 1.0, 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How one client spells servers.
+    """How one client writes servers.
 
     Attributes:
-        server_keys: Dotted places of name-to-entry objects; all that are present count.
+        server_keys: Dotted keys of name-to-entry objects; all that are present count.
         transports: Values of `type` and the transport each means.
         untyped_url: What a `url` without `type` means; None means that the entry is skipped.
         scalars_as_text: Whether numbers and booleans stand for their text in `args`, `env` and
@@ -112,7 +111,7 @@ class Dialect:
 
 @dataclass(frozen=True, kw_only=True)
 class Location:
-    """One place where a client keeps servers.
+    """One file, or pattern of files, in which a client keeps servers.
 
     Attributes:
         id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
@@ -141,7 +140,7 @@ class Location:
 
 @dataclass(frozen=True, kw_only=True)
 class ApprovalFile:
-    """One place where Claude Code keeps which of a project's servers the user accepts.
+    """One file in which Claude Code keeps the user's approvals of a project's servers.
 
     Attributes:
         template: As in `Location`.
@@ -159,7 +158,7 @@ class ApprovalFile:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitFile:
-    """One place where Claude Code's settings say which servers may be used.
+    """One settings file of Claude Code with lists of allowed and denied servers.
 
     Attributes:
         template, platforms: As in `Location`.
@@ -177,7 +176,7 @@ Trusts = Callable[[Mapping[str, object], tuple[str, ...]], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class TrustFile:
-    """Where a client keeps which directories the user has told it to trust.
+    """The file in which a client keeps the directories that the user trusts.
 
     Attributes:
         id: Of the source whose files of the project are trusted with them.

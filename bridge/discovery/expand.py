@@ -1,7 +1,6 @@
-"""Variables in configurations, exactly as each client writes them: pure.
+"""Expands variables in configurations, in each client's own syntax: pure.
 
-Owns the syntaxes. What a client does not know as a variable is plain text in its files, however
-much it looks like one of another's; and what was put in is not expanded again.
+Owns the syntaxes. Another client's syntax is plain text; inserted values are not expanded again.
 
 - `claude`: `${X}` and `${X:-default}`. Measured with Claude Code 2.1: a variable that is set to
   nothing counts as set, and one that is not set and has no default stays as written.
@@ -29,8 +28,8 @@ INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 not inherit variables that start with MCP_BRIDGE_."""
 
 MAX_INSERTED_CHARS = 1024 * 1024
-"""Of all that variables and files bring into one table of servers. Each may be named in every field
-and many times in each, so that a small file could stand for more than any memory holds."""
+"""Text that variables and files insert into one table of servers; one value may be named many times
+in every field, so that without a limit a small file could exhaust memory."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
 
@@ -71,16 +70,16 @@ class TooMuchTextError(ValueError):
 
 
 class Room:
-    """How much more may be put in. Shared by all fields of a table."""
+    """The remaining number of characters to insert, shared by all fields of a table."""
 
     def __init__(self) -> None:
         self._left = MAX_INSERTED_CHARS
 
     def take(self, text: str) -> str:
-        """Return the text, if there is room for it.
+        """Return the text and count it.
 
         Raises:
-            TooMuchTextError: There is none.
+            TooMuchTextError: It exceeds the limit.
         """
         self._left -= len(text)
         if self._left < 0:
@@ -94,7 +93,7 @@ def _no_file(path: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variables:
-    """What variables stand for.
+    """The values of variables.
 
     Attributes:
         home, workspace: Directories.
@@ -117,11 +116,11 @@ class Variables:
 
 @dataclass(frozen=True, kw_only=True)
 class Expanded:
-    """A text with its variables put in.
+    """A text with its variables expanded.
 
     Attributes:
         unset: Names of variables that are not set and have no default.
-        emptied: Whether those became nothing, rather than being left as written.
+        emptied: Whether those became empty, rather than staying as written.
     """
 
     text: str = field(repr=False)
@@ -130,11 +129,11 @@ class Expanded:
 
 
 def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expanded:
-    """The text with its variables put in.
+    """Return the text with its variables expanded.
 
     Raises:
-        MissingInputError, UnreadableFileError: It needs what there is not.
-        TooMuchTextError: It becomes too long.
+        MissingInputError, UnreadableFileError: An input or a file is missing.
+        TooMuchTextError: The inserted text exceeds the limit.
     """
     pattern = _PATTERNS.get(syntax)
     if pattern is None or ("$" not in text and "{" not in text):
@@ -170,7 +169,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
 
 
 def input_variable(name: str) -> str:
-    """The environment variable that gives an input's value."""
+    """Return the name of the environment variable for an input's value."""
     return INPUT_PREFIX + _NOT_IN_NAMES.sub("_", name.upper()).strip("_")
 
 

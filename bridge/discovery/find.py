@@ -1,10 +1,10 @@
-"""Every MCP server that this user has: the files read, merged, with where each came from.
+"""Finds every MCP server that this user has configured, with the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. Where files are is `clients.py`'s business,
-what they mean `parse.py`'s, which definition wins `merge.py`'s. Discovery never fails: what cannot
-be used is in `Discovery.skipped` or `Discovery.warnings`.
+Owns the I/O of discovery and the order of its steps. Where files are is `clients.py`'s, what they
+mean `parse.py`'s, which definition wins `merge.py`'s. Discovery never fails: entries and files that
+cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
 
-All of it is synchronous and bounded; a caller on an event loop runs it in a thread.
+Synchronous and bounded; a caller on an event loop runs it in a thread.
 """
 
 from __future__ import annotations
@@ -64,25 +64,25 @@ VARIABLE = "MCP_BRIDGE_SOURCES"
 Stamp = tuple[str | Fingerprint, ...]
 
 MAX_PROJECT_SERVERS = 500
-"""Entries of all files of a project together: whoever wrote the repository chose their number."""
+"""Entries of all files of a project together; a repository may define any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryContext:
-    """For whom and from where servers are looked for.
+    """The user, the directory and the settings for which servers are searched.
 
     Attributes:
         home, cwd: Absolute.
         extra_config: The file that `MCP_SERVERS_CONFIG` names; `~` and relative paths are fine.
         allow_self: Whether entries that start this bridge are kept.
         project_servers: Whether servers that files of the working directory define are used:
-            only those "approved" exactly as they are, "all", or "none".
-        consents: What was approved.
+            only those with an "approved" definition, "all", or "none".
+        consents: Approved definitions.
         system_root: Where the system's own configuration directories start.
         sources: Which clients' files are read: names of `clients.SOURCE_IDS`, or names with a "-"
             in front for all but those; all if empty.
-        exposed: Places that programs may write to: no file in them defines a server or is read for
-            one, and no server is started from them.
+        exposed: Directories that programs may write to: no file in them defines a server or is read
+            for one, and no server is started from them.
     """
 
     home: Path
@@ -101,17 +101,16 @@ class DiscoveryContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """What was found.
+    """The result of a search.
 
     Attributes:
-        servers: To be used, strongest file first; names are unique.
+        servers: The usable ones, strongest file first; names are unique.
         skipped: Definitions that are not used, each with the reason.
         proposed: Definitions of the project that wait for a person's approval.
-        first_seen: Approvals of clients that were never seen before, to be kept.
-        warnings: What the owners of the files should mend.
-        stamp: Equal to `survey(context).stamp()` for as long as no file has changed.
-        references: Files that the configurations name and that were read for them, or would have
-            been; a stamp does not know them.
+        first_seen: Approvals in clients that were not seen before; the caller stores them.
+        warnings: Mistakes in the files, for their owners.
+        stamp: Equal to `survey(context).stamp()` while no file has changed.
+        references: Files that the configurations name, read or missing; not part of the stamp.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -214,11 +213,11 @@ def _files(
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Which files discovery would read now; nothing of them is opened.
+    """The files that discovery would read now; opens none of them.
 
     Attributes:
         files: Every file, whether or not it is there.
-        around: What else decides which files those are: directories, and where a repository begins.
+        around: Other paths that decide which files those are: directories, and `.git`.
     """
 
     project: Project
@@ -236,7 +235,7 @@ class Survey:
 
 
 def survey(context: DiscoveryContext) -> Survey:
-    """Return which files count. Opens nothing but the one line that a worktree's `.git` is."""
+    """Return the files that discovery would read; opens only the `.git` file of a worktree."""
     project, places = _project_and_places(context)
     return _survey(context, project, places, _candidates(context, places, []))
 
@@ -282,7 +281,7 @@ def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
 def _candidates(
     context: DiscoveryContext, places: Places, warnings: list[ConfigWarning]
 ) -> Iterator[_Candidate]:
-    """Every file of the table, strongest first; files of a directory only if they are there."""
+    """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
     for location in locations_read(context.sources, context.platform):
         for path, place in spots(location.template, places):
@@ -300,7 +299,7 @@ def _candidates(
 
 
 def _rightly_owned(candidate: _Candidate, places: Places) -> _Candidate:
-    """Count a user's file that lies in the project as one of the project's."""
+    """Return a user's file that lies in the project as one of the project's."""
     location = candidate.location
     if location.id and not location.in_project and brought_along(candidate.path, places):
         return replace(candidate, location=replace(location, in_project=True, scope="project"))
@@ -323,7 +322,7 @@ def _parsed(
         if location.required:
             reader.demand(path)
         return Parsed()
-    # What a project's file names is read only where its servers may run.
+    # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
     admits = None
     if location.in_project and context.project_servers == "approved":
@@ -358,13 +357,13 @@ def _nothing(name: str) -> str | None:
 def _marked(
     warnings: Iterable[ConfigWarning], extra_config: Path | None
 ) -> Iterator[ConfigWarning]:
-    """Yield the warnings, those on the file that the settings name as such."""
+    """Yield the warnings; those on the file that the settings name are marked as the user's own."""
     for each in warnings:
         yield replace(each, own=not each.key) if each.path == str(extra_config) else each
 
 
 def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarning]:
-    """Servers that cannot start as configured; kept, since a directory may yet be made."""
+    """Yield a warning for each missing `cwd`; the server is kept, the directory may be created."""
     for spec in servers:
         if spec.cwd is not None and not _is_directory(spec.cwd):
             key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
@@ -380,7 +379,7 @@ def _is_directory(path: str) -> bool:
 
 
 def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Location, ...]:
-    """The rows of the table that count, strongest first."""
+    """Return the rows of the table that are read, strongest first."""
     named = {name.removeprefix("-") for name in sources}
     without = any(name.startswith("-") for name in sources)
     return tuple(
@@ -392,13 +391,13 @@ def locations_read(sources: tuple[str, ...], platform: Platform) -> tuple[Locati
 
 
 def unknown_sources(sources: tuple[str, ...], place: str = VARIABLE) -> tuple[ConfigWarning, ...]:
-    """What to say of names that are none, each with the nearest that is one."""
-    said = []
+    """Return a warning for each unknown source, with the nearest known one."""
+    found = []
     for name in sources:
         bare = name.removeprefix("-")
         if bare not in SOURCE_IDS:
             near = difflib.get_close_matches(bare, SOURCE_IDS, n=1)
             guess = f"did you mean {near[0]}? " if near else ""
             reason = f'"{shown(bare)}" is no source; {guess}known are {", ".join(SOURCE_IDS)}'
-            said.append(ConfigWarning(path=place, key="", reason=reason, own=True))
-    return tuple(said)
+            found.append(ConfigWarning(path=place, key="", reason=reason, own=True))
+    return tuple(found)

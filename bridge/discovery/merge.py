@@ -1,10 +1,9 @@
-"""Several files' entries to one list of servers: pure.
+"""Merges the entries of all files into one list of servers: pure.
 
-Owns precedence, and the reasons for leaving out a good entry: it would start this bridge, Claude
-Code's lists reject it, nobody approved what a project defines, or a stronger file has the name. The
-same server in several files is one, which knows where else it stands. Under two names it is two:
-programs may use either. A project's server never has a name of the user's, nor one that programs
-would spell the same.
+Owns precedence, and the reasons for skipping a valid entry: it would start this bridge, Claude
+Code's lists reject it, a project's server is not approved, or a stronger file has the name. The
+same server in several files becomes one, with all its sources; under two names it stays two. A
+project's server never gets the name of a user's server, nor one with the same spelling in programs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bridge.model import ServerSpec, Source
 ProjectServers = Literal["all", "approved", "none"]
 
 _DEFINING = frozenset({"transport", "command", "args", "env", "cwd", "url", "headers"})
-"""Fields that make a server the one it is; in others, its files may differ."""
+"""Fields that identify a server; definitions of one server may differ in the others."""
 
 _FIELDS = (
     *("transport", "command", "args", "env", "cwd", "url", "headers"),
@@ -35,7 +34,7 @@ _FIELDS = (
 
 NOT_APPROVED = "a project's server that you have not approved"
 CHANGED = "its definition has changed since it was approved"
-"""Why a project's server waits whatever clients say."""
+"""Reasons why a project's server needs approval."""
 
 _MAX_SPELLED = 64
 _UNSPELLED = re.compile(r"[^a-z0-9_]+")
@@ -45,14 +44,14 @@ Verdict = ServerSpec | SkippedServer | ProposedServer
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the caller allows.
+    """The settings and approvals that decide which servers are used.
 
     Attributes:
-        approvals: What Claude Code's lists say about the project's servers.
-        trusting: Clients that the user has told to trust this project, by their source's name.
-        consents: What was approved exactly as it is.
-        forbidden: What the user or their company forbade.
-        directory: The working directory, for which that was.
+        approvals: Claude Code's lists of the project's servers.
+        trusting: Clients in which the user has trusted this project, by their source's name.
+        consents: Approved definitions, by their digest.
+        forbidden: Servers that the user or their company has forbidden.
+        directory: The working directory, which approvals are for.
     """
 
     allow_self: bool
@@ -70,11 +69,11 @@ class Rules:
         return self.trusting.get(location.id, "")
 
     def definition(self, name: str, path: str, written: str) -> Definition:
-        """Return what there is to approve of an entry."""
+        """Return the definition of an entry, as it is approved."""
         return Definition(directory=self.directory, path=path, name=name, digest=digest_of(written))
 
     def approving_clients(self, locations: Iterable[Location]) -> frozenset[str]:
-        """Return the clients that approve anything of this project, or may by files in it."""
+        """Return the clients in which something of this project is approved."""
         if self.project_servers != "approved":
             return frozenset()
         found = self.approvals
@@ -100,10 +99,10 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Merged:
-    """What all files come to.
+    """The result of merging all files.
 
     Attributes:
-        first_seen: Approvals of clients that were never seen before, to be kept.
+        first_seen: Approvals in clients that were not seen before; the caller stores them.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -133,7 +132,7 @@ class _Holder:
 
 
 def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
-    """The servers to use and the definitions left out, strongest file first."""
+    """Return the servers to use and the skipped definitions, strongest file first."""
     holders: dict[str, _Holder] = {}
     spelled: dict[str, _Holder] = {}
     skipped: list[SkippedServer] = []
@@ -150,7 +149,7 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
             if isinstance(verdict, SkippedServer) and not verdict.holds_name:
                 skipped.append(verdict)
                 if not location.in_project:
-                    # Not used, but still a name of the user's, which no project gets.
+                    # Not used, but the name stays the user's; no project's server gets it.
                     unused = _Holder(source=verdict.source, spec=None)
                     spelled.setdefault(_spelled(verdict.name), unused)
                 continue
@@ -182,12 +181,12 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
 
 
 def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
-    """Names of the fields that two definitions do not share."""
+    """Return the names of the fields in which two definitions differ."""
     return tuple(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
 
 
 def _joined(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
-    """Note what a weaker definition says; whether it is of the same server."""
+    """Record a weaker definition's differences; return whether it is of the same server."""
     if holder.spec is None or not isinstance(entry, ServerSpec) or entry.name != holder.spec.name:
         return False
     differences = differing(holder.spec, entry)
@@ -220,7 +219,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
 
 
 def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[Consent]:
-    """What to keep of a client's approval that was never seen before."""
+    """Yield the record of a client's approval that was not seen before."""
     if isinstance(verdict, SkippedServer) or not location.in_project:
         return
     spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict
@@ -235,7 +234,7 @@ def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[
 
 
 def _refusal(name: str, location: Location, rules: Rules) -> str:
-    """Why a project's server is not wanted; empty when it is."""
+    """Return why a project's server is rejected; empty if it is not."""
     if not location.in_project:
         return ""
     if location.approvable and (path := rules.approvals.rejected_in(name)):
@@ -256,7 +255,7 @@ def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: boo
 
 
 def _spelled(name: str) -> str:
-    """Return a name as programs spell it; servers of one spelling would get each other's."""
+    """Return a name as programs spell it; two servers of one spelling would be confused."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))
     return _UNSPELLED.sub("_", plain.lower()).strip("_")[:_MAX_SPELLED]

@@ -1,9 +1,8 @@
-"""A configuration file's bytes to servers, skipped entries and warnings: pure.
+"""Parses a decoded configuration file into servers, skipped entries and warnings: pure.
 
-Owns the shape of a file above its entries: which keys hold servers, whose project is meant, files
-that are one bare entry, lists of entries, inputs, and lists of servers that are on or off. Never
-raises on what a file says: everything wrong becomes a `SkippedServer` or a `ConfigWarning`, and the
-rest still loads.
+Owns the structure above the entries: keys that hold servers, per-project tables, files with one
+bare entry, lists of entries, inputs, and lists that turn servers on or off. Never raises on a
+file's content: mistakes become `SkippedServer` or `ConfigWarning`, and the rest still loads.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ MAX_SERVERS_PER_FILE = 1000
 """Far more than anyone runs; a file with more is not a list of servers."""
 
 MAX_WARNINGS_PER_FILE = 100
-"""They are logged whenever the file is read; one line per variable of a hostile file would fill a
-disk."""
+"""They are logged at each read of the file; without a limit a hostile file could fill a disk."""
 
 PROJECTS_KEY = "projects"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parsed:
-    """All that one file says, in its own order."""
+    """The entries and warnings of one file, in its order."""
 
     entries: tuple[ServerSpec | SkippedServer, ...] = ()
     warnings: tuple[ConfigWarning, ...] = ()
 
 
 def parse_document(document: object, file: Setting, projects: tuple[str, ...] = ()) -> Parsed:
-    """What a decoded file means.
+    """Return the entries and warnings of a decoded file.
 
     Args:
-        projects: For a dialect with servers per project, the directories that are this project, the
-            one that counts most first.
+        projects: For a dialect with servers per project, this project's directories, strongest
+            first.
     """
     warnings: list[ConfigWarning] = []
 
@@ -87,7 +85,7 @@ class _ShapeError(ValueError):
 
 
 def _beside(setting: Setting, document: Mapping[str, object], prefix: str) -> Setting:
-    """Return what one table's fields are read against: with the inputs that stand beside it."""
+    """Return the setting for one table of servers, with the `inputs` next to it."""
     beside = prefix.rpartition(".")[0]
     described = _at(document, f"{beside}.inputs" if beside else "inputs")
     inputs = _inputs(described) if setting.dialect.inputs else {}
@@ -95,7 +93,7 @@ def _beside(setting: Setting, document: Mapping[str, object], prefix: str) -> Se
 
 
 def _inputs(described: object) -> dict[str, str | None]:
-    """Ids of inputs and their defaults."""
+    """Return the ids of inputs and their defaults."""
     found: dict[str, str | None] = {}
     for item in described if isinstance(described, list) else ():
         if isinstance(item, Mapping) and isinstance(item.get("id"), str):
@@ -107,7 +105,7 @@ def _inputs(described: object) -> dict[str, str | None]:
 def _named_entries(
     prefix: str, table: object, dialect: Dialect
 ) -> Iterator[tuple[str, str, object]]:
-    """Name, dotted place and value of each entry."""
+    """Yield name, dotted key and value of each entry."""
     if dialect.listed and isinstance(table, list):
         for at, value in enumerate(table):
             name = value.get("name") if isinstance(value, Mapping) else None
@@ -121,7 +119,7 @@ def _named_entries(
 
 
 def _gated(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
-    """Why a list beside the servers turns one off; empty when none does."""
+    """Return why a list of the file turns a server off; empty if none does."""
     if dialect.gates is None:
         return ""
     allowed, excluded = (_at(document, place) for place in dialect.gates)
@@ -133,7 +131,7 @@ def _gated(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
 
 
 def _at(document: object, place: str) -> object:
-    """The value at a dotted place; None when there is none."""
+    """Return the value at a dotted key; None if there is none."""
     for part in place.split("."):
         document = document.get(part) if isinstance(document, Mapping) else None
     return document
@@ -142,7 +140,7 @@ def _at(document: object, place: str) -> object:
 def project_entries(
     document: object, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The objects that Claude Code's state keeps for these directories, each with its key."""
+    """Yield key and object of these directories in Claude Code's state file."""
     table = document.get(PROJECTS_KEY) if isinstance(document, Mapping) else None
     if not isinstance(table, Mapping):
         return
@@ -157,7 +155,7 @@ def project_entries(
 def _server_tables(
     document: Mapping[str, object], file: Setting, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, object]]:
-    """The objects that map names to entries, each with its dotted place in the file."""
+    """Yield the dotted key and value of each table of servers in the file."""
     dialect = file.dialect
     if dialect.per_project:
         for project, state in project_entries(document, projects):

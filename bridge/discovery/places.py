@@ -1,8 +1,7 @@
-"""Where the `{places}` in a template are on this machine, for this user, in this directory.
+"""Resolves the `{places}` of path templates for this machine, user and working directory.
 
-Owns the lookups that need no file's contents but one: the repository's root, and for a worktree
-the main repository's, which is how Claude Code names a project; and the variables with which
-clients let their directories be moved.
+Owns the search for the repository's root (for a worktree the main repository's, by which Claude
+Code names a project), and the environment variables that move clients' directories.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Project:
 
 
 def find_project(cwd: Path) -> Project:
-    """Look for the repository around a directory."""
+    """Return the project of a directory: the repository around it, if any."""
     root = next((place for place in (cwd, *cwd.parents) if _is_repository(place, cwd)), None)
     main = None if root is None else _main_repository(root)
     keys = [path for path in (main, root, cwd) if path is not None]
@@ -62,7 +61,7 @@ def places_for(
     extra: Path | None,
     project: Project,
 ) -> Places:
-    """The paths that each place of a template stands for; none when it does not apply."""
+    """Return the paths of each place; () for one that does not apply."""
     claude = environ.get("CLAUDE_CONFIG_DIR", "")
     cwd = project.cwd
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
@@ -163,12 +162,12 @@ def _intellij(platform: Platform, config: Path, home: Path, environ: Mapping[str
 
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:
-    """Every path that a template stands for."""
+    """Return all paths of a template."""
     return tuple(path for path, _ in spots(template, places))
 
 
 def spots(template: str, places: Places) -> tuple[tuple[Path, Path], ...]:
-    """Every path that a template stands for, with the place that it starts from."""
+    """Return all paths of a template, each with the place that it starts from."""
     name, rest = _split(template)
     if not name:
         return ((Path(rest), Path(rest).parent),)

@@ -1,9 +1,9 @@
-"""Would this command start the bridge again? Pure.
+"""Recognizes commands that start this bridge: pure.
 
-A bridge that is listed among the user's servers would start itself, and that one again. Owns the
-recognition, through the usual launchers and shells. It looks only at what is executed, never at
-other arguments: a server that is merely pointed at a directory of the bridge's name is not the
-bridge. A launcher it does not know is taken to start something else.
+A bridge among the user's servers would start itself, recursively. Owns the recognition, through the
+usual launchers and shells. Only the executed program counts, never its other arguments: a server
+for a directory of the bridge's name is not the bridge. Unknown launchers are assumed not to start
+the bridge.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OWN_MODULES = frozenset({"bridge", "mcp_server_code_execution_mode"})
 """What those are called after `python -m`; submodules count too."""
 
 MAX_DEPTH = 8
-"""Launchers inside launchers; a command line that nests deeper is not looked through."""
+"""Launchers inside launchers; deeper command lines are not examined."""
 
 _SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")
@@ -69,9 +69,9 @@ def _program(path: str) -> str:
 
 
 def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> bool:
-    """Look at the module, script or command among a launcher's arguments.
+    """Whether the module, script or command among a launcher's arguments is the bridge.
 
-    Which of a launcher's options take a value is not known: what follows one is taken for that.
+    Which options take a value is unknown: the word after an option counts as its value.
     """
     is_value = False
     for at, word in enumerate(args):
@@ -93,7 +93,7 @@ def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> boo
 
 
 def _shell_starts(args: Sequence[str], depth: int) -> bool:
-    """Look at a shell's script, or at every simple command of its `-c` text."""
+    """Whether a shell's script, or a simple command of its `-c` text, is the bridge."""
     for at, word in enumerate(args):
         if not word.startswith("-"):
             return _starts(args[at:], depth - 1)

@@ -1,7 +1,7 @@
-"""What discovery says about the entries and files that it does not use.
+"""Skipped servers, proposed servers and configuration warnings.
 
-Owns two values and the rule for showing foreign text in them. Values of `env` and `headers` never
-enter a message: they are where people keep secrets.
+Owns how a file's text is shown in them. Values of `env` and `headers` never appear in a message:
+they often are secrets.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def dotted(*parts: str) -> str:
 
 
 def where(path: str, key: str) -> str:
-    """A file and a place in it, for a message."""
+    """Return a file and a key in it, for a message."""
     return f"{printable(path)} ({key})" if key else printable(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigWarning:
-    """Something in a configuration that its owner should mend.
+    """A mistake in a configuration, for its owner to correct.
 
     Attributes:
         path: The file, absolute.
@@ -79,7 +79,7 @@ class SkippedServer:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """What is approved.
+    """A server's definition in a project's file, as it is approved.
 
     Attributes:
         directory: The working directory in which it may be used, symbolic links resolved.

@@ -1,10 +1,9 @@
-"""Noticing a changed configuration in a few microseconds.
+"""Detects a changed configuration in a few microseconds.
 
-Owns the directories that a watcher of the file system must be told to watch, and the shortcut: what
-`Survey.stamp` says stays true for as long as no file that it looked at has changed, and no
-directory in which one could appear. There are far fewer of those than files that could be there,
-and they are the same from one look to the next. Whenever they differ, or changed so lately that a
-further change might not show, `Survey.stamp` is asked itself.
+Owns the list of directories for a file system watcher, and a shortcut for `Survey.stamp`: the stamp
+stays valid while no existing file and no directory in which one could appear has changed. Those are
+far fewer than all possible files. If one has changed, or so recently that another change might not
+show in its times, the stamp is computed anew.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _Look = tuple[tuple[int, ...], ...]
 
 
 class Watch:
-    """Says the same as `Survey.stamp`, most of the time much sooner.
+    """Returns the same as `Survey.stamp`, usually much faster.
 
     Attributes:
         surveys: How often `Survey.stamp` had to be asked.

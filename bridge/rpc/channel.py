@@ -1,7 +1,7 @@
-"""A sandbox's byte stream as frames.
+"""Frames over a sandbox's byte stream.
 
-Owns framing, the order of writes, the size caps, and how large texts and files travel. Knows
-nothing of what frames mean.
+Owns framing, the order of writes, the size bounds, and the encoding of large texts and files. Does
+not interpret frames.
 """
 
 from __future__ import annotations
@@ -36,36 +36,36 @@ MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
 """Longest line accepted from a guest."""
 
 BYTES_PER_VALUE = 160
-"""What an object in an object takes in memory beside its text, the most of all values."""
+"""Memory of a nested object besides its text; no other value takes more."""
 
 BYTES_PER_CHARACTER = 4
-"""What each character of a text takes when one of them lies beyond Unicode's first plane."""
+"""Memory per character of a text with a character beyond Unicode's first plane."""
 
 MAX_DONE_BYTES = 2 * 1024 * 1024
-"""Longest `done` frame: what it holds goes to the model. The guest keeps a result to 1 MiB and a
+"""Longest `done` frame, whose content goes to the model. The guest limits a result to 1 MiB and a
 traceback to 24,000 characters; code that forges the frame does not."""
 
 MAX_SHORT_BYTES = 2 * 1024 * 1024
-"""Longest frame of any other type but those of `_LONG`. An honest `output` holds 320 KiB at most,
-each byte of it six characters; parts of files and of states are shorter."""
+"""Longest frame of the other types except `_LONG`. The guest's `output` holds 320 KiB at most, each
+byte up to six characters; parts of files and of states are shorter."""
 
 _LONG = (b'{"type":"call",', b'{"type":"shown",')
-"""How frames begin that hold what a program has made, whole: arguments, and pictures."""
+"""Start of the frames that hold a program's values whole: call arguments and pictures."""
 
 OTHER_VALUES = 10_000
-"""What a `done` frame may hold beside the value of the last expression, which has no more values
-than bytes. Of 40 variables and what a session has lost each has some."""
+"""Most values in a `done` frame besides the last expression's, which has no more values than bytes:
+40 variables and a session's losses take a few each."""
 
 WRITE_BYTES = 256 * 1024
-"""Frames go out in portions, so that a large one does not double in a socket's queue."""
+"""Most written at once, so that a large frame is not held a second time in a socket's queue."""
 
 
 TOGETHER_BYTES = 16 * 1024
-"""Longest frame that waits for others; a longer one is worth a write of its own."""
+"""Longest frame that is batched with others; a longer one is written by itself."""
 
 
 class ByteStream(Protocol):
-    """The part of a sandbox that a channel needs."""
+    """The part of a sandbox that a channel uses."""
 
     async def send(self, data: bytes) -> None:
         """Write all of `data`."""
@@ -78,7 +78,7 @@ class ByteStream(Protocol):
 
 @dataclass
 class _Batch:
-    """Frames that go out together."""
+    """Frames that are written together."""
 
     frames: list[bytes]
     sent: anyio.Event = field(default_factory=anyio.Event)
@@ -90,7 +90,7 @@ class Channel:
     One task receives; any number may send.
 
     Attributes:
-        last_cost: Bytes of memory, at most, that the last frame received takes.
+        last_cost: Upper bound of the last received frame's memory, in bytes.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class Channel:
             ChannelClosedError: The sandbox is gone.
         """
         if isinstance(frame, Run):
-            # The guest is told, and may not care.
+            # The guest gets this limit too, but is not trusted to keep it.
             self._told_bytes = int(frame.limits.get("result_bytes", MAX_DONE_BYTES))
         await self.write(in_pieces(frame))
 
     async def send_bytes(self, data: bytes) -> None:
-        """Write bytes that no other writer's may come between."""
+        """Write bytes without interleaving other writers' bytes."""
         await self.write((data,))
 
     async def write(self, pieces: Iterable[bytes]) -> None:
-        """Write pieces of a frame, between which no other writer's bytes may come."""
+        """Write the pieces of a frame without interleaving other writers' bytes."""
         async with self._write_lock:
-            # A frame half written would garble the channel for good, but a cancelled writer's run
-            # is over: the sandbox dies with it, and nobody writes to this channel again.
+            # A half-written frame would corrupt the channel, but a cancelled writer's run is over:
+            # the sandbox ends with it, and nothing is written to this channel again.
             for data in pieces:
                 if len(data) <= WRITE_BYTES:
                     await self._stream.send(data)
@@ -134,9 +134,9 @@ class Channel:
                     await self._stream.send(bytes(view[start : start + WRITE_BYTES]))
 
     async def send_together(self, data: bytes) -> None:
-        """Write a frame in one go with those that others send at the same moment.
+        """Write a frame together with those that other tasks send at the same time.
 
-        Costs a turn of the event loop, and saves the other side being woken for each.
+        Costs one turn of the event loop, and saves waking the guest for each frame.
         """
         if len(data) > TOGETHER_BYTES:
             await self.send_bytes(data)
@@ -147,7 +147,7 @@ class Channel:
         else:
             self._batch = batch = _Batch(frames=[data])
             try:
-                # Whoever else is ready has its turn before this task has its next.
+                # Other ready tasks run before this one continues, and add their frames.
                 await anyio.lowlevel.checkpoint()
                 self._batch = None
                 await self.send_bytes(b"".join(batch.frames))
@@ -161,14 +161,14 @@ class Channel:
         """Return the next frame, or None when the stream has ended.
 
         Raises:
-            WireError: The guest sent something that is no frame. Nothing after it is trusted.
+            WireError: The guest sent an invalid frame. Nothing after it is trusted.
             ChannelClosedError: The engine broke the stream.
         """
         while True:
             # Taken one by one, so that the lines ahead of an overlong one are still delivered.
             line = next(self._lines, None)
             if line is not None:
-                # A large one is read beside the event loop, and those behind it wait for it.
+                # A large one is parsed in a thread, and later frames wait for it.
                 read = partial(read_frame, line, self._told_bytes)
                 self.last_cost, frame = await offload(line, read)
                 return frame
@@ -179,25 +179,25 @@ class Channel:
 
 
 def read_frame(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> tuple[int, GuestFrame]:
-    """Return how much memory a line takes once it is parsed, at most, and the frame that it is.
+    """Return a line's frame and an upper bound of its memory.
 
     Raises:
-        WireError: It is none, or not worth parsing.
+        WireError: It is not a valid frame, or too large to parse.
     """
     return frame_cost(line, told_bytes), decode_guest_frame(line)
 
 
 def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
-    """Return how much memory a line takes once it is parsed, at most, without parsing it.
+    """Return an upper bound of a parsed line's memory, without parsing it.
 
     Args:
-        told_bytes: Of the value that a `done` frame may hold.
+        told_bytes: Longest value of a `done` frame.
 
     Raises:
-        FrameTooLargeError: It is not worth parsing.
+        FrameTooLargeError: It is too large to parse.
     """
     most = MAX_VALUES
-    # A frame whose type does not come first is refused in any case.
+    # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + OTHER_VALUES
         if len(line) > MAX_DONE_BYTES:
@@ -212,43 +212,42 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     return len(line) * (1 if narrow else BYTES_PER_CHARACTER) + BYTES_PER_VALUE * (values + 1)
 
 
-# --- a run's frame with megabytes in it, made while it goes out -----------------------------------
+# --- large `run` frames, encoded while they are written -------------------------------------------
 #
-# To make JSON of 40 MB of base64 in one go takes half a second, in which nothing else of the bridge
-# runs, in whatever thread it is done.
+# Encoding 40 MB of base64 as JSON at once takes half a second and holds the interpreter lock.
 
 LARGE_BYTES = 64 * 1024
-"""From here on bytes go out in pieces; less is made in less than a millisecond."""
+"""Least size written in pieces; less is encoded in less than a millisecond."""
 
 PIECE_BYTES = 189 * 1024
-"""Made and written together; a multiple of three, so that no piece but the last is padded."""
+"""Bytes encoded at a time; a multiple of three, so that only the last piece is padded."""
 
 
 class LargeBase64(str):
-    """Stands in a frame for bytes that become base64 as it goes out."""
+    """A placeholder in a frame for bytes that become base64 while it is written."""
 
     __slots__ = ("data",)
     data: bytes
 
     def __new__(cls, data: bytes) -> LargeBase64:
-        """Make one, whose text nobody can have put anywhere else in the frame."""
+        """Make a placeholder with a random text, so that it occurs nowhere else in the frame."""
         made = super().__new__(cls, secrets.token_hex(16))
         made.data = data
         return made
 
 
 def as_base64(data: bytes) -> str:
-    """Return bytes for a frame that `in_pieces` makes."""
+    """Return bytes as base64 for a `run` frame, or a placeholder if they are large."""
     if len(data) < LARGE_BYTES:
         return base64.b64encode(data).decode("ascii")
     return LargeBase64(data)
 
 
 def in_pieces(frame: HostFrame) -> Iterator[bytes]:
-    """Return a frame's line.
+    """Return a frame's line in pieces.
 
     Raises:
-        ValueError, TypeError: It is no JSON, of which nothing has gone out then.
+        ValueError, TypeError: It is not JSON; raised before the first piece.
     """
     line, large = encode(frame), _large(frame)
     return _spliced(line, large) if large else iter((line,))
@@ -271,51 +270,51 @@ def _large(frame: HostFrame) -> list[LargeBase64]:
     return [text for text in texts if isinstance(text, LargeBase64)]
 
 
-# --- replies, with large texts beside the JSON instead of inside it -------------------------------
+# --- replies, with large texts in front of the JSON instead of inside it --------------------------
 #
-# To write a text as JSON and to read it again costs several times what it costs to move it, and
-# copies of it. What the program gets is the same. The other end is `bridge.guest.api.client`.
+# Encoding a text as JSON and decoding it costs several times as much as moving it, and copies it.
+# The program gets the same value. The other end is `bridge.guest.api.client`.
 
 LARGE_CHARACTERS = 64 * 1024
-"""From here on a text is worth it."""
+"""Least length of a text that is sent outside of the JSON."""
 
 DEPTH = 3
-"""How deep inside objects large texts are looked for: the text itself, a field of structured
-content, the data of a blob. What lies deeper is in JSON."""
+"""How deep in objects large texts are searched: the text itself, a field of structured content, a
+blob's data. Deeper texts stay in the JSON."""
 
 _PORTION = 1024 * 1024
-"""Characters made into bytes at a time, so that a text is in memory once more and not twice."""
+"""Characters encoded at a time, so that a text has one copy in memory and not two."""
 
 
 class ClearStream(Protocol):
-    """Takes it out of a text that comes in pieces."""
+    """Redacts a text that arrives in pieces."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return what is certain so far."""
+        """Return the redacted bytes that are certain so far."""
 
     def finish(self) -> bytes:
-        """Return what was held back, when nothing follows."""
+        """Return the rest, at the end of the text."""
 
 
 class Clear(Protocol):
-    """Takes out of replies what must not enter a sandbox; see `bridge.gate.redaction`."""
+    """Redacts secrets from what enters a sandbox; see `bridge.gate.redaction`."""
 
     def text(self, text: str) -> str:
-        """Return a text without it."""
+        """Return a redacted text."""
 
     def frame(self, line: bytes) -> bytes:
-        """Return a line of JSON without it."""
+        """Return a redacted line of JSON."""
 
     def stream(self) -> ClearStream:
-        """Return what clears a text that comes in pieces."""
+        """Return the redactor of a text that arrives in pieces."""
 
 
 def encode_reply(call_id: int, value: Json, clear: Clear | None = None) -> bytes:
-    """Return the reply that gives `value`, without what `clear` takes out.
+    """Return the reply with `value`, redacted by `clear`.
 
     Raises:
         ValueError: `value` is not JSON: NaN, an infinity, a cycle, too deep.
-        TypeError: It holds something of a type that JSON does not have.
+        TypeError: It contains a value of a type that JSON does not have.
     """
     texts: list[tuple[Sequence[str], str]] = []
     rest = _without_large(value, (), texts)
@@ -334,7 +333,7 @@ def _beside(
 ) -> bytes:
     data = io.BytesIO()
     for _, told in texts:
-        # Before anything is counted: what stands in the place of a secret has another length.
+        # Before counting: a redacted text has another length.
         text = told if clear is None else clear.text(told)
         size = len(text) if text.isascii() else sum(len(p.encode()) for p in _portions(text))
         data.write(b"+%d\n" % size)
@@ -342,9 +341,9 @@ def _beside(
             data.write(portion.encode())
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
     line = encode(Reply(id=call_id, value=value))
-    # Names of fields stand in it twice, and lose the same both times.
+    # Field names occur in it twice and are redacted alike.
     data.write(line if clear is None else clear.frame(line))
-    # Nothing is copied here: the buffer itself becomes the bytes.
+    # Without a copy: the buffer itself becomes the bytes.
     return data.getvalue()
 
 

@@ -1,10 +1,9 @@
-"""A guest's calls, served concurrently.
+"""Serves a guest's calls concurrently.
 
-Owns ids, the tasks that serve calls, the bounds on what may be under way, and the mapping of errors
-to replies. What a method does is the handler's business.
+Owns call ids, the tasks that serve calls, the bounds on pending calls, and the mapping of errors to
+replies. Handlers do the methods' work.
 
-A task serves one call after another: to start one takes longer than all else that a small call
-costs here.
+A task serves many calls, one after another: starting a task would cost more than a small call.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ from bridge.rpc.channel import Clear, encode_reply
 logger = logging.getLogger(__name__)
 
 MAX_PENDING_CALLS = 1024
-"""Calls accepted and not yet answered. Beyond it the guest is not read until one is: what a program
-may queue on the host is bounded, and an honest `gather` over more merely waits."""
+"""Most calls accepted and not yet answered. Beyond it the guest is not read until one is answered:
+what a program can queue on the host is bounded, and a `gather` over more merely waits."""
 
 MAX_PENDING_COST = 128 * 1024 * 1024
-"""Memory, about, of all these calls' arguments together; beyond it likewise."""
+"""Most memory of these calls' arguments, approximately; beyond it the guest is not read either."""
 
 YIELD_EVERY = 64
-"""Calls accepted in a row before other tasks have their turn."""
+"""Calls accepted in a row before other tasks run."""
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
 
 class CallFailedError(Exception):
-    """What a handler raises to answer a call with an error.
+    """Raised by a handler to answer a call with an error.
 
     Attributes:
         kind: "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
         data: Passed to the program as `MCPError.data`.
-        code: A `BridgeError`'s code, when one is behind it.
+        code: The `BridgeError`'s code, if one is the cause.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class _Accepted:
     """A call accepted and not yet answered.
 
     Attributes:
-        scope: What ends it, while its answer is being made.
-        called_off: It was given up before that began.
+        scope: Cancels it, while it is being served.
+        called_off: Whether it was cancelled before that.
     """
 
     call: Call
@@ -116,8 +115,8 @@ class Dispatcher:
     The group's tasks last until `close`, or until the group is cancelled.
 
     Args:
-        send_together: Like `send`, for when several replies may be ready at the same moment.
-        clear: Takes out of every reply what must not enter the sandbox.
+        send_together: Like `send`, but batches replies that are ready at the same time.
+        clear: Removes secrets from every reply.
     """
 
     def __init__(
@@ -152,17 +151,17 @@ class Dispatcher:
         return len(self._under_way)
 
     async def accept(self, call: Call, cost: int = 0) -> None:
-        """Start serving `call`; waits only while too many or too large ones are under way.
+        """Start serving `call`; wait only while too many or too large calls are pending.
 
         Args:
-            cost: Bytes of memory, about, that its arguments take.
+            cost: Bytes of memory of its arguments, approximately.
 
         Raises:
-            WireError: Its id is that of a call under way.
+            WireError: Its id is that of a pending call.
         """
         if call.id in self._under_way:
             raise WireError(f"call id {call.id} is in use")
-        # Whoever floods the host with calls must not keep it from anything else.
+        # A flood of calls must not starve other tasks.
         self._accepted += 1
         if self._accepted % YIELD_EVERY == 0:
             await anyio.lowlevel.checkpoint()
@@ -190,7 +189,7 @@ class Dispatcher:
         )
 
     def cancel(self, call_id: int) -> None:
-        """End the call of that id, if it is under way; it gets no reply unless it has one."""
+        """Cancel a call, if it is pending; it gets no reply unless one is being sent."""
         accepted = self._under_way.get(call_id)
         if accepted is None:
             return
@@ -200,7 +199,7 @@ class Dispatcher:
             self._queue.remove(accepted)
             self._settle(accepted)
         else:
-            # A task is about to begin with it, or has its reply.
+            # A task is about to serve it, or is sending its reply.
             accepted.called_off = True
 
     def close(self) -> None:
@@ -210,9 +209,9 @@ class Dispatcher:
             self._idle.pop().woken.set()
 
     async def wind_up(self) -> None:
-        """Give up the calls under way and accept no more; return once nothing is written any more.
+        """Cancel pending calls and accept no more; return once nothing is being written.
 
-        For a channel that others will use: replies that are on their way go out whole.
+        For a channel that remains in use: replies that are being sent are sent whole.
         """
         for call_id in tuple(self._under_way):
             self.cancel(call_id)
@@ -225,7 +224,7 @@ class Dispatcher:
         self._tasks.start_soon(self._serve, accepted)
 
     async def _serve(self, accepted: _Accepted | None) -> None:
-        """Serve that call and those after it, until one is called off."""
+        """Serve a call and those after it, until one is cancelled."""
         try:
             with anyio.CancelScope() as scope:
                 while accepted is not None:
@@ -250,12 +249,12 @@ class Dispatcher:
         try:
             reply = await self._answer(accepted.call)
         finally:
-            # From here on it cannot be called off: half a reply would garble the channel for all
-            # the other calls.
+            # From here on it cannot be cancelled: half a reply would corrupt the channel for all
+            # other calls.
             accepted.scope = None
         if scope.cancel_called:
             return
-        # Alone it goes out at once; otherwise others may be ready at the same moment.
+        # A lone reply is sent at once; otherwise others may be ready at the same time.
         send = self._send if len(self._under_way) == 1 else self._send_together
         try:
             await send(reply)
@@ -264,7 +263,7 @@ class Dispatcher:
 
     async def _next(self) -> _Accepted | None:
         if self._queue:
-            # Many short calls in a row must not keep the event loop from other tasks.
+            # Many short calls in a row must not starve other tasks.
             await anyio.lowlevel.checkpoint()
         if self._queue:
             return self._queue.popleft()
@@ -278,7 +277,7 @@ class Dispatcher:
     def _settle(self, accepted: _Accepted) -> None:
         del self._under_way[accepted.call.id]
         self._cost -= accepted.cost
-        # Waits for nothing: a thousand calls that are called off at once end at once.
+        # Does not wait: a thousand calls that are cancelled together end together.
         self._freed.set()
 
     async def _answer(self, call: Call) -> bytes:
@@ -311,11 +310,11 @@ class Dispatcher:
 
     async def _encode(self, call_id: int, value: Json) -> bytes:
         work = partial(encode_reply, call_id, value, self._clear)
-        # Without anything to take out, it takes no longer than what was done with it before.
+        # Without redaction, encoding is as cheap as reading the answer was, so it needs no thread.
         return work() if self._clear is None else await offload(value, work)
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
-        # Before it is cut, lest half a secret be left.
+        # Redacted before it is cut, or half a secret might be left.
         message = error.message if self._clear is None else self._clear.text(error.message)
         document = {
             "kind": error.kind,
@@ -348,12 +347,12 @@ _KINDS = {
 
 
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:
-    """Return what the program is told of one of the bridge's own errors."""
+    """Return one of the bridge's own errors as the error that the program gets."""
     if isinstance(error, UpstreamError):
         kind = "upstream"
     else:
         kind = "policy" if isinstance(error, RefusedError) else "usage"
-    # Not `str(error)`: what only the user may see stays here. A start's remedy names host files.
+    # Not `str(error)`, which has details for the user only. A start's remedy names host files.
     told = [error.message] if isinstance(error, ServerStartError) else [error.message, error.remedy]
     return CallFailedError(
         " ".join(part for part in told if part),
@@ -370,7 +369,7 @@ Answer = Callable[[Mapping[str, Json]], Awaitable[Json]]
 
 
 def answering(answer: Answer) -> Answer:
-    """Return it with every error of the bridge's as the answer."""
+    """Return a handler that raises `CallFailedError` for every `BridgeError` of `answer`."""
 
     async def answered(params: Mapping[str, Json]) -> Json:
         try:

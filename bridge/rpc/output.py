@@ -1,8 +1,6 @@
-"""What is shown of a program's output, and what is only kept.
+"""Bounds on a program's output: in memory, in the model's result, and in storage.
 
-Owns the bounds: on what is held in memory of a stream, on what of it a model is shown, and on what
-is passed on to be kept. Bytes in, bytes out; where those that are kept go is somebody else's
-business. What a guest sends may be anything, and as much as it likes.
+Takes bytes and returns bytes; callers store them. A guest may send anything, and any amount.
 """
 
 from __future__ import annotations
@@ -14,35 +12,35 @@ from bridge.text import counted
 from bridge.tokens import count_tokens
 
 MAX_LINES = 50_000
-"""Lines shown of a run's output. Structured content lists them one by one, which takes clients
-seconds when the limit in tokens alone would allow a million empty ones."""
+"""Most lines of a run's output in its result. Structured content lists each line; the token limit
+alone would allow a million empty ones, which takes clients seconds."""
 
 MAX_GAPS = 16
-"""Gaps shown in one stream. The guest announces one; more come from code that forges frames, and
-each would be text beyond the limit."""
+"""Most gaps shown in one stream. The guest announces one; more come from forged frames, and each
+would be text beyond the limit."""
 
 MEMORY_BYTES = 128 * 1024
-"""Held of a stream's beginning before the rest goes on to be kept; half as much of its end."""
+"""Bytes of a stream's beginning in memory before it goes to storage; half as many of its end."""
 
 OUTPUT_BYTES = 32 * 1024 * 1024
-"""Kept of a stream at most, whatever its guest was told to send."""
+"""Most bytes kept of a stream, whatever limit its guest was given."""
 
 _BYTES_PER_TOKEN = 8
-"""More than text has of them, but for rows of equal characters, of which less is shown then."""
+"""More than text has, except for runs of one character, of which less is then shown."""
 
 _WHOLE_LINES_WITHIN = 2048
-"""A cut is moved to the end of a line if there is one so near."""
+"""A cut is moved to the end of a line within so many bytes."""
 
 
 def cost(data: bytes | bytearray) -> int:
-    """Return what text costs a model, in tokens, about."""
+    """Return the approximate number of tokens of a text."""
     return count_tokens(data.decode("utf-8", "replace"))
 
 
 def shares(costs: Sequence[float], most: float) -> list[float]:
-    """Return what each of two streams may cost, of what both may: who needs less leaves the rest.
+    """Return each of two streams' share of `most` tokens.
 
-    Who needs less than half gets all it needs.
+    One that needs less than half gets all it needs, and the other the rest.
     """
     first, second = costs
     if first + second <= most:
@@ -56,26 +54,26 @@ def shares(costs: Sequence[float], most: float) -> list[float]:
 
 
 def as_bytes(text: str) -> bytes:
-    """Return what a program wrote, from the text that it travels as.
+    """Return the bytes that a program wrote, from a frame's text.
 
-    Bytes that are no UTF-8 travel as lone surrogates, one each, as Python reads file names.
+    Bytes that are not UTF-8 are sent as lone surrogates, as Python decodes file names.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        # Others come from a guest that forges frames, and fail whoever writes them.
+        # Other surrogates come from forged frames and cannot be encoded.
         return text.encode("utf-8", "replace")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """What is shown of a stream.
+    """The shown part of a stream.
 
     Attributes:
-        head, tail: Its beginning and its end; where nothing is cut, all of it is the head.
+        head, tail: Its beginning and its end; if nothing is cut, all of it is the head.
         is_cut: Whether something was kept and is not shown.
         left_out: Bytes that are not shown.
-        lines: Ends of lines among them; -1 if nobody knows, because they were never seen.
+        lines: Line ends among them; -1 if unknown, because the guest dropped some.
     """
 
     head: bytes
@@ -85,7 +83,7 @@ class Ends:
     lines: int = 0
 
     def text(self, notice: str = "") -> str:
-        """Return it as text, with a line about the cut."""
+        """Return it as text, with the notice at the cut."""
         head, tail = (part.decode("utf-8", "replace") for part in (self.head, self.tail))
         if not notice:
             return head + tail
@@ -94,10 +92,10 @@ class Ends:
 
 
 def cut_notice(ends: Ends, *, dropped: int = 0, kept: bool = False) -> str:
-    """Return what is said where a stream is cut.
+    """Return the notice for a cut in a stream.
 
     Args:
-        dropped: Bytes among those left out that were not kept either.
+        dropped: Bytes left out that were not kept either.
         kept: Whether the others were. The result says how to read them.
     """
     amount = f"{ends.left_out:,} bytes"
@@ -110,11 +108,11 @@ def cut_notice(ends: Ends, *, dropped: int = 0, kept: bool = False) -> str:
 
 
 class OutputBuffer:
-    """One stream: its beginning and its end, and how much there was.
+    """One stream: its beginning, its end and its size.
 
     Args:
-        limit: Bytes taken in; what comes beyond is dropped.
-        memory: Bytes of the beginning that are held.
+        limit: Most bytes accepted; further ones are dropped.
+        memory: Most bytes of the beginning in memory.
 
     Attributes:
         dropped: Bytes that were not kept: by the guest, or beyond the limit.
@@ -132,9 +130,9 @@ class OutputBuffer:
         self.dropped = 0
 
     def append(self, data: bytes, skipped: int = 0) -> bytes:
-        """Add what followed `skipped` bytes that the guest dropped; return what is to be kept now.
+        """Add bytes that followed `skipped` bytes dropped by the guest; return those to store now.
 
-        That is nothing as long as all there is is held here: see `start`.
+        None as long as the whole stream is in memory; see `start`.
         """
         gap = b""
         if skipped > 0:
@@ -154,11 +152,11 @@ class OutputBuffer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that was taken in is held here."""
+        """Whether all accepted bytes are in memory."""
         return self._size == len(self._start)
 
     def cost(self, most: float) -> int:
-        """Return what all of it would cost, in tokens; where that is more than `most`, more."""
+        """Return the tokens of the whole stream; if more than `most`, some number above it."""
         size = int(most * _BYTES_PER_TOKEN)
         beginning = cost(self._start[:size])
         # Most text costs more by then, and need not be read to its end.
@@ -189,16 +187,16 @@ class OutputBuffer:
         return before + data
 
     def shown(self, most: float, lines: int = MAX_LINES) -> Ends:
-        """Return what is shown if that may cost `most` tokens and have so many lines."""
+        """Return the part to show within `most` tokens and so many lines."""
         start, end = bytes(self._start), bytes(self._end)
         if self.is_whole and cost(start) <= most and self._lines <= lines:
             return Ends(head=start, left_out=self.dropped)
         if not self._end_lost:
-            # Without anything missing in between an end may reach further back.
+            # Nothing is missing in between, so the end may reach further back.
             start = end = start + end
         head = start[: _fitting(start, most / 2, lines // 2)]
         tail = end[len(end) - _fitting(end, most / 2, lines // 2, at_end=True) :]
-        # What is shown twice would be counted twice.
+        # Overlapping bytes would be shown twice.
         overlap = len(head) + len(tail) - self._size
         tail = tail[max(0, overlap) :]
         before = len(end) - len(tail)
@@ -208,7 +206,7 @@ class OutputBuffer:
     def _ends(self, head: bytes, tail: bytes) -> Ends:
         shown = len(head) + len(tail)
         tail_at = self._size - len(tail)
-        # Notices of gaps are no output: of those that are left out nothing is missing.
+        # Notices of gaps are not output, so leaving them out loses nothing.
         notices = sum(
             max(0, min(at + size, tail_at) - max(at, len(head))) for at, size in self._gaps
         )
@@ -223,14 +221,14 @@ class OutputBuffer:
 
 
 def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
-    """Return how much of the beginning of `data`, or of its end, fits."""
+    """Return how many bytes of the beginning of `data`, or of its end, fit."""
 
     def part(size: int) -> bytes:
         return data[len(data) - size :] if at_end else data[:size]
 
     size = min(len(data), int(most * _BYTES_PER_TOKEN))
     while size and (tokens := cost(part(size))) > most:
-        # What is left costs as much a byte as all of it, about; else it is tried again.
+        # Assumes equal tokens per byte; tried again if that does not hold.
         size = min(size - 1, int(size * most / tokens))
     kept = part(size).split(b"\n")
     if len(kept) <= lines + 1:

@@ -1,10 +1,9 @@
-"""What a program gets for a tool's result, a resource or a prompt.
+"""The values that programs get for tool results, resources and prompts. Pure.
 
-Owns the mapping from an MCP `CallToolResult` to the value that user code works with: structured
-content if there is any, else the text parsed when it is a JSON object or array, or the same as
-Python writes it, else the text; binary content as a blob. Resources have types, and so the text of
-one is parsed only when its type says JSON, or nothing. The text of a prompt is for a model to read,
-and never parsed. Pure. The guest turns these shapes into objects:
+An MCP `CallToolResult` becomes its structured content if there is any; else its text, parsed if it
+is an object or array in JSON or in Python's notation; binary content becomes a blob. A resource's
+text is parsed only if its MIME type is JSON or missing. A prompt's text is for models and never
+parsed. The guest turns these shapes into objects:
 
     {"json": value}                                    plain data
     {"blob": {"mimeType", "data", "uri", "name"}}      base64 content
@@ -21,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bridge.model import Json
 
 MAX_PARSED_VALUES = 500_000
-"""In a text that is parsed: a parser of JSON lets nothing else of the process run meanwhile."""
+"""Most values of a text that is parsed: the JSON parser blocks the whole process."""
 
 MAX_ERROR_TEXT = 16_000
 """Characters kept of a tool's own error message: enough for a stack trace, not for a page dump."""
@@ -31,7 +30,7 @@ def tool_error(result: Mapping[str, Json], clear: Callable[[str], str] | None = 
     """Return the tool's error message, or None when the result is no error.
 
     Args:
-        clear: Takes secrets out of the whole message, of which a cut might leave half.
+        clear: Redacts secrets; applied before the message is cut.
     """
     if result.get("isError") is not True:
         return None
@@ -56,7 +55,7 @@ def wire_value(result: Mapping[str, Json], *, wrapped: bool = False) -> dict[str
     """Return the shape that stands for a successful result.
 
     Args:
-        wrapped: Whether the tool puts what is no object into one; see `Tool.wraps_result`.
+        wrapped: Whether the tool wraps results that are not objects; see `Tool.wraps_result`.
     """
     structured = result.get("structuredContent")
     if wrapped and isinstance(structured, Mapping) and structured.keys() == {"result"}:
@@ -72,7 +71,7 @@ def wire_value(result: Mapping[str, Json], *, wrapped: bool = False) -> dict[str
 
 
 def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the shape that stands for what a resource holds, from a `ReadResourceResult`."""
+    """Return the shape of a resource's content, from a `ReadResourceResult`."""
     contents = result.get("contents")
     listed = contents if isinstance(contents, list) else []
     shapes = [_content(content) for content in listed if isinstance(content, dict)]
@@ -82,7 +81,7 @@ def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def prompt_value(result: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a prompt from a `GetPromptResult`; the content of its messages are shapes."""
+    """Return a prompt from a `GetPromptResult`; its messages' contents are shapes."""
     description, messages = result.get("description"), result.get("messages")
     listed = messages if isinstance(messages, list) else []
     return {
@@ -142,7 +141,7 @@ def _block(block: Mapping[str, Json]) -> dict[str, Json]:
         if isinstance(resource.get("text"), str):
             return {"json": _parsed(resource["text"])}
         return _blob(resource, resource.get("blob"))
-    # Resource links, and whatever later protocol versions add, are data as they stand.
+    # Resource links, and additions of later protocol versions, are passed on unchanged.
     return {"json": dict(block)}
 
 
@@ -158,10 +157,10 @@ def _blob(holder: Mapping[str, Json], data: Json) -> dict[str, Json]:
 
 
 def _parsed(text: Json) -> Json:
-    """Return the object or array that `text` is in JSON or in Python, else `text`.
+    """Return `text` parsed, if it is an object or array in JSON or Python; else `text`.
 
-    A bare number or string stays text: "007" and "true" are more often words than data. So does
-    what may hold more than `MAX_PARSED_VALUES`, which the program can parse itself.
+    A bare number or string stays text: "007" and "true" are more often words than data. So does a
+    text with more than `MAX_PARSED_VALUES`, which the program can parse itself.
     """
     if not isinstance(text, str) or text.lstrip()[:1] not in ("{", "["):
         return text
@@ -176,12 +175,12 @@ def _parsed(text: Json) -> Json:
 
 
 def _refuse(token: str) -> None:
-    # NaN and infinities are Python's dialect; passing them on would break the frame.
+    # NaN and infinities are not JSON; passing them on would break the frame.
     raise ValueError(token)
 
 
 def _finite(token: str) -> float:
-    # 1e999 is JSON, and Python reads an infinity.
+    # 1e999 is JSON, but Python parses it as infinity.
     value = float(token)
     if math.isinf(value):
         raise ValueError(token)
@@ -190,17 +189,17 @@ def _finite(token: str) -> float:
 
 # --- Python literals as JSON: many servers answer with `str` of a list of dicts -------------------
 #
-# Token by token, so that it costs what reading JSON costs. `ast.literal_eval` builds a syntax tree
-# first, which takes a hundred times the text's memory.
+# Translated token by token, at the cost of parsing JSON. `ast.literal_eval` would build a syntax
+# tree, which takes a hundred times the text's memory.
 
 MAX_MARKS = 2_000_000
-"""Quotes and backslashes in a text. What stands for each is kept until all is read: 100 bytes."""
+"""Most quotes and backslashes in a text. Each takes 100 bytes during the translation."""
 
 _TOKEN = re.compile(
     r"""'([^'\\\n]*(?:\\.[^'\\\n]*)*)'|"([^"\\\n]*(?:\\.[^"\\\n]*)*)\""""
     r"""|(?<![\w.])([A-Za-z_]\w*)|['"\\]"""
 )
-"""What differs from JSON: texts and names. A quote by itself is part of nothing."""
+"""The tokens that differ from JSON: strings and names. A lone quote is invalid."""
 
 _NAMES = {"True": "true", "False": "false", "None": "null"}
 
@@ -209,17 +208,16 @@ _ESCAPE = re.compile(
 )
 
 _SAME = frozenset('\\"nrtbf')
-"""What stands for the same behind a backslash in both languages."""
+"""Escapes with the same meaning in both languages."""
 
 
 def literal_as_json(text: str) -> str:
-    """Return a literal of lists, dicts, texts and numbers as JSON.
+    """Return a Python literal of lists, dicts, strings and numbers as JSON.
 
-    What is no such literal comes out as something that is no JSON, or not at all: names, calls,
-    tuples, and keys that are no texts.
+    Any other text becomes invalid JSON or raises: names, calls, tuples, keys that are not strings.
 
     Raises:
-        ValueError: It is certainly none, or has more than `MAX_MARKS`.
+        ValueError: It is certainly not such a literal, or has more than `MAX_MARKS`.
     """
     if sum(map(text.count, "'\"\\")) > MAX_MARKS:
         raise ValueError(f"it has more than {MAX_MARKS:,} quotes and backslashes")
@@ -241,7 +239,7 @@ def _escape(match: re.Match[str]) -> str:
     if byte is not None:
         return f"\\u00{byte}"
     if wide is not None:
-        # As JSON has it: quotes and control characters are never written so long.
+        # Unescaped: characters that JSON must escape are never beyond the first plane.
         return chr(int(wide, 16))
     if match[0] == '"':
         return '\\"'

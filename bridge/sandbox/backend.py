@@ -1,8 +1,10 @@
-"""The seam between the engine and whatever runs code.
+"""The Protocols between runs and whatever executes code, and the values that cross them.
 
-Owns the Protocols and the values that cross them. A backend starts one process in isolation and
-offers its stdin and stdout as a byte stream; it knows nothing of frames, tools or Python. The
-process is a program's guest, or a command of the user's that `run_command` names.
+A backend starts one process in isolation and exposes its stdin and stdout as a byte stream. It
+knows nothing of frames, tools or Python. The process is a program's guest, or one of the user's
+commands that `run_command` names.
+
+Enforces nothing by itself. `tests/contract` runs one suite on every implementation.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from bridge.model import Isolation, Limits
 
 @dataclass(frozen=True, kw_only=True)
 class Bind:
-    """A directory of the host, and where the sandbox has it.
+    """A host directory, and its path inside the sandbox.
 
     Attributes:
-        executable: Whether code in it may be loaded, as packages with native parts need.
+        executable: Whether code may be loaded from it, as packages with native parts need.
     """
 
     source: str
@@ -30,15 +32,15 @@ class Bind:
 
 
 HOME = "/home/sandbox"
-"""Of a command. Read-only and empty, but for what `CommandSpec.files` puts there."""
+"""A command's home directory. Read-only and empty, but for `CommandSpec.files`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostFile:
-    """A file that a command has a copy of, or sees read-only where copies cannot be made.
+    """A file that a command gets as a copy, or read-only where copies cannot be made.
 
     Attributes:
-        data: Its content; copied where there is no need to show the file itself.
+        data: Its content, for the copy.
     """
 
     source: str
@@ -48,14 +50,14 @@ class HostFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Executable:
-    """Something of the host that may be executed, and the least it needs to start.
+    """A host program that may be executed, and the least it needs to start.
 
     Attributes:
-        name: How it is called.
-        file: Where it is, links resolved.
+        name: Its name, without directories.
+        file: Its path, links resolved.
         executes: The files that the kernel executes for it: itself, its interpreter, their loader.
         needs: Directories and files that those read.
-        links: Symbolic links on the way to them: what each leads to, and its own place.
+        links: Symbolic links on the way to them: target, and the link's own path.
     """
 
     name: str
@@ -67,22 +69,22 @@ class Executable:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandSpec:
-    """What differs where a command of the user's runs instead of a program.
+    """What differs for one of the user's commands, compared with a program.
 
-    It sees of the host's files only what it is granted (`LaunchSpec.binds`), both of its outputs
-    are wanted, and its input ends.
+    Of the host's files it sees only what it is granted (`LaunchSpec.binds`); stdout and stderr are
+    both passed on, and its stdin ends.
 
     Attributes:
         cwd: The working directory inside.
-        cpu_seconds, file_bytes: Of each process, and of each file it writes.
-        on_error: Given what is written to stderr, while somebody receives.
+        cpu_seconds, file_bytes: Limits of each process, and of each file it writes.
+        on_error: Called with what is written to stderr, during `receive`.
         file: The executable on the host, links resolved; empty in a container, where the first
             word of the command is looked up in the image.
-        files: Files that are there besides.
+        files: Further files inside.
         writable: Directories inside that are in memory, empty at the start.
         executables: All that may be executed; empty in a container.
-        network: Whether there is one.
-        image: In a container.
+        network: Whether it has the host's network, or the engine's default one.
+        image: The container image; empty outside of containers.
     """
 
     cwd: str
@@ -106,9 +108,9 @@ class LaunchSpec:
         argv: The command, its first word looked up inside the sandbox ("python3").
         env: The whole environment of the process; nothing is inherited.
         limits: What the process may use.
-        binds: What of the host is there besides; the configuration's own choice, never a
-            program's or a client's.
-        command: What differs for a command of the user's; None for a program.
+        binds: Host directories to mount; chosen by the configuration only, never by a program or
+            a client.
+        command: Set for one of the user's commands; None for a program.
     """
 
     run_id: str
@@ -121,13 +123,13 @@ class LaunchSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ExitReport:
-    """How a sandbox's first process ended, as its engine tells it.
+    """How a sandbox's first process ended, as the backend reports it.
 
     Attributes:
         exit_code: None when killed by a signal or unknown.
         signal: The signal that ended it, if one did.
         oom_killed: Whether the kernel killed anything in the sandbox for memory; None if unknown.
-        detail: The engine's own words, for errors.
+        detail: The engine's own message, for errors.
     """
 
     exit_code: int | None = None
@@ -138,14 +140,14 @@ class ExitReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Whether a backend works here, found out by running something in it.
+    """Whether a backend works here, determined by running something in it.
 
     Attributes:
-        ok: It started a process, spoke with it and removed it.
+        ok: It started a process, exchanged data with it and removed it.
         summary: One line for a person ("podman 4.3.1, rootless, runc").
         error_code: Code of the `BridgeError` that stopped it; empty when ok.
         remedy: What to do when not ok.
-        isolation: What was in force, when ok.
+        isolation: What is in force, when ok.
         details: Further facts for `doctor`, name to text.
     """
 
@@ -163,16 +165,16 @@ class Sandbox(Protocol):
 
     @property
     def id(self) -> str:
-        """What the engine calls it, for logs."""
+        """The engine's identifier of it, for logs."""
         ...
 
     @property
     def isolation(self) -> Isolation:
-        """What the backend put in force."""
+        """The layers that the backend put in force."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data` to the process's stdin, waiting while it does not read.
+        """Write all of `data` to the process's stdin; wait while the pipe is full.
 
         Raises:
             ChannelClosedError: The process or the engine is gone.
@@ -180,17 +182,17 @@ class Sandbox(Protocol):
         ...
 
     def end_input(self) -> None:
-        """Let the process's stdin end. Idempotent."""
+        """Close the process's stdin. Idempotent."""
         ...
 
     async def end_output(self) -> None:
-        """Let whoever writes to stdout find that nobody reads it; or end it, without such a way."""
+        """Close this end of stdout: writers get SIGPIPE, or are killed where that is impossible."""
         ...
 
     async def receive(self) -> bytes:
         """Return the next bytes of the process's stdout; empty at its end.
 
-        Of a command's, empty when its stderr has ended as well.
+        For a command, empty only when its stderr has ended as well.
 
         Raises:
             ChannelClosedError: The engine broke the stream.
@@ -198,7 +200,7 @@ class Sandbox(Protocol):
         ...
 
     def diagnostics(self) -> str:
-        """Return the last part of the process's own stderr, bounded."""
+        """Return the end of the process's stderr, bounded."""
         ...
 
     async def kill(self) -> None:
@@ -206,15 +208,15 @@ class Sandbox(Protocol):
         ...
 
     async def wait(self) -> ExitReport:
-        """Wait until the process has ended and say how.
+        """Wait until the process has ended and report how.
 
-        The wait is not bounded here; callers kill first or set a deadline.
+        Not bounded here; callers kill first or set a deadline.
         """
         ...
 
 
 class Backend(Protocol):
-    """Something that can run a process in isolation. Enter it before use."""
+    """Runs processes in isolation. Enter it before use."""
 
     @property
     def name(self) -> str:
@@ -222,11 +224,11 @@ class Backend(Protocol):
         ...
 
     async def probe(self) -> Probe:
-        """Try to run something and report; never raises for what it finds."""
+        """Run something and report; raises nothing for a backend that does not work."""
         ...
 
     def launch(self, spec: LaunchSpec) -> AbstractAsyncContextManager[Sandbox]:
-        """Start a sandbox; leaving the context destroys it and all it holds, always.
+        """Start a sandbox; leaving the context always destroys it and all its processes and data.
 
         Raises:
             SandboxError: On entering, when it cannot be started.
@@ -234,19 +236,19 @@ class Backend(Protocol):
         ...
 
     def in_use(self) -> AbstractAsyncContextManager[None]:
-        """Hold this while a program runs: nothing that it runs in is stopped for being idle."""
+        """Enter this while a program runs, so that its engine is not stopped as idle."""
         ...
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Look after what the backend holds open. Returns when there is nothing (left) to do.
+        """Stop what the backend holds open once it is idle; return when nothing is left to stop.
 
         Args:
-            drain: Destroys the sandboxes that only wait; called before what they are in is stopped.
+            drain: Destroys the waiting sandboxes; called before their engine is stopped.
         """
         ...
 
     async def reap(self) -> int:
-        """Remove what dead bridges left behind; return how many sandboxes that were."""
+        """Remove what dead bridges left; return the number of sandboxes removed."""
         ...
 
     async def aclose(self) -> None:

@@ -1,6 +1,7 @@
-"""Directories of the host inside of sandboxes: what is said of them, and as whom they are used.
+"""Host directories inside sandboxes: the layers they count as, and the user that accesses them.
 
-Owns the account of layers for them. How a backend mounts them is its own business.
+Decides only; each backend mounts them itself. That read-only ones are read-only is checked from
+inside, see `layers`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from collections.abc import Iterable
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind
 
-STRANGER = 65534
+NOBODY_ID = 65534
 """A user and a group that own nothing anywhere."""
 
 READ_ONLY = "read-only:"
-"""How the layers of directories that cannot be written to begin; the place inside follows."""
+"""Start of the layer of a read-only directory; its path inside follows."""
 
 
 def bind_layers(binds: Iterable[Bind]) -> tuple[list[str], list[str]]:
-    """Return the layers that a sandbox's directories have, and what is weaker for them."""
+    """Return the layers of a sandbox's directories, and what they weaken."""
     layers, weaker = [], []
     for bind in binds:
         if bind.writable:
@@ -30,19 +31,19 @@ def bind_layers(binds: Iterable[Bind]) -> tuple[list[str], list[str]]:
     return layers, weaker
 
 
-def has_directories(binds: Iterable[Bind]) -> bool:
-    """Tell whether any is the user's own, and not packages that the bridge unpacked.
+def has_user_directories(binds: Iterable[Bind]) -> bool:
+    """Return whether any is the user's own, rather than packages that the bridge unpacked.
 
-    Those belong to the user, who may have closed them to everybody else.
+    Other users may not be able to read it.
     """
     return any(not bind.executable for bind in binds)
 
 
-def refuse_binds(backend: str, binds: Iterable[Bind]) -> None:
-    """Refuse what a backend without mounts of its own would have to show where the host has it.
+def reject_binds(backend: str, binds: Iterable[Bind]) -> None:
+    """Reject host directories for a backend that cannot mount them.
 
     Raises:
-        LaunchError: There is something of the kind.
+        LaunchError: There are some.
     """
     found = [bind.inside for bind in binds]
     if found:
@@ -55,12 +56,12 @@ def refuse_binds(backend: str, binds: Iterable[Bind]) -> None:
 
 
 def group_of(uid: int) -> int:
-    """Return the group of whoever runs as that user: the user's own, never root's. Blocks.
+    """Return a user's primary group, or `NOBODY_ID` instead of root's. Blocks.
 
-    A directory's group is no answer: it may be one that opens more than the directory.
+    A directory's group is not used: it may give access to more than the directory.
     """
     try:
         found = pwd.getpwuid(uid).pw_gid
     except KeyError:
-        return STRANGER
-    return found or STRANGER
+        return NOBODY_ID
+    return found or NOBODY_ID

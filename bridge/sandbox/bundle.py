@@ -1,10 +1,10 @@
-"""The guest package as bytes: what is sent to a sandbox and what an image may carry.
+"""The guest package as bytes: sent to sandboxes, and compiled into images.
 
-Owns the bundle's format, its digest and the command that unpacks it. Reads the sources as package
-resources, so that it works from a wheel; imports nothing of the guest. What the guest needs of
-others' packages goes along as the source that is installed.
+Owns the bundle's format, its digest and the command that loads it. Reads the sources as package
+resources, so that it works from a wheel, and imports nothing of the guest. Third-party code that
+the guest needs is sent as the source that is installed.
 
-Code is compiled for this interpreter's own version only. A guest of another version finds it in its
+Code is compiled for this interpreter's version only. A guest of another version finds it in its
 image, or compiles the sources.
 """
 
@@ -27,19 +27,19 @@ SUBPACKAGES = ("api", "protocol", "schema", "state", "supervisor", "worker")
 """Of the guest; each goes into the bundle whole."""
 
 BORROWED = {f"{_PACKAGE}.state.cloudpickle": "cloudpickle"}
-"""Guest modules that are an installed package's module of its own name, which imports nothing but
-the standard library. Under a name of the guest's it hides no package from programs."""
+"""Guest modules whose source is an installed package's, which imports only the standard library.
+The guest's name for it keeps programs free to import the package under its own."""
 
 _LENGTH_BYTES = 8
 
 _MARSHAL_VERSION = 2
-"""Of the bundle itself, which every Python 3 reads: it holds texts, bytes and dictionaries only."""
+"""The bundle's marshal version, which every Python 3 reads: it holds only str, bytes and dict."""
 
 MAX_BUNDLE_BYTES = 8 * 1024 * 1024
 """Longest bundle accepted; the guest's sources are a fiftieth of it."""
 
 INTERPRETER = ("python3", "-I", "-S", "-c")
-"""Isolated and without `site`: nothing in the image's environment or packages runs before ours."""
+"""Isolated and without `site`: no code of the image's environment or packages runs first."""
 
 LOADER = f'''\
 # mcp-code-bridge runs a program in this sandbox: its modules come on stdin, their length ahead.
@@ -53,9 +53,9 @@ code = bundle["code"].get("%s-%x" % (sys.implementation.cache_tag, magic), {{}})
 exec(marshal.loads(code["{_PACKAGE}.bootstrap"]) if code else bundle["bootstrap"])
 main(bundle, code)
 '''
-"""What a sandbox's command line holds. People and scanners of endpoints read it, so it is short. It
-reads exactly the bundle (a buffer of one byte holds nothing back): what follows is the channel.
-While modules are loaded nothing becomes garbage; to look for it takes a third of the time."""
+"""A sandbox's command line. Short, since people and endpoint scanners read it. It reads exactly the
+bundle (with a buffer of one byte), since the channel follows. Loading modules makes no garbage, so
+the collector is off; it would take a third of the time."""
 
 
 @cache
@@ -76,7 +76,7 @@ def guest_modules() -> dict[str, str]:
 
 @cache
 def guest_digest() -> str:
-    """Return what names this version of the guest: SHA-256 over its modules, hexadecimal."""
+    """Return the guest's version: hexadecimal SHA-256 of its modules."""
     digest = hashlib.sha256()
     for name, source in guest_modules().items():
         for part in (name.encode(), source.encode()):
@@ -87,15 +87,15 @@ def guest_digest() -> str:
 
 @cache
 def guest_code() -> dict[str, bytes]:
-    """Return every guest module's name and code, as `marshal` writes it.
+    """Return every guest module's name and marshalled code.
 
-    Takes as long as compiling them, if the interpreter may not keep what it compiled.
+    Compiles them if the interpreter cannot cache bytecode.
     """
     return {name: marshal.dumps(_compiled(name)) for name in guest_modules()}
 
 
 def _compiled(name: str) -> CodeType:
-    """Compile a module, or take what was compiled at its installation."""
+    """Return a module's code, from the bytecode cache if there is one."""
     origin = f"mcp-code-bridge/{name.replace('.', '/')}.py"
     loader = _loader(name)
     if loader is not None:
@@ -106,8 +106,8 @@ def _compiled(name: str) -> CodeType:
 
 
 def _loader(name: str) -> SourceFileLoader | None:
-    """Return what loads a module from its file; None where it is in none."""
-    # Of a package only what finds it: to look for a module inside would import it.
+    """Return a module's file loader; None if it is in no file."""
+    # Only the package is located: locating a module inside it would import it.
     spec = find_spec(BORROWED.get(name, name))
     if name in BORROWED and spec is not None and spec.origin is not None:
         file = Path(spec.origin).with_name(f"{spec.name}.py")
@@ -124,7 +124,7 @@ def _borrowed(name: str) -> bytes:
 
 
 def _elsewhere(code: CodeType, filename: str) -> CodeType:
-    """Return code as if it had been compiled from `filename`: no path of the host goes inside."""
+    """Return code as if compiled from `filename`, so that no host path enters a sandbox."""
     constants = tuple(
         _elsewhere(constant, filename) if isinstance(constant, CodeType) else constant
         for constant in code.co_consts
@@ -133,13 +133,13 @@ def _elsewhere(code: CodeType, filename: str) -> CodeType:
 
 
 def own_tag() -> str:
-    """Return what code compiled here goes by in the bundle: what the loader looks for."""
+    """Return this interpreter's bytecode tag, the key of its code in the bundle."""
     return f"{sys.implementation.cache_tag}-{int.from_bytes(MAGIC_NUMBER, 'little'):x}"
 
 
 @cache
 def bundle_bytes() -> bytes:
-    """Return what goes to a sandbox's stdin before any frame, its length in front."""
+    """Return what is written to a sandbox's stdin before any frame: length and bundle."""
     document = {
         "digest": guest_digest(),
         "bootstrap": guest_modules()[f"{_PACKAGE}.bootstrap"],
@@ -155,7 +155,7 @@ BOOTSTRAP_ARGV: tuple[str, ...] = (*INTERPRETER, LOADER)
 
 
 def write_guest_tree(directory: Path) -> Path:
-    """Write the guest's sources below `directory`, for an image to compile and carry.
+    """Write the guest's sources below `directory`, for an image to compile and contain.
 
     Returns:
         The directory named after the digest; its `bridge/guest` holds the modules.

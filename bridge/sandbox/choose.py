@@ -1,8 +1,12 @@
-"""Which backend runs the code.
+"""Selects the backend that runs the code.
 
-Owns the order in which backends are tried and the refusal when none works. A backend is chosen only
-after it has really run something, and has not been seen from inside to lack what it must have;
-there is no way from here to running code without one, nor to one that is weaker unless it is named.
+Enforces: a backend is selected only after it has run a probe and passed the check of its mandatory
+layers from inside. When none passes, nothing runs. A weaker backend is used only if it is named.
+
+Does not: rank layers. The order is `LADDER` or the user's setting.
+
+Verified: `tests/sandbox/test_choose.py`, and `tests/security/test_broken_layers.py` with backends
+that lack a layer.
 """
 
 from __future__ import annotations
@@ -51,16 +55,16 @@ _PROCESS: Mapping[str, tuple[str, str]] = {
     "seatbelt": ("bridge.sandbox.process.seatbelt_backend", "SeatbeltBackend"),
     "landlock": ("bridge.sandbox.process.landlock_backend", "LandlockBackend"),
 }
-"""The backends without an engine, which have no images either: module and class. Backends are
-imported when they are tried: 150 ms for the engines' client libraries and 50 ms for these, which
-the bridge's first answer need not wait for."""
+"""The backends without an engine and images: module and class. Imported when they are tried, so
+that the bridge's first answer need not wait: 150 ms for the engines' client libraries, 50 ms for
+these."""
 
 
 def candidates(runtime: str, order: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the backends to try for the setting `runtime`, in order.
 
     Args:
-        order: What `auto` means; empty for the usual ladder. What it leaves out is not tried.
+        order: The order for `auto`; empty for the default ladder. Others are not tried.
     """
     return (tuple(order) or LADDER) if runtime == "auto" else (runtime,)
 
@@ -69,7 +73,7 @@ def engines(settings: Settings) -> tuple[str, ...]:
     """Return those of `candidates` that are container engines, which have images.
 
     Raises:
-        SettingsError: The backend that is named has none.
+        SettingsError: The named backend has no images.
     """
     found = tuple(name for name in candidates(settings.runtime) if name not in _PROCESS)
     if not found:
@@ -79,7 +83,7 @@ def engines(settings: Settings) -> tuple[str, ...]:
 
 
 async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _ProcessBackend, Trial]:
-    """Return a backend, and what tries it out."""
+    """Return a backend, and the function that probes it."""
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
@@ -88,7 +92,7 @@ async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _Proc
         engine = container_backend(name, settings)
         return engine, partial(try_backend, engine, settings)
     if settings.oci_runtime:
-        # Asked for a kernel boundary that namespaces are not; nothing stands in for it.
+        # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
         place = settings.place("oci_runtime")
         message = f"{place}: {name} cannot use {settings.oci_runtime}."
         raise SettingsError(message, remedy="Use podman or docker with it.")
@@ -106,9 +110,9 @@ async def choose(settings: Settings) -> Backend:
     """Return the first backend that works, open.
 
     Raises:
-        SettingsError: The settings exclude one another, or name packages that no program could
+        SettingsError: The settings contradict each other, or name packages that no program could
             import.
-        NoSandboxError: None works; the text says for each why, and what to do.
+        NoSandboxError: None works; the message has the reason and remedy for each.
     """
     failures: list[Probe] = []
     for name in _admitted(settings):
@@ -121,7 +125,7 @@ async def choose(settings: Settings) -> Backend:
                 stack.pop_all()
                 return backend
             if name in _PROCESS and probe.error_code == SettingsError.code:
-                # Nothing that another backend would put right.
+                # Another backend would have the same problem.
                 raise SettingsError(probe.summary, remedy=probe.remedy)
             failures.append(probe)
             logger.info("%s cannot be used: %s", name, probe.summary)
@@ -141,10 +145,10 @@ def _announce(name: str, probe: Probe) -> None:
 
 
 async def survey(settings: Settings) -> list[Probe]:
-    """Try every backend that the settings admit, and report on each.
+    """Probe every backend that the settings admit and return the results.
 
     Raises:
-        SettingsError: The settings exclude one another, or name packages that no program could
+        SettingsError: The settings contradict each other, or name packages that no program could
             import.
     """
     probes = []
@@ -182,12 +186,12 @@ def _reason(probe: Probe) -> str:
 
 
 def is_engine(name: str) -> bool:
-    """Tell whether a backend of that name is a container engine."""
+    """Return whether a backend's name is that of a container engine."""
     return name in ENGINES or "/" in name
 
 
 def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
-    """See that a kernel boundary that was asked for is not traded for namespaces.
+    """Reject a profile that would replace the required kernel boundary by namespaces.
 
     Raises:
         SettingsError: The profile's runtime cannot use MCP_BRIDGE_OCI_RUNTIME.
@@ -200,13 +204,13 @@ def insist_on_kernel(settings: Settings, profile: CommandProfile) -> None:
 
 
 async def choose_for(settings: Settings, profile: CommandProfile) -> Backend:
-    """Return what commands of a profile run in, open: bubblewrap, or the first fitting engine.
+    """Return the open backend for a profile's commands: bubblewrap, or the first fitting engine.
 
-    An engine fits that has the profile's image, or can get it. Nothing stands in for bubblewrap.
+    An engine fits if it has the profile's image or can pull it. Nothing replaces bubblewrap.
 
     Raises:
-        SettingsError: A runtime was asked for that bubblewrap cannot use.
-        SandboxError: None is usable; the remedy says what to do.
+        SettingsError: A runtime is required that bubblewrap cannot use.
+        SandboxError: No backend is usable; the remedy says what to do.
     """
     insist_on_kernel(settings, profile)
     if profile.runtime == "process":
@@ -245,9 +249,9 @@ async def _engine_with(name: str, settings: Settings, profile: CommandProfile) -
 
 
 def for_profile(error: BridgeError, profile: CommandProfile) -> BridgeError:
-    """Return an error about an image with the remedy for a profile's; others as they are.
+    """Return an image error with the remedy for a profile's image; other errors unchanged.
 
-    What is said elsewhere is about the image of programs, which the bridge itself can build.
+    The original remedies are for the image of programs, which the bridge itself can build.
     """
     if profile.runtime != "container":
         return error

@@ -1,8 +1,8 @@
-"""How a run ended, told from everything that is known of it.
+"""How a run ended, derived from all that is known of it. Pure.
 
-Pure: frames, the engine's exit report and the host's own clock in, a `Verdict` out. The order of
-the checks is the order of trust: what the host itself did, then what the kernel and the engine say,
-then what the guest claims. A guest that lies can only lie about its own run.
+Takes frames, the engine's exit report and the host's clock; returns a `Verdict`. Checks run in
+order of trust: what the host did, then what the kernel and the engine report, then what the guest
+claims. A guest that lies can only lie about its own run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bridge.model import Limits, Reason, Status
 from bridge.sandbox.backend import ExitReport
 
 RAISED = "The program raised "
-"""How the summary of an exception begins; the rest is the traceback's last line."""
+"""Start of an exception's summary; the traceback's last line follows."""
 
 _HINTS = {
     "SIGSEGV": "a crash in native code, or a recursion too deep for the C stack",
@@ -29,15 +29,15 @@ _HINTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The facts.
+    """All that is known of how a run ended.
 
     Attributes:
-        done, exited: The guest's last frames, if they came.
-        report: The engine's word, if it was asked.
-        deadline_passed: The host's own clock ran out and it killed the sandbox.
+        done, exited: The guest's last frames, if they arrived.
+        report: The backend's exit report, if it was requested.
+        deadline_passed: The host's deadline passed and it killed the sandbox.
         protocol_error: What was wrong with a frame, if one was malformed.
-        lost: What the engine or its connection broke with, if it did.
-        diagnostics: The sandbox's own stderr.
+        lost: The error of the engine or its connection, if one broke.
+        diagnostics: The sandbox's stderr.
     """
 
     done: Done | None = None
@@ -71,7 +71,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         message = f"Stopped after the time limit of {limits.timeout:g} s."
         error = f"{message} {_after_a_timeout(ending, limits)}"
         if done is not None and done.error:
-            # A session's program is interrupted first, and says where it was.
+            # A session's program is interrupted first and sends its traceback.
             error = f"{done.error.rstrip()}\n{error}"
         return Verdict(status="timeout", reason="timeout", summary=message, error=error)
     if ending.lost:
@@ -121,12 +121,12 @@ def _after_a_timeout(ending: Ending, limits: Limits) -> str:
         kept += "; there is no longer time limit to ask for."
     if ending.exited is not None:
         return kept
-    # The guest stops itself a little earlier, and says so.
+    # A guest that still works stops itself a little earlier and reports it.
     return f"{kept} The sandbox did not answer any more: it may be paused, or the machine too busy."
 
 
 def _exit_code(done: Done | None, exited: Exited | None) -> int | None:
-    """Return the program's exit code; the kernel's word beats the program's own."""
+    """Return the program's exit code; the kernel's outranks the program's own claim."""
     if exited is not None and exited.code:
         return exited.code
     if done is not None:
@@ -159,7 +159,7 @@ def _oom(limits: Limits, error: str, code: int | None) -> Verdict:
 
 def _exit(code: int, *, finished: bool, error: str) -> Verdict:
     if finished:
-        # What it had to say of that it has said itself.
+        # The program has reported the reason itself, if there is one.
         summary = f"The program exited with status {code}."
     else:
         summary = f"The program ended abruptly with status {code}, before it was through."

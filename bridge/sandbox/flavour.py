@@ -1,4 +1,4 @@
-"""The flavour of the runtime image (`plain` or `data`) that programs ran in last."""
+"""The flavour (`slim` or `data`) of the runtime image that programs last ran in."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bridge.settings import Settings
 logger = logging.getLogger(__name__)
 
 _FLAVOUR = "flavour"
-"""File in the state directory: the flavour of the image that programs ran in last."""
+"""File in the state directory that holds the flavour."""
 
 
 def runs_in_data_image(settings: Settings) -> bool:
-    """Return whether programs found the `data` image's packages when they last ran here.
+    """Return whether programs last ran here in the `data` image.
 
-    What a bridge tells of itself before its first run must not wait for an engine.
+    The bridge's guide, which names its packages, must not wait for an engine.
     """
     try:
         return (settings.state_dir / _FLAVOUR).read_text(encoding="utf-8") == "data"
@@ -26,11 +26,11 @@ def runs_in_data_image(settings: Settings) -> bool:
 
 
 def remember_flavour(settings: Settings, flavour: str) -> None:
-    """Keep which flavour of the image programs run in now."""
+    """Store the flavour of the image that programs run in now."""
     path = settings.state_dir / _FLAVOUR
     try:
         if not path.exists() or path.read_text(encoding="utf-8") != flavour:
             make_directory(path.parent)
             replace_file(path, flavour.encode())
     except (OSError, ValueError) as error:
-        logger.warning("which image programs run in is not remembered: %s", error)
+        logger.warning("cannot store the flavour of the runtime image: %s", error)

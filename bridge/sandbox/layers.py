@@ -1,14 +1,19 @@
-"""Which layers of isolation hold, once the sandbox has looked at itself. Pure.
+"""Which layers of isolation hold, judged by what a sandbox sees of itself. Pure.
 
-A backend says what it asked for. The guest reports what it sees from inside, and what it was
-refused when it tried. Where the two disagree, the layer is reported as missing: no layer is claimed
-that could be seen not to hold. Where they agree, the layer is named as verified; where nothing can
-be seen (control groups that are not mounted inside, for one) it is not. The report comes from
-inside before any user code runs, so user code cannot shape it.
+A backend lists the layers it requested. The guest reports what it reads of its isolation, and how
+the attempts it made were refused, before any user code runs, so user code cannot shape the report.
+A layer that the report contradicts counts as missing; one that it confirms counts as verified; one
+that it cannot see (cgroups that are not mounted inside, for example) is neither.
 
-A kernel of its own, as gVisor and virtual machines give it, is told by what it drew at random when
-it booted; gVisor shows no such number, so after it by its build and its release. Being told so by
-name is no proof: an engine's configuration may let "runsc" start anything.
+Enforces: a sandbox that is seen to lack a layer of `MANDATORY` is not used. An unseen mandatory
+layer is accepted, since not every kernel shows everything.
+
+Does not: detect a kernel or an engine that lies consistently. A kernel of its own (gVisor, virtual
+machines) is recognised by the random boot id; gVisor has none, so there by build and release. The
+runtime's name alone proves nothing, since an engine's configuration may start anything as "runsc".
+
+Verified: `tests/security/test_broken_layers.py` removes layers from real backends and expects the
+refusal.
 """
 
 from __future__ import annotations
@@ -34,21 +39,21 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def is_gvisor(runtime: str) -> bool:
-    """Tell whether an OCI runtime of that name is gVisor, whatever flavour."""
+    """Return whether an OCI runtime's name is gVisor's."""
     return _GVISOR.search(runtime) is not None
 
 
 def brings_own_kernel(runtime: str) -> bool:
-    """Tell whether an OCI runtime of that name promises a kernel of its own."""
+    """Return whether an OCI runtime of that name promises a kernel of its own."""
     return is_gvisor(runtime) or _MACHINES.search(runtime) is not None
 
 
 def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
-    """Tell whether a guest sees another kernel than the host's; None when nothing tells.
+    """Return whether a guest sees another kernel than the host's; None if that is unknown.
 
     Args:
-        facts: What the guest read.
-        host: The kernel under the engine.
+        facts: What the guest reported.
+        host: The engine's host kernel.
     """
     for key, theirs in (
         ("boot_id", host.boot_id),
@@ -62,7 +67,7 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 
 
 def this_kernel() -> HostKernel:
-    """Read this machine's own kernel."""
+    """Return this machine's kernel."""
     try:
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -72,20 +77,20 @@ def this_kernel() -> HostKernel:
 
 
 PROCESSES_FACTOR = 4
-"""Where no cgroup limits processes, the kernel counts them per user id over all sandboxes of that
-id; so the limit leaves room for several at once."""
+"""Without a cgroup the kernel counts processes per user id, over all sandboxes of that id; so the
+limit leaves room for several sandboxes."""
 
 Check = Callable[[Mapping[str, Any]], bool | None]
-"""Whether a layer is seen to hold; None when the facts do not tell."""
+"""Returns whether a layer is seen to hold; None when the facts do not show it."""
 
 _FIRST_IPC_NAMESPACE = "ipc:[4026531839]"
-"""The number every Linux kernel gives to the one it starts with."""
+"""The number of the initial IPC namespace on every Linux kernel."""
 
 _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
-"""Layers of the host's kernel: nothing of them shows where a guest has a kernel of its own."""
+"""Layers of the host's kernel, which a guest with a kernel of its own cannot see."""
 
 _LET_THROUGH = "allowed"
-"""What the guest says of an attempt that nothing refused."""
+"""The guest's report of an attempt that was not refused."""
 
 
 def _equals(key: str, value: object) -> Check:
@@ -96,7 +101,7 @@ def _equals(key: str, value: object) -> Check:
 
 
 def _denied(layer: str, *answers: str) -> Check:
-    """Make the check of an attempt: refused by one of `answers`, let through, or neither."""
+    """Return the check of an attempt: refused with one of `answers`, allowed, or unknown."""
 
     def check(facts: Mapping[str, Any]) -> bool | None:
         denials = facts.get("denials")
@@ -193,7 +198,7 @@ def _confined(facts: Mapping[str, Any]) -> bool | None:
 _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "no-network": (
         _no_network,
-        # A network that answers anything else than "there is no way" is one.
+        # Any other errno means that there is a network.
         _denied("no-network", "ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EAFNOSUPPORT", "EPERM"),
     ),
     "read-only-root": (_equals("root_read_only", True), _denied("read-only-root", "EROFS")),
@@ -204,9 +209,9 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "seccomp": (_equals("seccomp", 2),),
     "own-seccomp": (_own_filter, _denied("own-seccomp", "ENOSYS")),
     "landlock": (_denied("landlock", "EACCES"),),
-    # The same attempt, refused by macOS: to list a directory that no rule names.
+    # The same attempt (listing a directory without a rule), with macOS's errno.
     "seatbelt": (_denied("landlock", "EPERM"),),
-    # Where the network is the host's, and only the way to it is closed.
+    # Without a network namespace: the host's network, with the calls to reach it refused.
     "network-calls-refused": (_denied("no-network", "EAFNOSUPPORT", "EPERM", "EACCES"),),
     "user-namespace": (_user_namespace,),
     "private-ipc": (_private_ipc,),
@@ -214,8 +219,8 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
     "ulimits": (_ulimits,),
     "apparmor": (_confined,),
     "selinux": (_confined,),
-    # Of commands; what the stage was asked for besides.
-    "granted-paths-only": (_equals("strays", []),),
+    # Commands only.
+    "granted-paths-only": (_equals("unexpected_mounts", []),),
     "named-executables-only": (_denied("named-executables-only", "EACCES"),),
     "memory-limit": (_limited("memory_limit_bytes"),),
     "pids-limit": (_limited("pids_limit"),),
@@ -227,8 +232,8 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
     """Return `isolation` as it was seen: without the layers that `facts` contradict.
 
     Args:
-        isolation: What the backend put in force.
-        facts: What the guest read of itself, and was refused, when it started.
+        isolation: What the backend requested.
+        facts: What the guest read of its isolation, and how its attempts were refused.
     """
     held, seen, missing = [], [], list(isolation.weaker)
     for layer in isolation.layers:
@@ -249,7 +254,7 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
 
 
 def common(isolations: Sequence[Isolation]) -> Isolation:
-    """Return what can be said of several sandboxes of one kind together."""
+    """Return the isolation that several sandboxes have in common: shared layers, all weaknesses."""
     first = isolations[0]
     return replace(
         first,
@@ -270,7 +275,7 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
 
 
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
-    """Return the limits that the guest must set on its worker, because the engine does not."""
+    """Return the limits that the guest must set on its worker because the backend does not."""
     wanted: dict[str, int] = {}
     if "memory-limit" not in isolation.layers:
         wanted["address_space_bytes"] = limits.memory_bytes
@@ -295,14 +300,14 @@ MANDATORY = (
     "granted-paths-only",
     "named-executables-only",
 )
-"""Where one of these was asked for and is seen not to hold, whatever should have put it in force
-did not do its work, and nothing else that it claims can be believed."""
+"""If one of these was requested and is seen not to hold, the mechanism behind it failed, and its
+other claims cannot be trusted."""
 
 
 def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the layers for which a sandbox must not be used: claimed, mandatory and contradicted.
+    """Return the layers that forbid using a sandbox: claimed, mandatory and contradicted.
 
-    What the facts do not tell is no contradiction: not every kernel shows everything.
+    A layer that the facts do not show is not contradicted.
     """
     claimed = [layer for layer in MANDATORY if layer in isolation.layers]
     claimed += [layer for layer in isolation.layers if layer.startswith(READ_ONLY)]
@@ -310,9 +315,9 @@ def refused_layers(isolation: Isolation, facts: Mapping[str, Any]) -> tuple[str,
 
 
 def insist(isolation: Isolation, facts: Mapping[str, Any]) -> None:
-    """Let a sandbox pass only when nothing mandatory is contradicted from inside.
+    """Reject a sandbox in which a mandatory layer is contradicted from inside.
 
-    A kernel of its own is why somebody names gVisor or Kata: that must be seen.
+    A kernel of its own, the reason to name gVisor or Kata, must be confirmed.
 
     Raises:
         BrokenIsolationError: Something is contradicted; it names what.

@@ -1,4 +1,4 @@
-"""What a run may use: the profiles, and settings on top of them. Pure."""
+"""The limits of a run, from the settings and the strict profile. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ STRICT_CPUS = 0.5
 STRICT_TIMEOUT = 5.0
 
 LEAST_OUTPUT_BYTES = 256 * 1024
-"""Of a stream that is sent out, even where less of it may be kept: to show its beginning and end
-takes as much."""
+"""Least output accepted per stream, even where less may be kept: showing its beginning and end
+takes that much."""
 
 
 def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
     """Return the limits of a run that asks for `timeout` seconds.
 
-    The strict profile caps what the settings say; it never widens it.
+    The strict profile lowers the settings' limits and never raises them.
     """
     wanted = settings.timeout if timeout is None else timeout
     if settings.strict:
@@ -51,5 +51,5 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
 
 
 def _output_bytes(settings: Settings) -> int:
-    """Return what each stream may have: both, and files, have to fit into what a run may leave."""
+    """Return the limit of each stream: both and the files must fit into a run's artifact limit."""
     return max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), LEAST_OUTPUT_BYTES)

@@ -1,12 +1,12 @@
-"""Sandboxes started ahead of time, each used once.
+"""The warm pool: sandboxes started ahead of time, each used once.
 
-Owns when they are started, handed over and destroyed. What a sandbox is and how it becomes ready is
-the opener's business: the pool holds any resource that comes as an async context manager. How many
-wait and when the next is started is decided by pure functions of times and numbers.
+Owns when they are started, claimed and destroyed. The pool holds any resource that is an async
+context manager; the opener decides what it is. How many wait, and when the next one starts, is
+decided by pure functions of times and counts.
 
-Each resource has an owner task that enters and leaves its context, because a context that holds
-cancel scopes may not be left by another task. Whoever claims one only tells the owner when it is
-through; destruction then goes on in the background, and closing the pool waits for it.
+Each resource has an owner task that enters and leaves its context, because a context with cancel
+scopes may not be left by another task. The claimer signals the owner when it is finished; the
+resource is then destroyed in the background, and closing the pool waits for that.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ import anyio
 from anyio.abc import TaskGroup
 
 RECENT_SECONDS = 120.0
-"""How long a burst is remembered: long enough for the next question of a conversation."""
+"""How long demand is remembered: until the next question of a conversation."""
 
 FORGOTTEN_SECONDS = 600.0
-"""After this without a run nothing waits, so that a forgotten client costs nothing for long."""
+"""After so long without a run the pool is emptied, so that an idle client costs nothing."""
 
 CLAIMS = 64
-"""Most claims remembered, which is more than any pool is large."""
+"""Most claims remembered; more than the size of any pool."""
 
 SHORTEST_LEAD_SECONDS = 0.5
 """Runs closer together than this count as one burst, however fast sandboxes start."""
 
 SETTLE_SECONDS = 0.025
-"""Of quiet before a sandbox is started ahead of time. A run that follows at once starts its own
-without competition, and the answer to the last one is on its way first."""
+"""Quiet time before a sandbox is started ahead of time. A run that follows at once starts its own
+without competition, and the last run's answer is sent first."""
 
 BUSY_SECONDS = 0.25
-"""The same on few cores while programs run: short ones are through by then, and long ones lose
-less by one start beside them than the next run does without."""
+"""The same on few cores while programs run: short ones have ended by then, and a start costs long
+ones less than a cold start costs the next run."""
 
 FEW_CORES = 4
-"""Below this a start takes a good part of the machine."""
+"""Below this a start takes a large share of the machine."""
 
 
 def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
-    """Return how many sandboxes should wait.
+    """Return how many sandboxes should wait: the pool's target size.
 
-    An order-up-to (base-stock) policy as inventory theory has it (Zipkin, Foundations of Inventory
-    Management, 2000, chapter 6): the stock covers the demand of one lead time, here the largest
-    seen lately. The lead time is twice what a start takes, since starts go one after another.
+    An order-up-to (base-stock) policy (Zipkin, Foundations of Inventory Management, 2000, chapter
+    6): the stock covers the demand of one lead time, here the largest seen lately. The lead time is
+    twice the duration of a start, since starts happen one after another.
 
     Args:
-        claims: When runs asked for a sandbox, ascending.
-        most: What is never exceeded.
+        claims: When runs asked for a sandbox, in seconds, ascending.
+        most: Upper bound of the result.
         start_seconds: How long a start takes.
     """
     if not claims or now - claims[-1] >= FORGOTTEN_SECONDS:
@@ -70,22 +70,22 @@ def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: flo
         while claim - recent[first] >= lead:
             first += 1
         largest = max(largest, last - first + 1)
-    # One as long as somebody may come back.
+    # One as long as the client may return.
     return min(most, max(1, largest))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """What there is at one moment.
+    """The pool's state at one time.
 
     Attributes:
-        wanted: How many should wait.
-        waiting: How many do.
-        starting: How many are being started for nobody in particular.
+        wanted: Target number of waiting sandboxes.
+        waiting: How many wait.
+        starting: How many are being started unclaimed.
         awaited: How many runs wait for a sandbox that is being started.
         running: How many programs run.
         quiet: Seconds since a run began, got its sandbox or ended.
-        cores: What the machine has.
+        cores: The machine's CPU cores.
     """
 
     wanted: int
@@ -99,12 +99,12 @@ class Situation:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do now.
+    """What to start and destroy now.
 
     Attributes:
         start: How many to start.
-        drop: How many of those that wait to give up.
-        again: Seconds until to ask again, should nothing change before; None for never.
+        drop: How many waiting ones to destroy.
+        again: Seconds until the next decision, unless something changes before; None for never.
     """
 
     start: int = 0
@@ -113,9 +113,9 @@ class Decision:
 
 
 def decide(at: Situation) -> Decision:
-    """Return what to start or give up, without starving what runs.
+    """Return what to start or destroy, without starving running programs.
 
-    Nothing is started ahead of time beside a start that somebody waits for.
+    Nothing is started ahead of time while a run waits for a start.
     """
     drop = max(0, at.waiting - at.wanted)
     missing = at.wanted - at.waiting - at.starting
@@ -131,13 +131,13 @@ def decide(at: Situation) -> Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolReport:
-    """What a pool holds and has done.
+    """A pool's counts.
 
     Attributes:
         most: How many may wait.
-        wanted: How many should, by recent demand.
-        waiting, starting: How many do, and how many are on the way.
-        warm, half, cold: Claims so far, by how they came by their resource.
+        wanted: How many should wait, by recent demand.
+        waiting, starting: How many wait, and how many are being started.
+        warm, half, cold: Claims so far; see `Came`.
         died: How many died while they waited.
         failed: How many starts ahead of time failed.
     """
@@ -167,23 +167,23 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 REVIEW_SECONDS = 30.0
-"""Between looks whether fewer should wait, while any does."""
+"""Interval of checking whether fewer should wait, while any does."""
 
 Keep = Callable[[], Callable[[], None]]
-"""Keeps something until what it returns has been called."""
+"""Acquires something and returns the function that releases it."""
 
 Came = Literal["warm", "half", "cold"]
-"""How a claim came by its resource: one waited, one was being started, or it had to be started."""
+"""The state of a claim's resource: ready, being started, or started for the claim."""
 
 
 def keep_nothing() -> Callable[[], None]:
-    """Keep nothing; see `Keep`."""
+    """Acquire nothing; see `Keep`."""
     return lambda: None
 
 
 @dataclass(eq=False)
 class _Slot(Generic[K, T]):
-    """One resource and what its owner task and its claimer tell each other."""
+    """One resource, and the signals between its owner task and its claimer."""
 
     key: K
     claimed: bool
@@ -204,20 +204,20 @@ class _Slot(Generic[K, T]):
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody waits for it to be ready."""
+        """Whether a claimer waits for it to be ready."""
         return self.claimed and not self.handed_over.is_set() and not self.released.is_set()
 
     @property
     def running(self) -> bool:
-        """Whether somebody uses it."""
+        """Whether a claimer uses it."""
         return self.claimed and self.handed_over.is_set() and not self.released.is_set()
 
 
 class Reservation(Generic[T]):
-    """A resource that is the holder's until the reservation ends.
+    """A claimed resource, until the reservation ends.
 
     Attributes:
-        came: How it was come by.
+        came: Whether it was ready; see `Came`.
     """
 
     def __init__(self, slot: _Slot[K, T], start: Callable[[], _Slot[K, T]], came: Came) -> None:
@@ -233,7 +233,7 @@ class Reservation(Generic[T]):
         """
         await self._slot.ready.wait()
         if self._slot.error is not None and self.came != "cold":
-            # It was started for nobody in particular, and what went wrong then may be over.
+            # It was started before the claim; the cause may be gone, so start one for the claim.
             self.came = "cold"
             self._slot = self._start()
             await self._slot.ready.wait()
@@ -245,7 +245,7 @@ class Reservation(Generic[T]):
         return self._slot.value
 
     def release(self, let_go: Callable[[], None]) -> None:
-        """Give it up; its owner task destroys it, and then calls `let_go`."""
+        """Return it; its owner task destroys it, and then calls `let_go`."""
         if self._slot.gone.is_set():
             let_go()
         self._slot.let_go = let_go
@@ -255,10 +255,10 @@ class Reservation(Generic[T]):
 
 
 class WarmPool(Generic[K, T]):
-    """Keeps resources ready, as many as recent demand asks for; 0 opens each when it is asked for.
+    """Keeps resources ready, as many as recent demand requires; with 0 it opens each on demand.
 
-    Nothing is opened before the first claim: a bridge that is never used starts no sandbox. What
-    waits is of the kind that was asked for last, and handed only to those who ask for that kind.
+    Nothing is opened before the first claim: a bridge that is never used starts no sandbox. Waiting
+    resources have the key of the last claim and serve only claims with that key.
     """
 
     def __init__(
@@ -272,10 +272,10 @@ class WarmPool(Generic[K, T]):
         """Make a pool.
 
         Args:
-            opener: Opens one resource of a kind; leaving the context destroys it.
-            most: How many may be kept ready.
+            opener: Opens one resource for a key; leaving the context destroys it.
+            most: How many may wait.
             wait_dead: Returns when an idle resource has died; cancelled when it is claimed.
-            cores: What the machine has, unless that is to be asked.
+            cores: The machine's CPU cores; None reads them.
         """
         self._opener = opener
         self._most = most
@@ -290,7 +290,7 @@ class WarmPool(Generic[K, T]):
         self._counts: Counter[str] = Counter()
         self._stirred = 0.0
         self._start_seconds = 0.0
-        # Set when starting ahead of time failed or makes no sense; the next claim ends it.
+        # Set when starting ahead of time failed or is useless; the next claim resets it.
         self._resting = False
         self._changed = anyio.Event()
         self._keeping = anyio.CancelScope()
@@ -305,7 +305,7 @@ class WarmPool(Generic[K, T]):
 
     @property
     def report(self) -> PoolReport:
-        """What it holds and has done."""
+        """Its counts."""
         return PoolReport(
             most=self._most,
             wanted=self._wanted(),
@@ -340,21 +340,21 @@ class WarmPool(Generic[K, T]):
             slot.life.cancel()
         if self._tasks is not None:
             tasks, self._tasks = self._tasks, None
-            # An error of the caller's passes by: given to the task group it would come out wrapped.
+            # Not given the caller's error, which the task group would wrap.
             await tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def reserve(
         self, key: K, *, fresh: bool = False, keep: Keep = keep_nothing
     ) -> AsyncIterator[Reservation[T]]:
-        """Set a resource aside, starting one if none is ready; leaving destroys it.
+        """Claim a resource, starting one if none is ready; leaving destroys it.
 
-        Nothing is waited for on entering, so that a caller can do other work while it starts.
+        Entering does not wait, so that the caller can do other work while it starts.
 
         Args:
-            key: Its kind.
-            fresh: Whether one that waited will not do. What still waits is then not trusted either.
-            keep: What is kept until it is destroyed.
+            key: The resource's key.
+            fresh: Whether to start a new one; those that wait are then destroyed as well.
+            keep: Called now; what it returns is called once the resource is destroyed.
         """
         if fresh:
             self._discard(self._unclaimed())
@@ -374,7 +374,7 @@ class WarmPool(Generic[K, T]):
             self._stir()
 
     async def drain(self) -> None:
-        """Destroy what waits unclaimed, and wait until it is gone; the next claim starts anew."""
+        """Destroy all unclaimed resources and wait for that; the next claim starts a new one."""
         self._resting = True
         waiting = self._unclaimed()
         self._discard(waiting)
@@ -385,7 +385,7 @@ class WarmPool(Generic[K, T]):
         return [slot for slot in self._all if slot.free]
 
     def _discard(self, slots: list[_Slot[K, T]]) -> None:
-        """Give up what nobody has claimed; from now on nobody can."""
+        """Destroy unclaimed resources; from now on they cannot be claimed."""
         for slot in slots:
             if slot in self._idle:
                 self._idle.remove(slot)
@@ -393,7 +393,7 @@ class WarmPool(Generic[K, T]):
             slot.life.cancel()
 
     def _take(self, key: K) -> tuple[_Slot[K, T] | None, Came]:
-        """Return a slot that is the caller's from now on, a ready one or one under way, if any."""
+        """Claim and return a slot, ready or being started, if there is one."""
         ready = [slot for slot in self._idle if slot.key == key]
         found = ready or [slot for slot in self._unclaimed() if slot.key == key]
         if not found:
@@ -429,7 +429,7 @@ class WarmPool(Generic[K, T]):
         )
 
     async def _keep(self) -> None:
-        """Have as many wait as are wanted, until the pool is closed."""
+        """Keep the wanted number waiting until the pool is closed."""
         with self._keeping:
             while not self._closing:
                 self._changed = anyio.Event()
@@ -437,7 +437,7 @@ class WarmPool(Generic[K, T]):
                     await self._changed.wait()
 
     def _tend(self) -> float | None:
-        """Start and give up what is to be; return when to look again."""
+        """Start and destroy resources as decided; return the seconds until the next decision."""
         key = self._key
         if key is None:
             return None
@@ -483,7 +483,7 @@ class WarmPool(Generic[K, T]):
                     if slot.claimed:
                         await self._lend(slot)
         except Exception as error:
-            # Handed to the claimer; when nobody claimed it yet, the next claim tries afresh.
+            # The claimer raises it; if there is none yet, the next claim starts another.
             slot.error = error
             if slot.handed_over.is_set():
                 logger.warning("a sandbox could not be destroyed cleanly: %s", error)
@@ -504,23 +504,23 @@ class WarmPool(Generic[K, T]):
             self._changed.set()
 
     async def _lend(self, slot: _Slot[K, T]) -> None:
-        """Hand a resource to whoever claimed it, and wait until it comes back."""
+        """Hand a resource to its claimer, and wait until it is released."""
         slot.handed_over.set()
         self._stir()
         await slot.released.wait()
         if not self._closing:
-            # Destroying it takes the processor, which the answer to the run should have first.
+            # Destroying it takes CPU time, which the run's answer should get first.
             await anyio.sleep(SETTLE_SECONDS)
 
     async def _idle_until_claimed(self, slot: _Slot[K, T], value: T) -> None:
         with slot.idling:
             await self._wait_dead(value)
             logger.info("a waiting sandbox died; it is replaced at the next run")
-            # Whatever killed it may not be through, and may have been meant.
+            # Whatever killed it may continue, or may have been intended.
             self._resting = True
             self._counts["died"] += 1
         if slot in self._idle:
             self._idle.remove(slot)
         if not slot.claimed:
-            # Destroying it takes a while: whoever asks meanwhile must not be given it.
+            # Destroying it takes time; it must not be claimed meanwhile.
             slot.released.set()

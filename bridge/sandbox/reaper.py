@@ -1,12 +1,12 @@
-"""Whose a sandbox is, and whether that bridge still lives.
+"""Which bridge process owns a sandbox, and whether it is still alive.
 
-Owns the identity a bridge leaves on what it creates (labels on containers, a file beside a private
-engine socket) and the decision whether that may be removed. Removing is left to the backends.
+Owns the identity that a bridge writes on what it creates (labels on containers, names of cgroups
+and directories) and the decision whether that may be removed. The backends do the removing.
 
-A process id alone names nobody: ids are reused, differ between pid namespaces, and mean nothing on
-another host that shares an engine. So an owner is a host, a boot of it, a pid namespace, a pid and
-that process's start time; and whatever cannot be judged from here is left alone, because removing
-a live peer's sandbox is worse than leaving a dead one's.
+A pid alone is ambiguous: pids are reused, differ between pid namespaces, and mean nothing on
+another host that shares an engine. So an owner is a host, its boot, a pid namespace, a pid and that
+process's start time. What cannot be judged from here is left alone: removing a live peer's sandbox
+is worse than leaving a dead one's.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _START_FIELD = 22
 """`starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does."""
 
 _PS_SECONDS = 5.0
-"""`ps` and `sysctl` answer at once; more than this means a machine in trouble."""
+"""For `ps` and `sysctl`, which answer at once on a working machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """One bridge process, told apart from every other that was or will be.
+    """One bridge process, distinct from every other one, past or future.
 
     Attributes:
         pid: Its process id, in `namespace`.
-        start: When it started, in the kernel's own words.
+        start: Its start time, as the kernel prints it.
         namespace: Its pid namespace; empty where there are none.
         boot: Which boot of the host.
         host: Which host; a digest, so that labels carry no host name.
@@ -59,7 +59,7 @@ class Owner:
     host: str
 
     def labels(self) -> dict[str, str]:
-        """Return what is written on what this owner creates."""
+        """Return the labels for what this owner creates."""
         return {
             OWNER_LABEL: str(self.pid),
             START_LABEL: self.start,
@@ -70,7 +70,7 @@ class Owner:
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> Owner | None:
-        """Read an owner back; None when the labels are not a bridge's, or broken."""
+        """Parse an owner; None if the labels are not a bridge's, or broken."""
         try:
             return cls(
                 pid=int(labels[OWNER_LABEL]),
@@ -84,7 +84,7 @@ class Owner:
 
 
 def current_owner() -> Owner:
-    """Identify this process."""
+    """Return this process's identity."""
     return Owner(
         pid=os.getpid(),
         start=process_start(os.getpid()) or "",
@@ -95,10 +95,10 @@ def current_owner() -> Owner:
 
 
 def is_dead(owner: Owner, *, judge: Owner) -> bool:
-    """Decide whether `owner` is certainly gone, seen from the process `judge`.
+    """Return whether `owner` is certainly dead, as seen from the process `judge`.
 
-    False whenever that cannot be told from here: another host, another pid namespace, or a
-    process whose start time this user may not read.
+    False whenever that is uncertain: another host, another pid namespace, or a process whose start
+    time this user may not read.
     """
     if owner.host != judge.host:
         return False
@@ -113,12 +113,12 @@ def is_dead(owner: Owner, *, judge: Owner) -> bool:
 
 
 def process_start(pid: int) -> str | None:
-    """Return when a process started, or None if that cannot be read."""
+    """Return a process's start time; None if it cannot be read."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return _run(("ps", "-o", "lstart=", "-p", str(pid))) if _has_no_proc() else None
-    # The second field is the command's name, in brackets, and may itself hold spaces and brackets.
+    # The second field, the command's name in brackets, may itself hold spaces and brackets.
     after_name = stat.rpartition(")")[2].split()
     return after_name[_START_FIELD - 3] if len(after_name) > _START_FIELD - 3 else None
 
@@ -170,12 +170,12 @@ def _run(argv: tuple[str, ...]) -> str | None:
 
 
 async def tidy_up(backend: Backend) -> None:
-    """Have a backend remove what dead bridges left, as far as it can.
+    """Remove what dead bridges left in a backend; log a failure.
 
-    An engine with one broken container may refuse to list any. That is no reason to run nothing: a
-    sandbox of one's own needs none of it, and the next bridge tries again.
+    An engine with one broken container may refuse to list any. New sandboxes do not depend on it,
+    and the next bridge tries again.
     """
     try:
         await backend.reap()
     except SandboxError as error:
-        logger.warning("%s: what dead bridges left was not removed: %s", backend.name, error)
+        logger.warning("%s: sandboxes of dead bridges were not removed: %s", backend.name, error)

@@ -1,8 +1,7 @@
-"""Which runs may have a sandbox now: so many at once, the others in turn.
+"""Run slots: so many runs at once, the others in a fair queue.
 
-Owns the places and the queue for them. Callers have their turns one after the other, and each
-caller's runs the order they came in. A run has its place until its sandbox is gone, also while a
-person is asked something.
+Owns the slots and the queue. Callers take turns; each caller's runs keep their order. A run holds
+its slot until its sandbox is gone, also while a person is asked something.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ import anyio
 from bridge.errors import OverloadedError
 
 MAX_WAITING = 400
-"""Runs that wait for a place at a time. Each has its program in memory."""
+"""Most runs that wait. Each has its program in memory."""
 
 MAX_WAITING_OF_OWNER = 100
-"""Of one caller, so that none keeps others from waiting."""
+"""Most of one caller's, so that none fills the queue."""
 
 QUEUE_SECONDS = 120.0
-"""Longest wait for a place: what a run may take at most, unless that is set otherwise."""
+"""Longest wait for a slot: the default maximum duration of a run."""
 
 RUNS_PER_CORE = 4
 LEAST_RUNS = 2
 MOST_RUNS = 32
-"""Of what is allowed at once where nobody has set it. Most runs wait for their servers."""
+"""Default concurrency. Most runs wait for their servers."""
 
 _CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 Tell = Callable[[int | None], None]
-"""Takes how many runs are ahead of one that waits; None once it has its place."""
+"""Called with the number of runs ahead of a waiting one; with None once it has its slot."""
 
 
 class _Ticket:
-    """A run that waits."""
+    """A waiting run."""
 
     __slots__ = ("granted", "owner", "tell")
 
@@ -49,14 +48,14 @@ class _Ticket:
 
 
 class Place:
-    """One run's. It is free once everything is over that it is kept for."""
+    """One run's slot. Free once everything that keeps it has released it."""
 
     def __init__(self, free: Callable[[], None]) -> None:
         self._free = free
         self._kept = 0
 
     def keep(self) -> Callable[[], None]:
-        """Keep it until what is returned has been called, once."""
+        """Keep the slot until the returned function has been called, once."""
         self._kept += 1
         return self._let_go
 
@@ -67,39 +66,39 @@ class Place:
 
 
 class RunQueue:
-    """The places of runs.
+    """The run slots and their queue.
 
     Args:
-        places: How many runs there may be at once.
-        wait_seconds: How long a place is waited for.
+        places: How many runs may be under way at once.
+        wait_seconds: Longest wait for a slot.
     """
 
     def __init__(self, places: int, wait_seconds: float = QUEUE_SECONDS) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
         self._taken = 0
-        # The owner whose turn is next comes first.
+        # In the order of the owners' turns.
         self._waiting: dict[str, deque[_Ticket]] = {}
 
     @property
     def taken(self) -> int:
-        """How many places are taken."""
+        """How many slots are taken."""
         return self._taken
 
     @property
     def waiting(self) -> int:
-        """How many runs wait for one."""
+        """How many runs wait for a slot."""
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager
     async def place(self, owner: str, tell: Tell) -> AsyncIterator[Place]:
-        """Have a place while this is open, and for as long as it is kept.
+        """Take a slot while this context is open, and for as long as the slot is kept.
 
         Args:
-            tell: Told how many runs are ahead, only if the place has to be waited for.
+            tell: Called with the number of runs ahead, only if the run has to wait.
 
         Raises:
-            OverloadedError: Too many runs wait already, or this one has waited long enough.
+            OverloadedError: Too many runs wait already, or this one has waited too long.
         """
         if self._taken < self._places:
             self._taken += 1
@@ -136,7 +135,7 @@ class RunQueue:
             raise self._overloaded(why)
 
     def _leave(self, ticket: _Ticket) -> None:
-        """Have one wait no longer; a place that it was just given is another's."""
+        """Take a run out of the queue, or pass on the slot that it was just granted."""
         if ticket.granted.is_set():
             self._give_on()
             return
@@ -147,7 +146,7 @@ class RunQueue:
         self._tell()
 
     def _grant(self) -> None:
-        """Give the places that are free to those whose turn it is."""
+        """Grant free slots to the runs whose turn it is."""
         if not self._waiting:
             return
         while self._waiting and self._taken < self._places:
@@ -177,12 +176,12 @@ class RunQueue:
 
 
 def runs_ahead(lengths: list[int], turn: int, number: int) -> int:
-    """Return how many runs get their place before one that waits.
+    """Return how many runs get a slot before a waiting one.
 
     Args:
         lengths: How many runs of each owner wait, in the order of their turns.
-        turn: The owner's place in that order.
-        number: The run's place among the owner's, from 0.
+        turn: The owner's index in that order.
+        number: The run's index among the owner's.
     """
     others = sum(
         min(length, number + (other < turn))
@@ -193,11 +192,11 @@ def runs_ahead(lengths: list[int], turn: int, number: int) -> int:
 
 
 def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
-    """Return how many runs there may be at once on a machine. Pure.
+    """Return the default number of concurrent runs on a machine. Pure.
 
     Args:
-        memory: Bytes; None if that is not known.
-        run_memory: Bytes that a run may take.
+        memory: Bytes; None if unknown.
+        run_memory: Bytes that a run may use.
     """
     found = RUNS_PER_CORE * cores
     if memory is not None:
@@ -206,7 +205,7 @@ def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
 
 
 def usable_memory() -> int | None:
-    """Return the bytes of memory that this process may use in all; None if that is not known."""
+    """Return the bytes of memory that this process may use in all; None if unknown."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

@@ -1,11 +1,16 @@
-"""Which system calls sandboxed code may make. Data, and its rendering for container engines. Pure.
+"""Which system calls sandboxed code may make, and the same list as an OCI seccomp profile. Pure.
 
-An allow-list: what is not named answers ENOSYS, as on a kernel that never heard of it, so that the
-C library falls back to older calls. What is named in `REFUSED` answers EPERM: those calls exist to
-change what a process is or sees of the system, and a program should be told that it may not.
+Enforces: an allow-list. A call that is not named returns ENOSYS, as on a kernel without it, so the
+C library falls back to older calls. A call in `REFUSED` returns EPERM: it exists to change what a
+process is or sees of the system, and the program should learn that it is forbidden. Allowed calls
+with dangerous arguments are refused by argument, see `ARGUMENTS`.
 
-`clone3` is left out on purpose. Its flags lie in memory, where no filter can look, and ENOSYS makes
-the C library use `clone`, whose flags can be seen.
+Does not: look into memory that arguments point to (no seccomp filter can), or restrict paths;
+mounts and Landlock do that. `clone3` is left out because its flags lie in memory; ENOSYS makes the
+C library use `clone`, whose flags are in a register.
+
+Verified: `tests/security/test_surface.py` makes every call that is off the list inside each
+backend; at run time the guest checks "seccomp" and "own-seccomp", see `layers`.
 """
 
 from __future__ import annotations
@@ -63,7 +68,7 @@ sendmmsg sendmsg sendto setsockopt shutdown socket socketpair
 _SANDBOXING = """
 landlock_add_rule landlock_create_ruleset landlock_restrict_self
 """
-"""A program may shut itself in further; none of these can open anything."""
+"""A program may confine itself further; none of these can lift a restriction."""
 
 ALLOWED: tuple[str, ...] = tuple(
     sorted(" ".join((_FILES, _MEMORY, _PROCESSES, _WAITING, _SOCKETS, _SANDBOXING)).split())
@@ -100,7 +105,7 @@ set_mempolicy set_mempolicy_home_node setdomainname sethostname settimeofday
 REFUSED: tuple[str, ...] = tuple(
     sorted(" ".join((_NAMESPACES_AND_MOUNTS, _OTHER_PROCESSES, _KERNEL, _SYSTEM_SETTINGS)).split())
 )
-"""Answer EPERM, whatever the arguments."""
+"""These return EPERM, whatever the arguments."""
 
 _NAMED_UNKNOWN = """
 clone3 memfd_create mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl
@@ -108,8 +113,8 @@ msgget msgrcv msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget
 """
 
 UNKNOWN: tuple[str, ...] = tuple(sorted(_NAMED_UNKNOWN.split()))
-"""Answer ENOSYS like all that is on no list. They are named for container engines that know only
-EPERM for the rest (Docker before 23): the C library makes no threads if `clone3` answers that."""
+"""These return ENOSYS, like calls on no list. They are named for engines that return EPERM for the
+rest (Docker before 23): the C library makes no threads if `clone3` returns EPERM."""
 
 UNKNOWN_ERRNO = errno.ENOSYS
 REFUSED_ERRNO = errno.EPERM
@@ -126,7 +131,7 @@ class Refusal:
         argument: Which argument, from 0.
         comparison: "ne" compares all 64 bits with `value`, so that a value with garbage in its
             upper half counts as different; "masked_eq" compares the bits of `mask`.
-        error: The errno it answers.
+        error: The errno it returns.
     """
 
     call: str
@@ -146,10 +151,10 @@ _SOCKET_TYPES = 0xF
 """Of a socket's type: the bits that are no flags."""
 
 _CONNECTED_TYPES = (1, 5)
-"""SOCK_STREAM and SOCK_SEQPACKET: such a pair speaks with nobody else."""
+"""SOCK_STREAM and SOCK_SEQPACKET: such a pair reaches no other socket."""
 
 _UNCONNECTED_TYPES = (2, 3)
-"""SOCK_DGRAM and SOCK_RAW, which AF_UNIX takes for it: can be sent to whatever has a name."""
+"""SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any named socket."""
 
 
 def refuse_datagrams(call: str) -> tuple[Refusal, ...]:
@@ -192,17 +197,17 @@ ARGUMENTS: tuple[Refusal, ...] = (
         Refusal(call="clone", argument=0, comparison="masked_eq", value=flag, mask=flag)
         for flag in _NAMESPACE_FLAGS
     ),
-    # Without a network other families are good for nothing but reaching more of the kernel; and
-    # AF_PACKET, AF_VSOCK, AF_NETLINK and AF_ALG are what escapes are made of.
+    # Without a network other families only expose more of the kernel; AF_PACKET, AF_VSOCK,
+    # AF_NETLINK and AF_ALG have been used for escapes.
     Refusal(call="socket", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT),
     Refusal(
         call="socketpair", argument=0, comparison="ne", value=AF_UNIX, error=errno.EAFNOSUPPORT
     ),
     Refusal(call="mknod", argument=1, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT),
     Refusal(call="mknodat", argument=2, comparison="masked_eq", value=DEVICE_BIT, mask=DEVICE_BIT),
-    # It may be asked for; changing it turns off address randomisation and more.
+    # Reading it is harmless; changing it can turn off address randomisation and more.
     Refusal(call="personality", argument=0, comparison="ne", value=ASK_PERSONALITY),
-    # Typing into the terminal of whoever started this. The kernel reads the lower half only.
+    # They inject input into the controlling terminal. The kernel reads the lower half only.
     Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCSTI, mask=_LOWER_HALF),
     Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
 )
@@ -238,20 +243,20 @@ NETWORKED_COMMAND: tuple[Refusal, ...] = (
     refuse("listen", errno.EACCES),
     *refuse_datagrams("socketpair"),
 )
-"""What is refused to commands outside of containers, with a network."""
+"""Refused to commands with a network, outside of containers."""
 
 LOCAL_COMMAND: tuple[Refusal, ...] = (
     *ARGUMENTS,
-    # A granted directory may hold sockets of the host; the mount being read-only does not matter.
+    # A granted directory may hold the host's sockets; a read-only mount does not protect them.
     refuse("connect", errno.EACCES),
     *refuse_datagrams("socket"),
     *refuse_datagrams("socketpair"),
 )
-"""And without one."""
+"""Refused to commands without a network, outside of containers."""
 
 Purpose = Literal["program", "command", "networked"]
-"""What a container is for: a program; a command, which may be granted directories of the host; a
-command that is granted a network besides."""
+"""What a container runs: a program; a command, which may have host directories; a command with a
+network."""
 
 _CONDITIONAL_IN_OCI: tuple[str, ...] = (
     "clone",
@@ -266,13 +271,13 @@ _CONDITIONAL_IN_OCI: tuple[str, ...] = (
 def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
     """Return the list as an OCI seccomp profile, for podman and docker.
 
-    One filter must say everything there, so what depends on arguments is told in complements. The
-    terminal `ioctl`s have no complement that libseccomp could express; a container without a
-    terminal has nothing to use them on.
+    It is a single filter, so rules on arguments are expressed as allowed complements. The terminal
+    `ioctl`s have no complement that libseccomp can express; a container has no terminal to use them
+    on.
     """
     refused, refusals = REFUSED, ARGUMENTS
     if purpose == "command":
-        # A directory of the host may hold sockets, to which a read-only mount makes no difference.
+        # A host directory may hold sockets; a read-only mount does not protect them.
         refused = (*REFUSED, "connect")
     elif purpose == "networked":
         refusals = NETWORK_ARGUMENTS
@@ -305,7 +310,7 @@ def oci_profile(purpose: Purpose = "program") -> dict[str, Json]:
 
 
 def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
-    """Allow a call to make local sockets, of whichever types the purpose has."""
+    """Return the rules that allow a call to make local sockets, of the purpose's types."""
     family = (0, "SCMP_CMP_EQ", AF_UNIX, 0)
     if purpose == "program":
         return [_when(call, family)]
@@ -317,7 +322,7 @@ def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
 
 
 def _when(name: str, *arguments: tuple[int, str, int, int]) -> dict[str, Json]:
-    """Allow a call if all these hold of its arguments: index, comparison, value, second value."""
+    """Return the rule that allows a call if all arguments fit: index, comparison, two values."""
     return {
         "names": [name],
         "action": "SCMP_ACT_ALLOW",

@@ -1,9 +1,8 @@
-"""Noticing while serving that the configuration has changed, with nobody asking.
+"""Watches the configuration files while the bridge serves, and refreshes the servers on a change.
 
-Owns which changes matter, and what happens where the kernel does not tell: on network file systems,
-and once its watches are used up. Which directories are watched is discovery's business, and what is
-done about a change `Servers.refresh`'s: sessions whose definition did not change stay, those of
-others end when their calls have.
+Owns which changes matter, and polling where the kernel reports none: on network file systems, and
+once its watches are used up. Discovery chooses the directories. `Servers.refresh` applies a change:
+sessions whose definition did not change stay, others end after their calls.
 """
 
 from __future__ import annotations
@@ -27,82 +26,82 @@ from bridge.tasks import background_task
 logger = logging.getLogger(__name__)
 
 SETTLE_MILLISECONDS = 400
-"""Changes that follow each other within this are one: editors write in several steps."""
+"""Changes within this time count as one: editors write in several steps."""
 
 STEP_MILLISECONDS = 100
-"""Without a change after the first, for which is waited. Also how soon an end is noticed."""
+"""Quiet time that ends a series of changes. Also the longest delay before stopping is noticed."""
 
-LOOK_SECONDS = 15.0
-"""Between looks of our own, which take microseconds: what happened while watching began anew, or
-where the kernel does not tell, is noticed then."""
+CHECK_SECONDS = 15.0
+"""Between checks while watching, each of microseconds: they find changes that the kernel does not
+report, and those made while the watch was set up anew."""
 
 POLL_SECONDS = 5.0
-"""Between looks where nothing can be watched."""
+"""Between checks where nothing can be watched."""
 
-GONE_SECONDS = 1.0
-"""Before another try when a directory went away just as it was to be watched."""
+RETRY_SECONDS = 1.0
+"""Delay before another try when a directory was removed just before it was watched."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to watch.
+class WatchPlan:
+    """The paths to watch.
 
     Attributes:
-        directories: Existing ones, watched without what is below them.
-        places: The paths that matter, what leads to them, and what those that are links lead to.
+        directories: Existing directories, watched without their subdirectories.
+        paths: The configuration's paths, their parents, and the targets of links among them.
         whole: Directories in which any file matters.
     """
 
     directories: tuple[str, ...]
-    places: frozenset[str]
+    paths: frozenset[str]
     whole: frozenset[str]
 
     def concerns(self, path: str) -> bool:
-        """Whether a change of this path may be one of the configuration."""
-        return path in self.places or os.path.dirname(path) in self.whole  # noqa: PTH120 - pure
+        """Return whether a change of this path may change the configuration."""
+        return path in self.paths or os.path.dirname(path) in self.whole  # noqa: PTH120 - pure
 
 
-def configuration(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> Plan:
-    """Return how to notice that the configuration changes. Asks the file system what exists.
+def configuration(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> WatchPlan:
+    """Return the paths to watch for changes of the configuration. Reads the file system.
 
     Args:
-        references: Files that the configuration names, as `Discovery` has them.
+        references: Files that the configuration names, from `Discovery.references`.
     """
-    # The working directory and a repository's own are only where a project begins and ends: what
-    # happens in them says nothing, and a lot does.
+    # The working directory and a repository's only delimit a project: their many changes do not
+    # concern the configuration.
     paths = [path for path in (*survey(context).paths, *references) if path != context.cwd]
     whole = [path for path in paths if path.name != ".git" and _is_directory(path)]
-    places = {str(place) for path in paths for place in (path, *path.parents)}
-    return Plan(
+    watched = {str(each) for path in paths for each in (path, *path.parents)}
+    return WatchPlan(
         directories=tuple(map(str, watched_paths(context, references))),
-        places=frozenset(places | {os.path.realpath(path) for path in paths}),
+        paths=frozenset(watched | {os.path.realpath(path) for path in paths}),
         whole=frozenset(map(str, whole)) | {os.path.realpath(path) for path in whole},
     )
 
 
 class Watching:
-    """Calls `refresh` soon after something changed. Runs while `running` is open.
+    """Calls `refresh` soon after a change, while `running` is open.
 
     Args:
-        make_plan: Returns what to watch; called in a thread.
-        refresh: Looks for itself whether anything did change.
+        make_plan: Returns the paths to watch; called in a thread.
+        refresh: Checks whether the configuration did change, and applies it.
     """
 
     def __init__(
         self,
-        make_plan: Callable[[], Plan],
+        make_plan: Callable[[], WatchPlan],
         refresh: Callable[[], Awaitable[object]],
         *,
-        look_seconds: float = LOOK_SECONDS,
+        check_seconds: float = CHECK_SECONDS,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._make_plan = make_plan
         self._refresh = refresh
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._poll_seconds = poll_seconds
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Watch, as long as this is open."""
+        """Watch while the returned context is open."""
         return background_task(self._run)
 
     async def _run(self) -> None:
@@ -110,70 +109,70 @@ class Watching:
             while True:
                 await self._watch()
         except Exception as error:
-            # Where the kernel refuses, because its watches are used up, say, several kinds come out
-            # of the library, some in groups. None of them may end the serving.
+            # If the kernel refuses, as when its watches are used up, the library raises several
+            # kinds of exceptions, some in groups. None of them may end the serving.
             logger.warning(
-                "Configuration files cannot be watched (%s); they are looked at every %g s.",
+                "Configuration files cannot be watched (%s); they are checked every %g s.",
                 error,
                 self._poll_seconds,
             )
         while True:
-            await self._look()
+            await self._refresh_safely()
             await anyio.sleep(self._poll_seconds)
 
     async def _watch(self) -> None:
-        """Watch until something else has to be watched."""
-        watched = await self._plan()
-        await self._look()
-        over = anyio.Event()
-        async with background_task(partial(_ended, over)):
-            await self._follow(watched, over)
+        """Watch until other paths have to be watched."""
+        plan = await self._plan()
+        await self._refresh_safely()
+        stop = anyio.Event()
+        async with background_task(partial(_set_when_cancelled, stop)):
+            await self._follow(plan, stop)
 
-    async def _follow(self, watched: Plan, over: anyio.Event) -> None:
+    async def _follow(self, plan: WatchPlan, stop: anyio.Event) -> None:
         changes = awatch(
-            *watched.directories,
-            stop_event=over,
-            watch_filter=lambda _, path: watched.concerns(path),
+            *plan.directories,
+            stop_event=stop,
+            watch_filter=lambda _, path: plan.concerns(path),
             debounce=SETTLE_MILLISECONDS,
             step=STEP_MILLISECONDS,
-            rust_timeout=round(self._look_seconds * 1000),
+            rust_timeout=round(self._check_seconds * 1000),
             yield_on_timeout=True,
             recursive=False,
             ignore_permission_denied=True,
         )
         try:
             async for _ in changes:
-                await self._look()
-                if await self._plan() != watched:
+                await self._refresh_safely()
+                if await self._plan() != plan:
                     return
         except FileNotFoundError:
-            await anyio.sleep(GONE_SECONDS)
+            await anyio.sleep(RETRY_SECONDS)
         finally:
             await changes.aclose()
 
-    async def _plan(self) -> Plan:
+    async def _plan(self) -> WatchPlan:
         return await anyio.to_thread.run_sync(self._make_plan)
 
-    async def _look(self) -> None:
+    async def _refresh_safely(self) -> None:
         try:
             await self._refresh()
         except Exception:
-            # A defect in reading one configuration must not end the watching of all.
+            # A bug in reading one configuration must not end the watching.
             logger.exception("the configuration could not be read again")
 
 
-async def _ended(over: anyio.Event) -> None:
-    """Set the event when this is cancelled.
+async def _set_when_cancelled(stop: anyio.Event) -> None:
+    """Set the event when this task is cancelled.
 
-    The library waits in a thread and does so shielded: cancelled itself it would notice only at its
-    next look.
+    The library waits in a thread, shielded from cancellation: without the event it would end only
+    after its timeout.
     """
     try:
         await anyio.sleep_forever()
     finally:
-        over.set()
+        stop.set()
 
 
 def _is_directory(path: Path) -> bool:
-    # Unlike a Path's own method it never raises, whatever stands there and whoever may see it.
+    # Unlike `Path.is_dir` it never raises, also not without permission.
     return os.path.isdir(path)  # noqa: PTH112

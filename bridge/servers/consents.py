@@ -1,7 +1,7 @@
-"""What this bridge may use of a project's definitions: approvals that last, and those for now.
+"""The approvals of a project's servers: saved ones, and those for this bridge's lifetime.
 
-Owns when a client's approval may be seen for the first time: as this bridge starts, and not later.
-What appears or changes while it runs may have been written by a program, and takes a person.
+A client's own approvals count only if they existed when this bridge started. One that appears or
+changes later may have been written by a program, so a person has to approve it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FILE_NAME = "project-servers.json"
 
 
 class ProjectConsents:
-    """The approvals that count for one bridge. Everything but `allow_for_now` reads or writes.
+    """The approvals that count for one bridge. All methods but `allow_for_now` access files.
 
     Attributes:
-        changes: Grows with each approval that is in no file.
+        changes: Grows with each approval that is not saved.
 
     Args:
-        file: Where those are that last.
+        file: Stores the approvals that outlive the bridge.
     """
 
     def __init__(self, file: ConsentFile) -> None:
@@ -38,7 +38,7 @@ class ProjectConsents:
         self.changes = 0
 
     def discover(self, context: DiscoveryContext) -> Discovery:
-        """Look for servers under what is approved by now, and keep what clients are seen to."""
+        """Find servers under the current approvals; save clients' approvals seen the first time."""
         warnings: tuple[ConfigWarning, ...] = ()
         try:
             kept = self._file.read()
@@ -54,7 +54,7 @@ class ProjectConsents:
         consents = Consents(given=given | self._now, seen=self._seen, first=first)
         found = discover(replace(context, consents=consents))
         if found.first_seen and not self._keep(found.first_seen):
-            # Else the next bridge would see for the first time what may be another by then.
+            # Unsaved, the next bridge would accept them again, by then perhaps changed.
             found = discover(replace(context, consents=replace(consents, first=False)))
         self._seen |= frozenset(found.first_seen)
         return replace(
@@ -64,15 +64,15 @@ class ProjectConsents:
         )
 
     def allow(self, definition: Definition) -> None:
-        """Have a definition used, by this bridge and later ones.
+        """Approve a definition for this bridge and later ones.
 
         Raises:
-            ConsentError: That cannot be kept.
+            ConsentError: The approval cannot be saved.
         """
         self._file.add([Consent(definition=definition)])
 
     def allow_for_now(self, definition: Definition) -> None:
-        """Have a definition used as long as this bridge runs."""
+        """Approve a definition as long as this bridge runs."""
         self._now |= {definition}
         self.changes += 1
 
@@ -86,5 +86,5 @@ class ProjectConsents:
 
 
 def consents_of(settings: Settings) -> ProjectConsents:
-    """Return the approvals under these settings."""
+    """Return the approvals stored under these settings."""
     return ProjectConsents(ConsentFile(settings.state_dir / FILE_NAME))

@@ -1,6 +1,6 @@
-"""What is said of the servers: to the model, to programs, to people at a terminal.
+"""Returns the texts on servers and tools, for models, programs and people at a terminal.
 
-Owns the link between what is known of the servers at this moment and the catalog's texts.
+Connects the current servers, settings and tools with `bridge.catalog`, which owns the wording.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings
 
 MAX_LISTED = 50
-"""Hits of a search at a terminal."""
+"""Results of a search at a terminal."""
 
 MAX_GUIDES = 32
-"""Guides kept, each of 2,500 characters: one for every set of servers that programs use."""
+"""Guides cached, each of 2,500 characters: one for every set of servers that programs use."""
 
 MAX_NEAREST = 3
-"""Hits of a search that found nothing good."""
+"""Results of a search without a good match."""
 
 SCORE_DIGITS = 3
-"""Of a hit's score, as it is shown; it compares with those of the same search only."""
+"""Decimals of a result's score, which is comparable within one search only."""
 
 
 SKILLS_SERVER = "skills\0"
-"""What the index of tools has skills under: the name of no server."""
+"""The server name under which the index has skills; no real server can have it."""
 
 
 class SkillDocs(Protocol):
@@ -59,11 +59,11 @@ class SkillDocs(Protocol):
         """Return the skills as tools of `SKILLS_SERVER`."""
 
     def docs(self, name: str) -> dict[str, Json] | None:
-        """Return what a search says of a skill; None if it is gone."""
+        """Return the documentation of a skill; None if it was deleted."""
 
 
 class GuestGuide:
-    """The texts on a bridge's servers."""
+    """The texts on a bridge's servers and tools."""
 
     def __init__(
         self, servers: Servers, settings: Settings, skills: SkillDocs | None = None
@@ -72,20 +72,18 @@ class GuestGuide:
         self._servers = servers
         self._settings = settings
         self._described: tuple[int | None, str] = (None, "")
-        self._told: tuple[ServerEntry, ...] | None = None
+        self._described_servers: tuple[ServerEntry, ...] | None = None
         self._guides: dict[tuple[int, tuple[str, ...], Limits, tuple[str, ...], str], str] = {}
         self._index = ToolIndex()
         self._searching = anyio.Lock()
 
     async def tool_description(self) -> str:
-        """Return the description of `run_python`.
-
-        It stays as it is until what it says has become wrong: see `outdated`.
-        """
+        """Return the description of `run_python`; it changes only when it is `outdated`."""
         revision = self._servers.known.revision
         if self._described[0] != revision:
-            servers = self._servers.known.settled()
-            if self._told is None or outdated(self._told, servers):
+            servers = self._servers.known.initial_entries()
+            described = self._described_servers
+            if described is None or outdated(described, servers):
                 describe = partial(
                     tool_description,
                     servers,
@@ -95,30 +93,30 @@ class GuestGuide:
                     checked=self._settings.preflight == "check",
                     offers=self.offers(),
                 )
-                # Hundreds of tools may be written out before the budget is spent.
+                # In a thread: it may format hundreds of tools.
                 text = await anyio.to_thread.run_sync(describe)
-                self._told = servers
+                self._described_servers = servers
                 self._described = (revision, text)
             else:
                 self._described = (revision, self._described[1])
         return self._described[1]
 
     def instructions(self) -> str:
-        """Return what clients tell their model of the bridge as a whole."""
+        """Return the server instructions, which clients show their model."""
         return instructions(
-            self._servers.known.settled(), waiting(self._servers.discovery.proposed)
+            self._servers.known.initial_entries(), waiting(self._servers.discovery.proposed)
         )
 
     @property
     def offers_packages(self) -> bool:
-        """Whether programs may ask for any."""
+        """Whether programs may request packages."""
         return self._settings.packages_allowed and bool(self._settings.dependencies.allow)
 
     def offers(self, roots: Iterable[tuple[str, str]] = ()) -> Offers:
-        """Return what programs may have beside tools.
+        """Return the packages and directories that programs may use.
 
         Args:
-            roots: What the client has open: name and address.
+            roots: Name and address of each of the client's roots.
         """
         settings = self._settings
         allowed = settings.dependencies.allow if settings.packages_allowed else ()
@@ -138,7 +136,7 @@ class GuestGuide:
         """Return the guide to what a program can do.
 
         Args:
-            roots: What the client has open: name and address.
+            roots: Name and address of each of the client's roots.
         """
         limits = limits or limits_for(self._settings)
         offers = self.offers(roots)
@@ -207,13 +205,13 @@ class GuestGuide:
         """
         server = self._servers.resolve(name)
         await self._servers.load([server])
-        # Hundreds of tools take a second.
+        # In a thread: hundreds of tools take a second.
         return await anyio.to_thread.run_sync(server_stub, self._entry(server))
 
     async def server_docs(self, server: str, detail: Detail) -> list[dict[str, Any]]:
-        """Return the documentation of a server's tools, as far as they are known."""
+        """Return the documentation of a server's known tools."""
         entry = self._entry(server)
-        # Half a millisecond each, or a hundred where schemas are large.
+        # In a thread: a tool takes half a millisecond, or a hundred with large schemas.
         return await anyio.to_thread.run_sync(server_docs, entry, detail)
 
     async def tool_docs(self, server: str, tool: str, detail: Detail) -> dict[str, Any]:
@@ -243,28 +241,28 @@ class GuestGuide:
         server: str | None = None,
         skills: bool = False,
     ) -> list[dict[str, Any]]:
-        """Return the documentation of the tools that fit `query`, best first, each with its score.
+        """Return the documentation of the tools that match `query`, best first, each with a score.
 
-        A tool that several servers have alike is told once, with the others' aliases as `also`. If
-        none fits well, `MAX_NEAREST` that come nearest, each with `poor`.
+        Of a tool that several servers have, one is returned, with the others' aliases as `also`. If
+        none matches well, the `MAX_NEAREST` best are returned, each with `poor`.
 
         Args:
-            server: Look only among this server's tools.
-            skills: Whether saved skills are looked among, too.
+            server: Search only this server's tools.
+            skills: Whether to search saved skills, too.
 
         Raises:
-            InvalidRequestError: There is no word in the query.
+            InvalidRequestError: The query has no words.
             SearchUnavailableError: This Python has no full-text search.
         """
-        known = self._servers.known
+        inventory = self._servers.known
         async with self._searching:
-            tools = {name: known.tools(name) or () for name in self._servers.names()}
+            tools = {name: inventory.tools(name) or () for name in self._servers.names()}
             if skills and self._skills is not None:
                 tools[SKILLS_SERVER] = await self._skills.indexed()
             matches = await anyio.to_thread.run_sync(self._find, tools, query, limit, server)
         poor = bool(matches) and matches[0].fit < GOOD_FIT
         documents: list[dict[str, Any]] = []
-        told: list[tuple[Tool, dict[str, Any]]] = []
+        returned: list[tuple[Tool, dict[str, Any]]] = []
         by_server: dict[str, tuple[ServerEntry, dict[str, ToolEntry]]] = {}
         for match in matches[: MAX_NEAREST if poor else None]:
             name = match.tool.server
@@ -273,32 +271,32 @@ class GuestGuide:
                 if found is not None:
                     documents.append({**found, "score": round(match.score, SCORE_DIGITS)})
                 continue
-            if name not in known.aliases:
-                # It was taken out of the configuration in this moment.
+            if name not in inventory.aliases:
+                # Removed from the configuration during the search.
                 continue
             if name not in by_server:
-                entry = known.entry(name)
+                entry = inventory.entry(name)
                 by_server[name] = entry, {tool.tool.name: tool for tool in entry.tools}
             entry, entries = by_server[name]
-            same = next((docs for tool, docs in told if _alike(tool, match.tool)), None)
+            same = next((docs for tool, docs in returned if _is_same(tool, match.tool)), None)
             if same is not None:
                 same.setdefault("also", []).append(f"mcp_{entry.alias}")
             elif match.tool.name in entries:
                 document = partial(tool_docs, entry, entries[match.tool.name], detail)
                 docs = await anyio.to_thread.run_sync(document)
                 documents.append({**docs, "score": round(match.score, SCORE_DIGITS)})
-                told.append((match.tool, documents[-1]))
+                returned.append((match.tool, documents[-1]))
         return [{**docs, "poor": True} for docs in documents] if poor else documents
 
     def _find(
         self, tools: dict[str, tuple[Tool, ...]], query: str, limit: int, server: str | None
     ) -> list[Match]:
-        """Search, in a thread: after a change the index takes longer than a query."""
+        """Update the index and search it. Call it in a thread: an update takes long."""
         self._index.update(tools)
         return self._index.search(query, limit=limit, server=server)
 
     async def tools(self, names: tuple[str, ...], query: str | None) -> list[dict[str, Any]]:
-        """Return the tools of `names`, all of them or those that fit a query."""
+        """Return the documentation of the tools of `names`: all, or those that match a query."""
         if not query:
             return [
                 document for name in names for document in await self.server_docs(name, "summary")
@@ -310,8 +308,8 @@ class GuestGuide:
         return self._servers.known.entry(server)
 
 
-def _alike(one: Tool, other: Tool) -> bool:
-    """Whether two servers have the same tool."""
+def _is_same(one: Tool, other: Tool) -> bool:
+    """Return whether two servers have the same tool."""
     return one.server != other.server and (one.name, one.description, one.input_schema) == (
         other.name,
         other.description,

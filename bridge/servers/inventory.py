@@ -1,8 +1,8 @@
-"""What is known of every server's tools, and what is made of it, each thing once.
+"""Holds every server's tools, and caches the catalog entries and stubs made from them.
 
-Owns the catalog's entries for as long as what they are made of stays the same, so that a run costs
-what it uses and not what is configured. Whoever keeps something made from entries keeps the
-`revision` with it. Asks no server: `bridge.servers.servers` does, and says here what it learnt.
+A run costs what it uses and not what is configured. Callers that cache something made from entries
+store the `revision` with it. Asks no server: `bridge.servers.refresher` does, and reports the tools
+here.
 """
 
 from __future__ import annotations
@@ -24,40 +24,39 @@ from bridge.servers.learned_shapes import LearnedShapes
 
 
 class ToolInventory:
-    """Entries of all servers, made when first asked for.
+    """The tools of all servers; entries are made when first requested.
 
     Attributes:
         aliases: Every server's name and alias.
-        learnt: Another number whenever something is learnt of what tools return. It changes with
-            the first calls of a tool; what shows it is best made when it is asked for.
+        learnt: Grows whenever a new shape of results is learned, as with the first calls of a tool.
 
     Args:
-        observed: What tools were seen to return; without it nothing is learnt.
+        shapes: Learns and stores the shapes of results; without it none are learned.
     """
 
     def __init__(
-        self, observed: LearnedShapes | None = None, redactor: Redactor | None = None
+        self, shapes: LearnedShapes | None = None, redactor: Redactor | None = None
     ) -> None:
         self.learnt = 0
         self._redactor = redactor or Redactor()
-        self._observed = observed
+        self._shapes = shapes
         self._revision = 0
         self._listeners: list[Callable[[], None]] = []
         self.aliases: Mapping[str, str] = {}
         self._descriptions: Mapping[str, str] = {}
         self._tools: dict[str, tuple[Tool, ...]] = {}
-        self._cleared: dict[str, tuple[Tool, ...]] = {}
+        self._redacted: dict[str, tuple[Tool, ...]] = {}
         self._entries: dict[str, ServerEntry] = {}
-        self._places: Mapping[str, int] = {}
+        self._positions: Mapping[str, int] = {}
         self._by_name: dict[str, dict[str, Tool]] = {}
         self._all: tuple[ServerEntry, ...] | None = None
-        self._settled: tuple[ServerEntry, ...] | None = None
+        self._initial: tuple[ServerEntry, ...] | None = None
         self._discovered: list[dict[str, Any]] | None = None
         self._stubs: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     @property
     def revision(self) -> int:
-        """Another number whenever there are other servers or tools."""
+        """Grows whenever servers, descriptions or tools change."""
         return self._revision
 
     @revision.setter
@@ -68,9 +67,9 @@ class ToolInventory:
 
     @contextmanager
     def heard_by(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Have `listener` called after every change of `revision`, as long as this is open.
+        """Call `listener` after every change of `revision` while this context is open.
 
-        It is called in the middle of the change: it may take note, and look later.
+        It is called in the middle of the change, so it may only record that there was one.
         """
         self._listeners.append(listener)
         try:
@@ -79,92 +78,86 @@ class ToolInventory:
             self._listeners.remove(listener)
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
-        """Take other servers, and what is known of their tools; aliases depend on the whole set."""
+        """Replace all servers and their known tools; aliases depend on the whole set."""
         self.revision += 1
         self.aliases = server_aliases(tuple(descriptions))
         clear = self._redactor.text
         self._descriptions = {name: clear(text) for name, text in descriptions.items()}
-        self._places = {name: place for place, name in enumerate(descriptions)}
+        self._positions = {name: position for position, name in enumerate(descriptions)}
         self._tools = dict(tools)
-        self._cleared.clear()
-        self._entries.clear()
-        self._stubs.clear()
-        self._by_name.clear()
-        self._all = self._settled = self._discovered = None
+        self._redacted.clear()
+        self._drop_all()
 
-    def introduce(self, name: str, about: str) -> None:
-        """Take what a server says of itself, in case the configuration says nothing of it."""
+    def describe(self, name: str, about: str) -> None:
+        """Set a server's own description, if the configuration has none and it is new."""
         if not about or self._descriptions.get(name) != "":
             return
         self._descriptions = {**self._descriptions, name: self._redactor.text(about)}
         self.revision += 1
-        self._settled = self._discovered = None
+        self._initial = self._discovered = None
         self._drop(name)
 
     def tools(self, name: str) -> tuple[Tool, ...] | None:
-        """Return a server's tools as far as it was ever asked for them."""
-        found = self._cleared.get(name)
+        """Return a server's tools, redacted; None if it was never asked for them."""
+        found = self._redacted.get(name)
         if found is None and name in self._tools:
-            found = self._cleared[name] = clear_tools(self._tools[name], self._redactor)
+            found = self._redacted[name] = clear_tools(self._tools[name], self._redactor)
         return found
 
-    def clear_again(self) -> None:
-        """Take out of what is known what has turned out to be secret since."""
+    def redact_again(self) -> None:
+        """Redact all texts anew, after other values have become secret."""
         clear = self._redactor.text
         descriptions = {name: clear(text) for name, text in self._descriptions.items()}
-        before, self._cleared = self._cleared, {}
+        before, self._redacted = self._redacted, {}
         if descriptions == self._descriptions and all(
             self.tools(name) == tools for name, tools in before.items()
         ):
-            # A token that is renewed every hour has nothing to do with what models are told.
+            # A token that is renewed every hour must not change texts in which it does not occur.
             return
         self._descriptions = descriptions
         self.revision += 1
-        self._entries.clear()
-        self._stubs.clear()
-        self._by_name.clear()
-        self._all = self._settled = self._discovered = None
+        self._drop_all()
 
-    def learn(self, name: str, tools: tuple[Tool, ...]) -> bool:
-        """Take a server's tools; return whether that is news."""
+    def update(self, name: str, tools: tuple[Tool, ...]) -> bool:
+        """Set a server's tools; return whether they have changed."""
         before = self._tools.get(name)
         if before is tools:
             return False
         # Even if they are the same: the next comparison is then one of identity.
         self._tools[name] = tools
         if before == tools:
-            if name in self._cleared and self._cleared[name] is before:
-                self._cleared[name] = tools
+            if name in self._redacted and self._redacted[name] is before:
+                self._redacted[name] = tools
             return False
-        self._cleared.pop(name, None)
+        self._redacted.pop(name, None)
         self.revision += 1
         self._by_name.pop(name, None)
-        self._settled = None
+        self._initial = None
         self._drop(name)
         return True
 
     def tool(self, name: str, tool: str) -> Tool | None:
-        """Return one tool of a server, by its own name, as far as the server was ever asked."""
+        """Return one tool of a server, by its own name; None if it is not known."""
         tools = self._by_name.get(name)
         if tools is None:
             tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
         return tools.get(tool)
 
     def wraps_result(self, name: str, tool: str) -> bool:
-        """Return whether a tool is known to put what is no object into one."""
+        """Return whether a tool wraps results that are no objects into one."""
         found = self.tool(name, tool)
         return found is not None and found.wraps_result
 
     def observe(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
-        """Learn from what a call has returned, where the tool does not declare it.
+        """Learn the shape of a call's result, if the tool declares none.
 
         Args:
-            wire: As `bridge.rpc.values.wire_value` gives it.
+            wire: The result, as `bridge.rpc.values.wire_value` returns it.
         """
-        if self._observed is None:
+        if self._shapes is None:
             return
         found = self.tool(name, tool)
-        if found is not None and self._observed.learn(name, found, wire):
+        if found is not None and self._shapes.learn(name, found, wire):
             self.learnt += 1
             self._drop(name)
 
@@ -173,9 +166,15 @@ class ToolInventory:
         self._stubs.pop(name, None)
         self._all = None
 
+    def _drop_all(self) -> None:
+        self._entries.clear()
+        self._stubs.clear()
+        self._by_name.clear()
+        self._all = self._initial = self._discovered = None
+
     def place(self, name: str) -> int:
-        """Return where in the configuration's order a server stands."""
-        return self._places[name]
+        """Return a server's position in the configuration, from 0."""
+        return self._positions[name]
 
     def entry(self, name: str) -> ServerEntry:
         """Return one server's entry.
@@ -185,12 +184,12 @@ class ToolInventory:
         """
         found = self._entries.get(name)
         if found is None:
-            recall = None if self._observed is None else partial(self._observed.now, name)
+            recall = None if self._shapes is None else partial(self._shapes.current, name)
             found = self._entries[name] = self._entry(name, recall)
         return found
 
     def _entry(self, name: str, recall: Recall | None) -> ServerEntry:
-        if self._observed is None or not self._observed.knows(name):
+        if self._shapes is None or not self._shapes.has_any(name):
             recall = None
         return ServerEntry(
             name=name,
@@ -210,24 +209,24 @@ class ToolInventory:
             replace(entry, loaded=True) if entry.name in loaded else entry for entry in self._all
         )
 
-    def settled(self) -> tuple[ServerEntry, ...]:
-        """Return all entries with what was seen before this bridge began, and nothing since.
+    def initial_entries(self) -> tuple[ServerEntry, ...]:
+        """Return all entries with only those shapes that were stored before this bridge started.
 
-        For texts that stand in a model's context from the start, such as the description of
-        `run_python`: they must not change with every first call of a tool, for the model would pay
-        for its whole conversation again. Depends on `revision` alone.
+        For texts in a model's context from the start, such as the description of `run_python`: if
+        they changed with every first call of a tool, clients would pay for their whole conversation
+        again. Depends on `revision` alone.
         """
-        observed = self._observed
-        if observed is None:
+        shapes = self._shapes
+        if shapes is None:
             return self.entries()
-        if self._settled is None:
-            self._settled = tuple(
-                self._entry(name, partial(observed.at_first, name))
-                if observed.knows(name)
+        if self._initial is None:
+            self._initial = tuple(
+                self._entry(name, partial(shapes.initial, name))
+                if shapes.has_any(name)
                 else self.entry(name)
                 for name in self._descriptions
             )
-        return self._settled
+        return self._initial
 
     def discovered(self, loaded: Collection[str]) -> list[dict[str, Any]]:
         """Return `Run.discovered`."""
@@ -248,9 +247,9 @@ class ToolInventory:
         """Return one server's part of `Run.servers`.
 
         Args:
-            used: What the program takes of it by name, of which it then gets what calling takes;
-                None for all that it has. If something is not a tool, all are there: what is said
-                of it then names the nearest.
+            used: Attributes of the server that the program uses: it gets only those tools, without
+                documentation. None for all tools. If one of them is no tool, all are returned, so
+                that the guest's error can name the nearest.
         """
         found = self._stubs.get(name)
         if found is None:

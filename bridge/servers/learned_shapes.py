@@ -1,12 +1,10 @@
-"""What tools were seen to return.
+"""Learns the shapes of tools' results, for tools that declare no output schema.
 
-Owns the learning of shapes (`bridge.catalog.shapes`) from results, and when what was learnt is
-written down (`bridge.servers.shape_store`). A shape belongs to one version of a tool, which
-is its name, its description and its input schema: one that was changed is learnt anew. Nothing is
-learnt of tools that declare what they return, nor from errors.
+A shape (`bridge.catalog.shapes`) belongs to one version of a tool: its name, description and input
+schema. If one of them changes, the shape is learned anew. Nothing is learned from errors.
 
-Learning happens in the call's path and so costs next to nothing. It is read when the
-configuration is, and written in the background.
+Learning happens in each call's path, so it is cheap. Shapes are loaded with the configuration and
+stored (`bridge.servers.shape_store`) in the background.
 """
 
 from __future__ import annotations
@@ -24,74 +22,73 @@ import anyio.to_thread
 from bridge.catalog.entries import Observation
 from bridge.catalog.shapes import covers, shape_of, shown
 from bridge.model import Json, ServerSpec, Tool
-from bridge.servers.shape_store import MAX_TOOLS, Memories, Memory, ShapeFiles
+from bridge.servers.shape_store import MAX_TOOLS, ShapeRecord, ShapeRecords, ShapeStore
 from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-CLOSE_LOOKS = 16
-"""The first results of a tool in a bridge are all looked at; most shapes are complete after
-three."""
+FIRST_RESULTS = 16
+"""Each tool's first results in a bridge that are all read; most shapes are complete after three."""
 
-SPARSE = 16
-"""Of the later ones one in so many is looked at, so that learning costs a long loop nothing."""
+SAMPLE_EVERY = 16
+"""Of later results one in this many is read, so that a long loop is not slowed down."""
 
 SAVE_SECONDS = 5.0
-"""Between learning something and writing it: a program's many calls are written once."""
+"""Delay between learning and storing, so that a program's many calls cause one write."""
 
 CLOSE_SECONDS = 2.0
-"""For writing what is left at the end."""
+"""Time for storing the rest at the end."""
 
-MAX_LEFT = 100
-"""Servers that left the configuration before what was learnt of them was written."""
+MAX_UNSAVED = 100
+"""Unsaved servers kept for the next write: removed from the configuration, or not written."""
 
-Loaded = Mapping[str, tuple[ServerSpec, Memories]]
-"""By server: what was read of it."""
+Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
+"""The records read from the store, by server, each with the definition they belong to."""
 
 
 class _Tool:
-    """One version of one tool, of which calls are being made."""
+    """One version of a tool that is being called."""
 
-    def __init__(self, tool: Tool, key: str, memory: Memory) -> None:
+    def __init__(self, tool: Tool, key: str, record: ShapeRecord) -> None:
         self.tool = tool
         self.key = key
-        self.memory = memory
+        self.record = record
         self.seen = 0
         self.unwritten = 0
         self.described: Observation | None = None
 
     def learn(self, wire: Mapping[str, Json]) -> bool:
-        """Take a result; return whether it tells anything new."""
+        """Learn from a result; return whether the shape changed."""
         self.seen += 1
         self.unwritten += 1
-        if self.seen > CLOSE_LOOKS and self.seen % SPARSE:
+        if self.seen > FIRST_RESULTS and self.seen % SAMPLE_EVERY:
             return False
-        if covers(self.memory.shape, wire):
+        if covers(self.record.shape, wire):
             return False
-        found = self.memory.with_shape(shape_of(wire))
-        if found.shape == self.memory.shape:
+        found = self.record.with_shape(shape_of(wire))
+        if found.shape == self.record.shape:
             return False
-        self.memory = found
+        self.record = found
         self.described = None
         return True
 
     def observation(self) -> Observation:
-        """Return what is known now. The count is that of the last change."""
+        """Return the current shape; its count is that of the last change."""
         if self.described is None:
-            self.described = _observation(self.memory, self.seen)
+            self.described = _observation(self.record, self.seen)
         return self.described
 
 
 class _Server:
-    """What is known of one server: what was read, and what was learnt since."""
+    """One server's stored records, and what was learned since."""
 
-    def __init__(self, spec: ServerSpec, stored: Memories) -> None:
+    def __init__(self, spec: ServerSpec, stored: ShapeRecords) -> None:
         self.spec = spec
         self.stored = stored
         self.tools: dict[str, _Tool] = {}
 
     def tool(self, tool: Tool) -> _Tool | None:
-        """Return the tool to learn of; None if there are too many."""
+        """Return the tool's learner; None if there are too many."""
         found = self.tools.get(tool.name)
         if found is not None and found.tool is tool:
             return found
@@ -99,46 +96,46 @@ class _Server:
             return None
         key = version_digest(tool)
         if found is None or found.key != key:
-            memory = self.stored.get(key) or Memory(name=tool.name)
-            found = self.tools[tool.name] = _Tool(tool, key, memory)
+            record = self.stored.get(key) or ShapeRecord(name=tool.name)
+            found = self.tools[tool.name] = _Tool(tool, key, record)
         found.tool = tool
         return found
 
-    def news(self, day: str) -> dict[str, Memory]:
-        """Return what no file has yet, which from now on counts as written."""
-        found: dict[str, Memory] = {}
+    def news(self, day: str) -> dict[str, ShapeRecord]:
+        """Return the records that are not stored yet, and mark them as stored."""
+        found: dict[str, ShapeRecord] = {}
         for tool in self.tools.values():
             if tool.unwritten:
-                found[tool.key] = replace(tool.memory, count=tool.unwritten, day=day)
+                found[tool.key] = replace(tool.record, count=tool.unwritten, day=day)
                 tool.unwritten = 0
         return found
 
 
 class LearnedShapes:
-    """Learns and recalls. Belongs to one event loop, but for `load`.
+    """Learns, returns and stores shapes. For one event loop; only `load` may run in a thread.
 
-    Run `keep` as a task and call `close` at the end, or nothing is written.
+    Run `save_regularly` as a task and call `close` at the end, or nothing is stored.
     """
 
     def __init__(self, store: Store, *, save_seconds: float = SAVE_SECONDS) -> None:
-        self._files = ShapeFiles(store)
+        self._shape_store = ShapeStore(store)
         self._save_seconds = save_seconds
         self._servers: dict[str, _Server] = {}
-        self._left: list[tuple[ServerSpec, Memories]] = []
-        self._news = anyio.Event()
+        self._unsaved: list[tuple[ServerSpec, ShapeRecords]] = []
+        self._changed = anyio.Event()
         self._writing = anyio.Lock()
 
     def load(self, specs: Iterable[ServerSpec]) -> Loaded:
-        """Read what is remembered of servers that are not known yet. Blocks; for a thread."""
+        """Read the records of new or redefined servers. Blocks: call it in a thread."""
         known = dict(self._servers)
         new = [spec for spec in specs if spec.name not in known or known[spec.name].spec != spec]
         if not new:
             return {}
-        found = self._files.load(new)
+        found = self._shape_store.load(new)
         return {spec.name: (spec, found[spec.name]) for spec in new}
 
-    def take(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
-        """Take another configuration, and what was read for it."""
+    def configure(self, specs: Iterable[ServerSpec], loaded: Loaded) -> None:
+        """Set the configured servers and the records that `load` returned for them."""
         before, self._servers = self._servers, {}
         for spec in specs:
             known = before.get(spec.name)
@@ -150,10 +147,10 @@ class LearnedShapes:
             self._put_back(gone.spec, gone.news(_today()))
 
     def learn(self, server: str, tool: Tool, wire: Mapping[str, Json]) -> bool:
-        """Take a successful result of a tool; return whether what is known of it has changed.
+        """Learn from a tool's successful result; return whether its shape changed.
 
         Args:
-            wire: As `bridge.rpc.values.wire_value` gives it.
+            wire: The result, as `bridge.rpc.values.wire_value` returns it.
         """
         known = self._servers.get(server)
         if known is None or tool.output_schema is not None:
@@ -161,72 +158,74 @@ class LearnedShapes:
         found = known.tool(tool)
         if found is None or not found.learn(wire):
             return False
-        self._news.set()
+        self._changed.set()
         return True
 
-    def knows(self, server: str) -> bool:
-        """Whether anything at all was ever seen of a server's results."""
+    def has_any(self, server: str) -> bool:
+        """Return whether any shape of a server's results is known."""
         known = self._servers.get(server)
         return known is not None and bool(known.stored or known.tools)
 
-    def now(self, server: str, tool: Tool) -> Observation | None:
-        """Return what is known of a tool's results at this moment."""
+    def current(self, server: str, tool: Tool) -> Observation | None:
+        """Return the shape of a tool's results as learned until now."""
         known = self._servers.get(server)
         if known is None:
             return None
         live = known.tools.get(tool.name)
         if live is not None and (live.tool is tool or live.key == version_digest(tool)):
-            return live.observation() if live.memory.count or live.seen else None
-        return self.at_first(server, tool)
+            return live.observation() if live.record.count or live.seen else None
+        return self.initial(server, tool)
 
-    def at_first(self, server: str, tool: Tool) -> Observation | None:
-        """Return what was known of a tool's results when this bridge began."""
+    def initial(self, server: str, tool: Tool) -> Observation | None:
+        """Return the shape of a tool's results as stored when this bridge started."""
         known = self._servers.get(server)
         if known is None or not known.stored:
             return None
-        memory = known.stored.get(version_digest(tool))
-        return _observation(memory, 0) if memory is not None and memory.count else None
+        record = known.stored.get(version_digest(tool))
+        return _observation(record, 0) if record is not None and record.count else None
 
-    async def keep(self) -> None:
-        """Write what is learnt, now and then, for ever."""
+    async def save_regularly(self) -> None:
+        """Store new records, soon after they are learned, until cancelled."""
         while True:
-            await self._news.wait()
+            await self._changed.wait()
             await anyio.sleep(self._save_seconds)
-            self._news = anyio.Event()
+            self._changed = anyio.Event()
             await self.save()
 
     async def close(self) -> None:
-        """Write what is left, even when cancelled; gives up after `CLOSE_SECONDS`."""
+        """Store the rest, even when cancelled; gives up after `CLOSE_SECONDS`."""
         with anyio.move_on_after(CLOSE_SECONDS, shield=True):
             await self.save()
 
     async def save(self) -> None:
-        """Write what no file has yet."""
+        """Store the records that are not stored yet."""
         async with self._writing:
             day = _today()
-            news, self._left = self._left, []
+            news, self._unsaved = self._unsaved, []
             news += [(known.spec, known.news(day)) for known in self._servers.values()]
-            news = [(spec, memories) for spec, memories in news if memories]
+            news = [(spec, records) for spec, records in news if records]
             if not news:
                 return
-            if not await anyio.to_thread.run_sync(self._files.add, news, abandon_on_cancel=True):
-                for spec, memories in news:
-                    self._put_back(spec, memories)
+            if not await anyio.to_thread.run_sync(
+                self._shape_store.add, news, abandon_on_cancel=True
+            ):
+                for spec, records in news:
+                    self._put_back(spec, records)
 
-    def _put_back(self, spec: ServerSpec, memories: Memories) -> None:
-        if memories and len(self._left) < MAX_LEFT:
-            self._left.append((spec, memories))
+    def _put_back(self, spec: ServerSpec, records: ShapeRecords) -> None:
+        if records and len(self._unsaved) < MAX_UNSAVED:
+            self._unsaved.append((spec, records))
 
 
 def version_digest(tool: Tool) -> str:
-    """Return what identifies a version of a tool: 32 hexadecimal digits."""
+    """Return the key of a version of a tool: 32 hexadecimal digits."""
     identity = [tool.name, tool.description, tool.input_schema]
     text = json.dumps(identity, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def _observation(memory: Memory, seen: int) -> Observation:
-    return Observation(schema=shown(memory.shape), count=memory.count + seen)
+def _observation(record: ShapeRecord, seen: int) -> Observation:
+    return Observation(schema=shown(record.shape), count=record.count + seen)
 
 
 def _today() -> str:

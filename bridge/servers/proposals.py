@@ -1,7 +1,7 @@
-"""Asking about a project's servers that nobody has approved, when a run names one.
+"""Asks a person to approve a project's server when a run names it.
 
-Owns whom an answer is taken from and for how long it holds. What may be used is decided by
-discovery, from what was approved.
+Owns who may answer and how long an approval holds. Discovery decides from the approvals which
+servers may be used; the texts are in `bridge.servers.proposed`.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from bridge.servers.servers import Servers
 
 
 class Proposals:
-    """Asks about them; one question at a time."""
+    """Asks for approvals of a project's servers, one question at a time."""
 
     def __init__(self, servers: Servers, audit: AuditLog, starts: Starts) -> None:
         self._servers = servers
         self._audit = audit
         self._starts = starts
-        self._turn = anyio.Lock()
+        self._asking = anyio.Lock()
 
     async def settle(self, names: Iterable[str], run: RunCaller) -> bool:
-        """See that what a run names is approved, asking a person if need be.
+        """Make sure that the servers a run names are approved, asking a person if needed.
 
         Args:
-            names: Names or aliases, also of what is no server at all.
+            names: Names or aliases; those of no server are ignored.
 
         Returns:
-            Whether there are now servers that were not there before.
+            Whether a server was approved, so that the configuration may have new servers.
 
         Raises:
-            RefusedError: One is not approved.
-            AuditError: That one is cannot be recorded; it is not used.
+            RefusedError: A server is not approved.
+            AuditError: An approval could not be recorded, so the server is not used.
         """
-        settled = False
+        approved = False
         for name in dict.fromkeys(names):
             if not self._servers.proposals(name):
                 continue
-            async with self._turn:
-                # Somebody else may have been asked meanwhile.
+            async with self._asking:
+                # Another run's question may have been answered meanwhile.
                 await self._servers.refresh()
                 for proposal in self._servers.proposals(name)[:1]:
                     await self._ask(proposal, run)
-                settled = True
-        return settled
+                approved = True
+        return approved
 
     async def _ask(self, proposal: ProposedServer, run: RunCaller) -> None:
         asked, consents = question(proposal), self._servers.consents
         try:
             if consents is None:
-                raise CannotAskError("Nobody can be asked: this bridge keeps no approvals.")
+                raise CannotAskError("Nobody can be asked: this bridge stores no approvals.")
             if not run.identified:
                 raise CannotAskError("Nobody can be asked: nobody knows whose run this is.")
             if asked is None:
@@ -74,12 +74,12 @@ class Proposals:
             what = "declined" if decision else "gave no answer"
             message = (
                 f"The server {safe_name(proposal.name)} of this project was not started: "
-                f"the client, which was asked, {what}."
+                f"the client was asked and {what}."
             )
             raise ApprovalRefusedError(message, remedy="Do without it.")
-        # Before the run begins, so that it has no id yet.
+        # The run has not begun and has no id yet, so the records name none.
         if decision == "always":
-            # Of exactly this one, so that the policy has nothing left to ask about its start.
+            # Approves this definition's start as well, so that the policy does not ask again.
             await self._starts.approve(proposal.spec, "client")
         else:
             await self._audit.append(approved_record(proposal.spec, "client", decision))
@@ -88,6 +88,6 @@ class Proposals:
             try:
                 await anyio.to_thread.run_sync(consents.allow, proposal.definition)
             except ConsentError as error:
-                # It holds for this bridge, and is asked about again by the next.
-                await run.say(f"The approval is not kept: {error}")
+                # It holds for this bridge only; the next one asks again.
+                await run.say(f"The approval is not saved: {error}")
         await self._servers.refresh()

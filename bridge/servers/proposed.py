@@ -1,4 +1,4 @@
-"""What is said of a project's servers that nobody has approved, and asked about them. Pure."""
+"""Texts on a project's servers that wait for approval: errors, notes and the question. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bridge.model import Json
 
 MAX_LINES = 60
 MAX_CHARS = 4000
-"""Of a definition, in a question. Nobody is asked about what cannot be shown whole."""
+"""Bounds of a definition in a question. One that cannot be shown whole is not asked about."""
 
 MAX_NAMES = 5
-"""In the line on those that were left out."""
+"""Servers named in the line on servers that wait."""
 
 MAX_PATH_CHARS = 400
 _INDENT = "    "
 
 
 def unapproved(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
-    """Return the error on a project's server that nobody has approved.
+    """Return the error on a project's server that is not approved.
 
     Args:
-        more: Why nobody is asked.
+        more: A sentence on why no one was asked.
     """
     file = os.path.relpath(proposal.source.path, proposal.definition.directory)
     reason = proposal.reason
@@ -46,7 +46,7 @@ def unapproved(proposal: ProposedServer, more: str = "") -> ApprovalNeededError:
 
 
 def waiting(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
-    """Return one line on servers that wait for approval; empty if there are none."""
+    """Return one line on servers that wait for approval; empty without any."""
     if not proposals:
         return ""
     names = list(dict.fromkeys(safe_name(each.name) for each in proposals))
@@ -59,29 +59,29 @@ def waiting(proposals: Sequence[ProposedServer], most: int = MAX_NAMES) -> str:
 
 @lru_cache(maxsize=2048)
 def called(name: str) -> frozenset[str]:
-    """Return what a program may call a server of this name."""
+    """Return the names by which a program may refer to a server: own name, alias, variable."""
     alias = server_aliases([name])[name]
     return frozenset((name, alias, f"mcp_{alias}"))
 
 
 def described(proposal: ProposedServer) -> list[str]:
-    """Return what a person reads of a definition before an approval, all but the definition."""
+    """Return the lines that a person reads before approving, without the definition itself."""
     definition = proposal.definition
     spec = proposal.spec
-    does = f"started as: {one_line(spec.command, MAX_CHARS)}"
+    start = f"started as: {one_line(spec.command, MAX_CHARS)}"
     if spec.transport != "stdio":
-        does = "connected to over the network, with the variables that the definition names"
+        start = "connected to over the network, with the variables that the definition names"
     return [
         f"in: {one_line(definition.path, MAX_PATH_CHARS)}",
         f"used in: {one_line(definition.directory, MAX_PATH_CHARS)}",
-        does,
+        start,
         *([] if proposal.reason == NOT_APPROVED else [f"why it waits: {proposal.reason}"]),
         f"digest: {definition.digest.removeprefix('sha256:')}",
     ]
 
 
 def question(proposal: ProposedServer) -> Mapping[str, Json] | None:
-    """Return the parameters of the question; None if the definition is too long to be shown."""
+    """Return the question's elicitation parameters; None if the definition is too long."""
     shown, rest = visible_lines(proposal.spec.written, MAX_LINES, MAX_CHARS)
     if rest:
         return None

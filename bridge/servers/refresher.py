@@ -1,10 +1,9 @@
-"""Asking servers for their tools, and keeping what they said true in the background.
+"""Asks servers for their tools, and renews their listings in the background.
 
-Owns the questions under way, what became of those that failed, and the listings that were learnt;
-one server that hangs or fails costs little. Owns also when a server is asked anew although nobody
-waits for it: when what is known of it is old, and when it says that its tools have changed. Servers
-that were started for that alone are stopped again, so that a search over fifty servers does not
-leave fifty processes.
+`Lister` owns the requests in progress, recent failures and the listings, so that a server that
+hangs or fails costs little. `Refresher` asks a server again when its listing is old or when it
+reports that its tools changed. It stops servers that were started only to be asked, so that a
+search over fifty servers does not leave fifty processes.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ logger = logging.getLogger(__name__)
 
 
 STRAGGLER_SECONDS = 5.0
-"""How long those who can do without a server wait for it. Most are up in two; those that fetch a
-package first go on starting, and are there the next time."""
+"""How long a caller that can do without a server waits for it. Most start in two seconds; those
+that first download a package go on starting, and are ready the next time."""
 
 FAILURE_SECONDS = 60.0
-"""How long a server that failed is left alone by those who can do without it. Short enough for a
-user who has mended it, long enough that a row of searches does not wait for it each time."""
+"""How long callers that can do without a server do not retry it after a failure. Short enough for a
+user who has fixed it, long enough that several searches in a row do not each wait for it."""
 
 RENEW_SECONDS = 3600.0
-"""How old a listing on disk may be before it is written again although nothing is new."""
+"""Age at which a stored listing is written again although it did not change."""
 
 Outcome = tuple[Tool, ...] | BridgeError
 
 
 @dataclass(kw_only=True)
 class Request:
-    """One question for a server's tools, which goes on when nobody waits for it any more.
+    """One request for a server's tools, which continues when its callers stop waiting.
 
     Attributes:
-        deadline: Until when it is waited for.
-        outcome: None until `done`, and when it was cut short.
+        deadline: Time until which callers wait.
+        outcome: None until `done`, and if the request was cancelled.
     """
 
     spec: ServerSpec
@@ -61,7 +60,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class _Failure:
-    """Why a server was not there, and until when that is taken to be still so."""
+    """Why a server could not be asked, and until when it is not retried."""
 
     spec: ServerSpec
     error: BridgeError
@@ -69,23 +68,23 @@ class _Failure:
 
 
 class Lister:
-    """Asks servers for their tools and keeps what they said.
+    """Asks servers for their tools and stores the answers.
 
     Attributes:
-        tasks: Where questions go on that nobody waits for; set by who owns it, before any.
-        listings: What is known of each server, by name.
-        redefined_at: When a server's definition was last seen to change, in the epoch's seconds.
+        tasks: Runs the requests; the owner sets it before the first one.
+        listings: Each server's last listing, by name.
+        redefined_at: When a server's definition last changed, in seconds since the epoch.
 
     Args:
-        straggler_seconds: How long a brief question waits for a server.
-        failure_seconds: How long brief questions do not try a server again that failed in one.
+        straggler_seconds: How long `ask_briefly` waits for a server.
+        failure_seconds: How long `ask_briefly` does not retry a server that failed.
     """
 
     def __init__(
         self,
         pool: Pool,
         cache: ToolCache,
-        known: ToolInventory,
+        inventory: ToolInventory,
         *,
         straggler_seconds: float = STRAGGLER_SECONDS,
         failure_seconds: float = FAILURE_SECONDS,
@@ -95,7 +94,7 @@ class Lister:
         self.redefined_at: dict[str, float] = {}
         self._pool = pool
         self._cache = cache
-        self._known = known
+        self._inventory = inventory
         self._straggler_seconds = straggler_seconds
         self._failure_seconds = failure_seconds
         self._specs: Mapping[str, ServerSpec] = {}
@@ -105,25 +104,25 @@ class Lister:
         self._asked_at: dict[str, tuple[int, int] | None] = {}
 
     def is_current(self, name: str) -> bool:
-        """Tell whether what is known of a server is what it says now, as far as it has told.
+        """Return whether a server was asked since it connected and since it last reported a change.
 
         Raises:
-            UnknownServerError: There is none of that name.
+            UnknownServerError: There is no server of that name.
         """
         now = self._pool.moment(name)
         return now is not None and self._asked_at.get(name) == now
 
     def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
-        """Return what earlier bridges, or this one, have kept of these servers. Reads files."""
+        """Return the stored listings of these servers, by name. Blocks: call it in a thread."""
         kept = self._cache.load_all(tuple(specs))
         return {name: listing for name, listing in kept.items() if listing is not None}
 
-    def take(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
-        """Take another configuration, and what is known of its servers."""
+    def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
+        """Set the configured servers and their stored listings."""
         before, self._specs = self._specs, {spec.name: spec for spec in specs}
         self.listings = dict(listings)
         for name, spec in self._specs.items():
-            # Values of variables are no part of what a listing is kept under, and may matter.
+            # Variables' values are not part of a listing's key, but may change the tools.
             if before.get(name, spec) != spec:
                 self.redefined_at[name] = time.time()
         self._saved = {name: listing.listed_at for name, listing in self.listings.items()}
@@ -134,10 +133,10 @@ class Lister:
         }
 
     async def ask(self, name: str, *, again: bool = False) -> Outcome:
-        """Return a server's tools, or why there are none, however long that takes.
+        """Return a server's tools or the error; waits without limit.
 
         Args:
-            again: Ask it even if what it said counts still, unless that was a moment ago.
+            again: Ask even if the session has a current list, unless that was just made.
         """
         try:
             spec = self._pool.spec(name)
@@ -150,30 +149,32 @@ class Lister:
             return error
         seconds = None if running else time.monotonic() - started
         self._failures.pop(name, None)
-        await self._learn(spec, tools, seconds)
-        # A change that was announced while it was asked may be missing in the answer.
+        await self._record(spec, tools, seconds)
+        # The answer may lack a change that was reported during the request.
         self._asked_at[name] = after if before in (None, after) else None
         return tools
 
-    async def ask_briefly(self, name: str, turn: anyio.CapacityLimiter | None = None) -> Outcome:
-        """Return what there is to be had soon; what takes longer goes on meanwhile.
+    async def ask_briefly(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Outcome:
+        """Return a server's tools or an error within `straggler_seconds`; the request continues.
+
+        Of a slow server it returns the known tools, if there are any.
 
         Args:
-            turn: Has to be got before the server is started.
+            limiter: Limits how many servers are started at once.
         """
         failure = self._failures.get(name)
         if failure is not None and anyio.current_time() < failure.until:
             return failure.error
         try:
-            request = self.request(name, turn)
+            request = self.request(name, limiter)
         except UnknownServerError as error:
             return error
-        # Those who come later wait only for what is left: one straggler costs one wait in all.
+        # Later callers wait only until the same deadline: a slow server costs one wait in all.
         with anyio.move_on_after(max(0.0, request.deadline - anyio.current_time())):
             await request.done.wait()
         if request.outcome is not None:
             return request.outcome
-        known = self._known.tools(name)
+        known = self._inventory.tools(name)
         if known is not None:
             return known
         return ServerStartError(
@@ -183,15 +184,15 @@ class Lister:
             remedy="Try again later, or name it in the program, which then waits for it.",
         )
 
-    def under_way(self, name: str) -> Request | None:
-        """Return the question under way to a server, if there is one."""
+    def pending(self, name: str) -> Request | None:
+        """Return the request to a server that is in progress, if there is one."""
         return self._requests.get(name)
 
-    def request(self, name: str, turn: anyio.CapacityLimiter | None = None) -> Request:
-        """Return the question under way to a server, or begin one.
+    def request(self, name: str, limiter: anyio.CapacityLimiter | None = None) -> Request:
+        """Return the request to a server that is in progress, or start one.
 
         Raises:
-            UnknownServerError: There is none of that name.
+            UnknownServerError: There is no server of that name.
         """
         if self.tasks is None:
             raise RuntimeError("the servers have to be entered before they can be asked")
@@ -200,31 +201,31 @@ class Lister:
         if request is None or request.spec != spec:
             deadline = anyio.current_time() + self._straggler_seconds
             request = self._requests[name] = Request(spec=spec, deadline=deadline)
-            self.tasks.start_soon(self._carry_out, request, turn)
+            self.tasks.start_soon(self._run_request, request, limiter)
         return request
 
-    async def learn_from_disk(self, spec: ServerSpec) -> Listing | None:
-        """Return what is kept of a server by now, and learn it: another bridge may have asked."""
+    async def load_stored(self, spec: ServerSpec) -> Listing | None:
+        """Return a server's stored listing, and use it if newer: another bridge may have asked."""
         listing = await anyio.to_thread.run_sync(self._cache.load, spec)
         if listing is None or self._specs.get(spec.name) != spec:
             return None
         before = self.listings.get(spec.name)
         if before is None or listing.listed_at > before.listed_at:
             self.listings[spec.name] = listing
-            self._known.learn(spec.name, listing.tools)
+            self._inventory.update(spec.name, listing.tools)
         return listing
 
-    async def _carry_out(self, request: Request, turn: anyio.CapacityLimiter | None) -> None:
-        # It may have been begun for one run, and serves, and outlives, others: what the server
-        # asks meanwhile is not for that run's client.
+    async def _run_request(self, request: Request, limiter: anyio.CapacityLimiter | None) -> None:
+        # The request may outlive the run that started it and serve others, so questions that the
+        # server asks meanwhile must not go to that run's client.
         forget_caller()
         name = request.spec.name
-        waiting: AbstractAsyncContextManager[None] = nullcontext() if turn is None else turn
+        slot: AbstractAsyncContextManager[None] = nullcontext() if limiter is None else limiter
         try:
-            async with waiting:
+            async with slot:
                 request.outcome = await self.ask(name)
         except Exception:
-            # Nobody may be waiting any more, and one server's fault must not end the others.
+            # No caller may be waiting, and one server's failure must not end the others' requests.
             logger.exception("asking server %s for its tools failed", name)
         finally:
             request.done.set()
@@ -235,48 +236,48 @@ class Lister:
             until = anyio.current_time() + self._failure_seconds
             self._failures[name] = _Failure(spec=request.spec, error=error, until=until)
 
-    async def _learn(
+    async def _record(
         self, spec: ServerSpec, tools: tuple[Tool, ...], seconds: float | None
     ) -> None:
         before = self.listings.get(spec.name)
         if before is not None and before.tools is tools:
-            # From the session's memory: nobody has asked the server anew.
+            # The session's own copy: the server was not asked again.
             return
         if self._specs.get(spec.name) != spec:
             # It was redefined since it was asked.
             return
-        news, now = self._known.learn(spec.name, tools), time.time()
+        changed, now = self._inventory.update(spec.name, tools), time.time()
         info = dict(self._pool.state(spec.name).server_info)
-        self._known.introduce(spec.name, info.get("about", ""))
+        self._inventory.describe(spec.name, info.get("about", ""))
         listing = self.listings[spec.name] = Listing(
             server=spec.name,
             tools=tools,
-            # Of a server that has closed meanwhile, what was known before.
+            # A server that has closed meanwhile has no information; keep the old one.
             info=info or (before.info if before else {}),
             listed_at=now,
             start_seconds=seconds if seconds is not None or not before else before.start_seconds,
         )
-        known_on_disk = before is not None and not news and before.info == listing.info
-        if known_on_disk and 0 <= now - self._saved.get(spec.name, 0.0) < RENEW_SECONDS:
+        is_stored = before is not None and not changed and before.info == listing.info
+        if is_stored and 0 <= now - self._saved.get(spec.name, 0.0) < RENEW_SECONDS:
             return
         self._saved[spec.name] = now
         await anyio.to_thread.run_sync(partial(self._cache.save, spec, listing))
 
 
 REFRESH_SECONDS = 24 * 3600.0
-"""How old a listing may become. Servers change with their releases, and a run asks them anyway."""
+"""Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
 
 FIRST_STARTS = 8
-"""Servers that a search starts at once because it knows nothing of them: somebody waits."""
+"""Servers that a search starts at once because their tools are unknown."""
 
 REFRESH_STARTS = 4
-"""Servers started at once in the background, where nobody waits, beside the user's own work."""
+"""Servers started at once in the background, where they must not disturb the user's own work."""
 
 SETTLE_SECONDS = 0.5
-"""After word of a change. Servers that register their tools one by one say so once for each."""
+"""Delay after a reported change: servers that register tools one by one report each."""
 
 RELIST_SECONDS = 10.0
-"""Between two listings of a server that goes on saying so; a list may have thousands of tools."""
+"""Least time between two listings of a server that keeps reporting changes."""
 
 
 class Refresher:
@@ -285,36 +286,36 @@ class Refresher:
     def __init__(self, pool: Pool, lister: Lister) -> None:
         self._pool = pool
         self._lister = lister
-        self._first_turn = anyio.CapacityLimiter(FIRST_STARTS)
-        self._refresh_turn = anyio.CapacityLimiter(REFRESH_STARTS)
+        self._first_starts = anyio.CapacityLimiter(FIRST_STARTS)
+        self._refresh_starts = anyio.CapacityLimiter(REFRESH_STARTS)
         self._attempts: dict[str, tuple[ServerSpec, float]] = {}
         self._changed: set[str] = set()
         self._relisting: set[str] = set()
         self._used: set[str] = set()
 
     def use(self, names: Iterable[str]) -> None:
-        """Take note that these servers are wanted for more than their list of tools."""
+        """Mark servers as used by runs, so that they are not stopped after listing."""
         self._used.update(names)
 
     async def first(self, names: Iterable[str], *, patient: bool) -> dict[str, BridgeError]:
-        """Have servers asked of which nothing is known; return why some have no answer yet.
+        """Ask servers whose tools are unknown; return the errors of those without an answer.
 
         Args:
-            patient: Wait for the slow, and try what just failed.
+            patient: Wait for slow servers and retry failed ones.
         """
         errors: dict[str, BridgeError] = {}
 
         async def ask(name: str) -> None:
             idle = self._is_idle(name)
             if patient:
-                async with self._first_turn:
+                async with self._first_starts:
                     outcome = await self._lister.ask(name)
             else:
-                outcome = await self._lister.ask_briefly(name, self._first_turn)
+                outcome = await self._lister.ask_briefly(name, self._first_starts)
             if isinstance(outcome, BridgeError):
                 errors[name] = outcome
             if idle:
-                self._rest_later(name)
+                self._stop_later(name)
 
         async with anyio.create_task_group() as tasks:
             for name in names:
@@ -322,7 +323,7 @@ class Refresher:
         return errors
 
     def refresh_later(self, names: Iterable[str]) -> None:
-        """Have the servers asked again of which what is known is old; return at once."""
+        """Start asking those of the servers whose listing is old; do not wait."""
         tasks = self._lister.tasks
         if tasks is None:
             return
@@ -337,29 +338,29 @@ class Refresher:
                 tasks.start_soon(self._refresh, name)
 
     def is_old(self, name: str) -> bool:
-        """Whether a server's listing is older than it should become, or from the future."""
+        """Return whether a server's listing is missing, old, outdated, or from the future."""
         listing = self._lister.listings.get(name)
         if listing is None or listing.listed_at < self._lister.redefined_at.get(name, 0.0):
             return True
         return not 0 <= time.time() - listing.listed_at < REFRESH_SECONDS
 
     def tools_changed(self, name: str) -> None:
-        """Have a server's tools listed again soon: it says that they have changed."""
+        """Start asking a server that reports changed tools; do not wait."""
         self._changed.add(name)
         if name not in self._relisting and self._lister.tasks is not None:
             self._relisting.add(name)
             self._lister.tasks.start_soon(self._relist, name)
 
     async def _refresh(self, name: str) -> None:
-        async with self._refresh_turn:
+        async with self._refresh_starts:
             try:
                 idle = self._is_idle(name)
-                await self._lister.learn_from_disk(self._pool.spec(name))
+                await self._lister.load_stored(self._pool.spec(name))
                 if not self.is_old(name):
                     return
                 await self._lister.request(name).done.wait()
                 if idle:
-                    self._rest(name)
+                    self._stop_if_unused(name)
             except BridgeError as error:
                 # It is no longer configured.
                 logger.debug("server %s is not asked again: %s", name, error)
@@ -369,7 +370,7 @@ class Refresher:
             await anyio.sleep(SETTLE_SECONDS)
             while name in self._changed:
                 self._changed.discard(name)
-                # One that has gone is not started for this; it is asked when it is next needed.
+                # A stopped server is not started for this; it is asked when it is next needed.
                 if self._pool.state(name).state != "ready":
                     return
                 await self._lister.ask(name)
@@ -382,18 +383,18 @@ class Refresher:
     def _is_idle(self, name: str) -> bool:
         return name not in self._used and self._pool.state(name).state in ("idle", "failed")
 
-    def _rest_later(self, name: str) -> None:
-        """Stop a server once its answer is there, which may still be to come."""
+    def _stop_later(self, name: str) -> None:
+        """Stop a server once the request in progress is done."""
         if self._lister.tasks is not None:
-            self._lister.tasks.start_soon(self._rest_after, name)
+            self._lister.tasks.start_soon(self._stop_after_request, name)
 
-    async def _rest_after(self, name: str) -> None:
-        under_way = self._lister.under_way(name)
-        if under_way is not None:
-            await under_way.done.wait()
-        self._rest(name)
+    async def _stop_after_request(self, name: str) -> None:
+        request = self._lister.pending(name)
+        if request is not None:
+            await request.done.wait()
+        self._stop_if_unused(name)
 
-    def _rest(self, name: str) -> None:
+    def _stop_if_unused(self, name: str) -> None:
         if name in self._used:
             return
         try:

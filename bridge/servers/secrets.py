@@ -1,8 +1,8 @@
-"""Which values of this machine are secrets, so that nothing of them leaves it.
+"""Collects the secrets of this machine, so that texts leaving it can be redacted.
 
-Owns where they are looked for: the definitions of the user's servers, the logins in use, and those
-variables of the bridge's own environment that its servers inherit. What makes a value a secret is
-`bridge.gate.redaction_shapes`' rule, and what becomes of one that turns up `bridge.gate.redaction`.
+Sources are the definitions of the user's servers, the logins in use, and the variables of the
+bridge's environment that servers inherit. `bridge.gate.redaction_shapes` decides whether a value is
+a secret, `bridge.gate.redaction` removes secrets from texts.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from bridge.gate.redaction_shapes import (
 from bridge.model import Json, ServerSpec
 
 MAX_TOKENS = 8
-"""Of one login: those that it had before may still stand in what its server says."""
+"""Tokens kept of one login: earlier ones may still occur in the server's texts."""
 
 MAX_LOGINS = 200
 
 MAX_JSON_DEPTH = 20
-"""Of a variable that holds JSON."""
+"""Nesting of a variable that holds JSON."""
 
 MAX_LINES = 200
-"""Of a private key, each of which is looked for by itself."""
+"""Lines of a private key; each is a secret of its own."""
 
-LEAST_LINE = 24
-"""Characters of such a line; shorter ones are of the frame around it."""
+MIN_LINE_CHARS = 24
+"""Shortest such line; shorter ones belong to the key's header and footer."""
 
 OWN_PREFIX = "MCP_BRIDGE_"
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
@@ -49,58 +49,58 @@ ENVIRONMENT = "the environment"
 _BLANK = re.compile(r"\s")
 
 Found = Iterator[tuple[str, str]]
-"""Secrets, each with the name of what it was found in."""
+"""Pairs of the name of a setting and the secret in it."""
 
 
 class Secrets:
-    """What is secret at this moment, and the one `Redactor` that knows it.
+    """The current secrets, and the `Redactor` that removes them.
 
     Args:
         environ: The bridge's own environment.
 
     Attributes:
-        changed: Called when other values are secret than before.
+        changed: Called after the set of secrets has changed.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.redactor = Redactor()
         self.changed: Callable[[], None] | None = None
-        self._inherited = dict(_named(of_environment(environ or {}), ENVIRONMENT))
+        self._inherited = dict(_named(environment_secrets(environ or {}), ENVIRONMENT))
         self._configured: dict[str, str] = {}
         self._logins: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
-        self._tell()
+        self._update_redactor()
 
     def configure(self, specs: Iterable[ServerSpec]) -> None:
-        """Take the definitions of all servers that there are now."""
+        """Replace the secrets of server definitions with those of `specs`."""
         self._configured = {}
         for spec in specs:
-            for secret, name in _named(of_spec(spec), spec.name):
-                # Of several names the first, as with everything else in a configuration.
+            for secret, name in _named(spec_secrets(spec), spec.name):
+                # The first of several names wins, as elsewhere in a configuration.
                 self._configured.setdefault(secret, name)
-        self._tell()
+        self._update_redactor()
 
     def login(self, server: str, values: Mapping[str, str]) -> None:
-        """Take what a login is worth now: names of tokens to tokens."""
+        """Add a login's current tokens, by name."""
         kept = self._logins.setdefault(server, OrderedDict())
         self._logins.move_to_end(server)
-        news = False
+        changed = False
         for name, value in values.items():
-            # Whoever gives out tokens must not have the bridge cut what it likes out of all texts.
+            # A hostile login server must not choose ordinary words to be cut out of all texts.
             if _is_credential(value) and not _BLANK.search(value) and value not in kept:
                 kept[value] = f"{name} of {server}"
-                news = True
+                changed = True
         while len(kept) > MAX_TOKENS:
             kept.popitem(last=False)
         while len(self._logins) > MAX_LOGINS:
             self._logins.popitem(last=False)
-        if news:
-            self._tell()
+        if changed:
+            self._update_redactor()
 
-    def _tell(self) -> None:
+    def _update_redactor(self) -> None:
         known = dict(self._inherited)
         for kept in self._logins.values():
             known.update(kept)
-        # Last, since of several names a server's own says most.
+        # Last, since of several names that of a server's setting is the most useful.
         known.update(self._configured)
         before = self.redactor.revision
         self.redactor.learn(known)
@@ -110,45 +110,45 @@ class Secrets:
 
 def _named(found: Found, owner: str) -> Iterator[tuple[str, str]]:
     for name, value in found:
-        for part in _parts(value):
+        for part in _with_lines(value):
             yield part, f"{name} of {owner}"
 
 
-def _parts(value: str) -> Iterator[str]:
-    """Yield a secret, and the lines of a private key: what quotes one seldom has its breaks."""
+def _with_lines(value: str) -> Iterator[str]:
+    """Yield a secret, and each line of a private key: quoted keys often lack their line breaks."""
     value = value.strip()
     if len(value) < LEAST_NAMED:
         return
     yield value
     if "\n" in value:
         lines = [line.strip() for line in value.splitlines()[:MAX_LINES]]
-        yield from (line for line in lines if len(line) >= LEAST_LINE and "-----" not in line)
+        yield from (line for line in lines if len(line) >= MIN_LINE_CHARS and "-----" not in line)
 
 
-def of_environment(environ: Mapping[str, str]) -> Found:
+def environment_secrets(environ: Mapping[str, str]) -> Found:
     """Yield the secrets among the variables that servers inherit, and the answers to inputs."""
     for name, value in environ.items():
         if name.startswith(INPUT_PREFIX):
-            # Inputs are what clients ask for as passwords; whoever sets one says so.
+            # Clients ask for inputs as passwords, so any value of one counts.
             if could_be_secret(value) or has_known_format(value):
                 yield name, value
         elif not name.startswith(OWN_PREFIX) and names_setting(name):
-            yield from of_setting(name, value)
+            yield from setting_secrets(name, value)
 
 
-def of_spec(spec: ServerSpec) -> Found:
+def spec_secrets(spec: ServerSpec) -> Found:
     """Yield the secrets in a server's definition."""
     for name, value in spec.env.items():
-        yield from of_setting(name, value)
+        yield from setting_secrets(name, value)
     for name, value in spec.headers.items():
-        yield from of_header(name, value)
-    yield from of_url("url", spec.url)
+        yield from header_secrets(name, value)
+    yield from url_secrets("url", spec.url)
     yield from of_words(spec.args)
     if spec.oauth is not None and _is_credential(spec.oauth.client_secret):
         yield "OAuth client secret", spec.oauth.client_secret
 
 
-def of_setting(name: str, value: str, depth: int = 0) -> Found:
+def setting_secrets(name: str, value: str, depth: int = 0) -> Found:
     """Yield the secrets in one value of a configuration."""
     text = value.strip()
     if text[:1] in ("{", "[") and depth == 0:
@@ -157,35 +157,35 @@ def of_setting(name: str, value: str, depth: int = 0) -> Found:
         except (ValueError, RecursionError):
             document = None
         if document is not None:
-            yield from _of_json(name, document, 0)
+            yield from _json_secrets(name, document, 0)
             return
     if "://" in text:
-        yield from of_url(name, text)
+        yield from url_secrets(name, text)
     if is_secret(text, name):
         yield name, text
 
 
-def _of_json(name: str, value: Json, depth: int) -> Found:
+def _json_secrets(name: str, value: Json, depth: int) -> Found:
     if depth > MAX_JSON_DEPTH:
         return
     if isinstance(value, str):
         if names_setting(name) or value.partition(" ")[0].lower() in _SCHEMES:
-            yield from of_header(name, value)
-        yield from of_setting(name, value, depth + 1)
+            yield from header_secrets(name, value)
+        yield from setting_secrets(name, value, depth + 1)
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _of_json(key, item, depth + 1)
+            yield from _json_secrets(key, item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            yield from _of_json(name, item, depth + 1)
+            yield from _json_secrets(name, item, depth + 1)
 
 
 _SCHEMES = ("bearer", "basic", "token", "apikey", "digest")
-"""What stands before a token in a header."""
+"""Words before a token in a header."""
 
 
-def of_header(name: str, value: str) -> Found:
-    """Yield the secrets in a header: never its scheme, and of a pair of names no name."""
+def header_secrets(name: str, value: str) -> Found:
+    """Yield the secrets in a header, without its scheme and without the names of cookies."""
     text = value.strip()
     if name.strip().lower() in ("cookie", "set-cookie"):
         for pair in text.split(";"):
@@ -197,19 +197,19 @@ def of_header(name: str, value: str) -> Found:
     if scheme.lower() in _SCHEMES and rest.strip():
         text = rest.strip()
         if scheme.lower() == "basic":
-            yield from _of_basic(name, text)
+            yield from _basic_secrets(name, text)
         if _is_credential(text):
             yield name, text
         return
-    yield from of_setting(name, text)
+    yield from setting_secrets(name, text)
 
 
 def _is_credential(value: str) -> bool:
-    """Tell whether what can be nothing but a secret can be searched for."""
+    """Return whether a credential is long enough to be searched for in texts."""
     return could_be_secret(value) or len(value) >= LEAST_WORDS
 
 
-def _of_basic(name: str, text: str) -> Found:
+def _basic_secrets(name: str, text: str) -> Found:
     try:
         pair = base64.b64decode(text, validate=True).decode()
     except (binascii.Error, ValueError):
@@ -219,8 +219,8 @@ def _of_basic(name: str, text: str) -> Found:
         yield f"{name} password", password
 
 
-def of_url(name: str, url: str) -> Found:
-    """Yield the secrets in an address: a password, parameters called so, and parts of the path."""
+def url_secrets(name: str, url: str) -> Found:
+    """Yield the secrets in a URL: the password, secret parameters, and tokens in the path."""
     if "://" not in url:
         return
     try:
@@ -233,7 +233,7 @@ def of_url(name: str, url: str) -> Found:
     for text in dict.fromkeys((password, unquote(password))):
         if could_be_secret(text):
             yield f"password in {name}", text
-    # A name is public, but a token that stands alone in its place is not.
+    # A user name is public, but a token in its place is not.
     for text in dict.fromkeys((user, unquote(user))):
         if has_known_format(text) or looks_random(text):
             yield f"user in {name}", text
@@ -250,22 +250,22 @@ _HEADER_OPTIONS = ("-H", "--header", "--headers")
 
 
 def of_words(words: Iterable[str]) -> Found:
-    """Yield the secrets among the words of a command."""
+    """Yield the secrets in the words of a command line."""
     before = ""
     for word in words:
         option, before = before, word
         if option in _HEADER_OPTIONS or (" " in word and word.partition(":")[0].isidentifier()):
             name, colon, value = word.partition(":")
             if colon:
-                yield from of_header(name.strip(), value)
+                yield from header_secrets(name.strip(), value)
                 continue
         name, equals, value = word.partition("=")
         if equals and _is_name(name):
-            yield from of_setting(name.lstrip("-"), value)
+            yield from setting_secrets(name.lstrip("-"), value)
         elif option.startswith("-") and "=" not in option and not word.startswith("-"):
-            yield from of_setting(option.lstrip("-"), word)
+            yield from setting_secrets(option.lstrip("-"), word)
         elif "://" in word or has_known_format(word) or looks_random(word):
-            yield from of_setting("argument", word)
+            yield from setting_secrets("argument", word)
 
 
 def _is_name(text: str) -> bool:

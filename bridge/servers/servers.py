@@ -1,7 +1,7 @@
-"""The user's servers as a run sees them: discovered, aliased, kept fresh.
+"""Keeps the configured servers, their tools and their sessions current.
 
-Owns the link between discovery and the session pool: when a configuration file changes, the next
-run sees it, and sessions whose definition did not change stay open.
+Connects discovery, the inventory and the session pool: a changed configuration file takes effect
+with the next run, and sessions whose definition did not change stay open.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ logger = logging.getLogger(__name__)
 
 
 QUICK_SECONDS = 0.002
-"""To look at the configuration's files takes a twentieth of this where they are on a disk; what
-took longer is next time done in a thread, where nothing else has to wait for it."""
+"""If reading the files' state took longer, it is read in a thread the next time, so that the event
+loop does not wait. On a local disk it takes a twentieth of this."""
 
 
 class ConfigSnapshot:
-    """Takes a stamp: from here if the last one was quick, else, as the first, from a thread."""
+    """Returns the state of the configuration's files, to compare with an earlier one.
+
+    Reads it in the event loop if the last reading was quick, else (and at first) in a thread.
+    """
 
     def __init__(
         self, stamp: Callable[[], object], *, quick_seconds: float = QUICK_SECONDS
@@ -56,7 +59,7 @@ class ConfigSnapshot:
         self._last_seconds = quick_seconds
 
     async def take(self) -> object:
-        """Return the configuration's state; equal states mean that nothing changed."""
+        """Return the current state; equal states mean that nothing changed."""
         started = time.perf_counter()
         if self._last_seconds < self._quick_seconds:
             stamp = self._stamp()
@@ -67,21 +70,21 @@ class ConfigSnapshot:
 
 
 MAX_SHOWN_NAMES = 30
-"""Of servers, in an error."""
+"""Servers named in an error."""
 
 MAX_LEFT_OUT = 5
-"""Entries and files, in an error on a server that does not exist."""
+"""Skipped entries named in an error on a server that does not exist."""
 
 
 class Finder(Protocol):
-    """Finds servers; a seam for tests and for callers that bring their own list."""
+    """Finds servers. Tests and callers with a list of their own implement it."""
 
     def stamp(self) -> object:
         """Return something that changes when `find` would return something else."""
         ...
 
     def find(self) -> Discovery:
-        """Return the servers there are."""
+        """Return the servers."""
         ...
 
 
@@ -94,7 +97,7 @@ class ConfigFinder:
         self._watch = Watch(context)
 
     def stamp(self) -> object:
-        """Return the state of every file that could define a server."""
+        """Return the state of every file that may define a server."""
         return self._watch.stamp(), self._consents.changes
 
     def find(self) -> Discovery:
@@ -105,18 +108,21 @@ class ConfigFinder:
 
 
 class Servers:
-    """Discovered servers and the sessions to them. Enter before use.
+    """The discovered servers, their tools and their sessions. Enter before use.
+
+    Attributes:
+        known: The inventory of tools.
+        discovery: The servers found in the current configuration.
 
     Args:
-        eager: Whether entering waits until the configuration is read. Who does not wait asks for
-            `refresh` before anything else.
+        eager: Whether entering waits until the configuration is read. If not, call `refresh` before
+            anything else.
         straggler_seconds: How long a tolerant load waits for a server.
-        failure_seconds: How long tolerant loads do not try a server again that failed in one.
-        observed: Learns what tools return, and keeps it; without it nothing is learnt.
-        secrets: Told of every configuration; what servers say of themselves is cleared of them.
-        consents: What of a project's definitions is approved.
-        offer_login: Has the user of the current run log in to a server, and returns whether they
-            did.
+        failure_seconds: How long tolerant loads do not retry a server that failed in one.
+        observed: Learns and stores the shapes of results; without it none are learned.
+        secrets: Receives every configuration; its secrets are redacted from servers' texts.
+        consents: The approvals of a project's definitions.
+        offer_login: Asks the current run's user to log in to a server; returns whether they did.
     """
 
     def __init__(
@@ -136,15 +142,15 @@ class Servers:
         self.consents = consents
         self._offer_login = offer_login
         self._finder = finder
-        self._look = ConfigSnapshot(finder.stamp)
+        self._snapshot = ConfigSnapshot(finder.stamp)
         self._pool = pool
         self._stamp: object = None
         self._refreshing = anyio.Lock()
         self.discovery = Discovery(servers=(), skipped=(), warnings=(), stamp=())
-        self._observed = observed
+        self._shapes = observed
         self.secrets = secrets or Secrets()
         self.known = ToolInventory(observed, self.secrets.redactor)
-        self.secrets.changed = self.known.clear_again
+        self.secrets.changed = self.known.redact_again
         self._eager = eager
         self._lister = Lister(
             pool,
@@ -159,16 +165,16 @@ class Servers:
 
     async def __aenter__(self) -> Servers:
         async with AsyncExitStack() as stack:
-            if self._observed is not None:
-                stack.push_async_callback(self._observed.close)
+            if self._shapes is not None:
+                stack.push_async_callback(self._shapes.close)
             await stack.enter_async_context(self._pool)
             if self._eager:
                 await self.refresh()
             tasks = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(tasks.cancel_scope.cancel)
             self._lister.tasks = tasks
-            if self._observed is not None:
-                tasks.start_soon(self._observed.keep)
+            if self._shapes is not None:
+                tasks.start_soon(self._shapes.save_regularly)
             if not self._eager:
                 tasks.start_soon(self.refresh)
             self._stack = stack.pop_all()
@@ -180,7 +186,7 @@ class Servers:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Not told of the body's exception, which would come out of it wrapped in a group.
+        # Without the body's exception, which the task group would wrap in an exception group.
         await self._stack.aclose()
 
     @property
@@ -194,41 +200,41 @@ class Servers:
         return self.known.aliases
 
     async def refresh(self) -> bool:
-        """Read the configuration if a file of it changed since; return whether one did."""
-        if await self._look.take() == self._stamp:
+        """Read the configuration again if one of its files changed; return whether one did."""
+        if await self._snapshot.take() == self._stamp:
             return False
         async with self._refreshing:
-            stamp = await self._look.take()
+            stamp = await self._snapshot.take()
             if stamp == self._stamp:
-                # Somebody else has read it meanwhile.
+                # Another task has read it meanwhile.
                 return False
-            await self._take(stamp)
+            await self._reconfigure(stamp)
         return True
 
-    async def _take(self, stamp: object) -> None:
-        self.discovery, known, shapes = await anyio.to_thread.run_sync(self._read)
+    async def _reconfigure(self, stamp: object) -> None:
+        self.discovery, listings, shapes = await anyio.to_thread.run_sync(self._read)
         self._stamp = stamp
         self.secrets.configure(self.discovery.servers)
-        if self._observed is not None:
-            self._observed.take(self.discovery.servers, shapes)
+        if self._shapes is not None:
+            self._shapes.configure(self.discovery.servers, shapes)
         self.known.reset(
             {spec.name: spec.description for spec in self.discovery.servers},
-            {name: listing.tools for name, listing in known.items()},
+            {name: listing.tools for name, listing in listings.items()},
         )
-        for name, listing in known.items():
-            self.known.introduce(name, listing.info.get("about", ""))
+        for name, listing in listings.items():
+            self.known.describe(name, listing.info.get("about", ""))
         self._pool.update(self.discovery.servers)
-        self._lister.take(self.discovery.servers, known)
+        self._lister.configure(self.discovery.servers, listings)
         for entry in self.discovery.skipped:
-            logger.info("%s is configured but left out: %s", entry.name, entry.reason)
+            logger.info("%s is configured but skipped: %s", entry.name, entry.reason)
         for warning in self.discovery.warnings:
-            # Among many clients' files there is always something to mend, which `servers` and
-            # `doctor` list. What the bridge's own settings name is another matter.
+            # Clients' files often have mistakes, which `servers` and `doctor` list. Only those in
+            # files that the bridge's own settings name are warnings here.
             logger.log(logging.WARNING if warning.own else logging.INFO, "%s", warning)
 
     def _read(self) -> tuple[Discovery, dict[str, Listing], Loaded]:
         discovery = with_own_aliases(with_unread(self._finder.find(), self.discovery))
-        shapes = {} if self._observed is None else self._observed.load(discovery.servers)
+        shapes = {} if self._shapes is None else self._shapes.load(discovery.servers)
         return discovery, self._lister.read(discovery.servers), shapes
 
     def names(self) -> tuple[str, ...]:
@@ -236,18 +242,18 @@ class Servers:
         return tuple(spec.name for spec in self.discovery.servers)
 
     def entries(self, *, loaded: Sequence[str] = ()) -> tuple[ServerEntry, ...]:
-        """Return what is known of every server: tools of those that were ever asked for them."""
+        """Return all servers' entries, with the tools of those that were ever asked."""
         return self.known.entries(loaded=loaded)
 
     def definition(self, name: str) -> str:
-        """Return the digest of a server's definition as it is now; empty if there is none."""
+        """Return the digest of a server's current definition; empty if there is no such server."""
         try:
             return self._pool.spec(name).definition
         except UnknownServerError:
             return ""
 
     def listing(self, name: str) -> Listing | None:
-        """Return what a server said when it last listed its tools, in this bridge or another."""
+        """Return a server's last list of tools, made by this bridge or an earlier one."""
         return self._lister.listings.get(name)
 
     def resolve(self, name: str) -> str:
@@ -274,13 +280,13 @@ class Servers:
         raise UnknownServerError(self.unknown(message))
 
     def proposals(self, name: str) -> tuple[ProposedServer, ...]:
-        """Return what a project defines under a name or alias, and nobody has approved."""
+        """Return a project's unapproved servers of this name or alias."""
         if name in self.aliases or any(name in (a, f"mcp_{a}") for a in self.aliases.values()):
             return ()
         return tuple(each for each in self.discovery.proposed if name in called(each.name))
 
     def unknown(self, problem: str) -> str:
-        """Return the text on a server that does not exist: the problem, and what there is."""
+        """Return an error's text: the problem, and the servers that exist."""
         names = sorted(self.aliases)
         shown = ", ".join(names[:MAX_SHOWN_NAMES])
         if len(names) > MAX_SHOWN_NAMES:
@@ -288,41 +294,41 @@ class Servers:
         return f"{problem} Servers: {shown or 'none; add one to your client configuration'}."
 
     def left_out(self, missed: Sequence[str]) -> str:
-        """Return why what is called so is configured and cannot be used; empty if nothing is.
+        """Return why configured servers of these names are skipped; empty if none is.
 
-        All that was left out is in the log and in `servers`: it is for people to mend.
+        The log and `mcp-code-bridge servers` list all skipped ones.
         """
         skipped = self.discovery.skipped
         meant = [entry for entry in skipped if not called(entry.name).isdisjoint(missed)]
-        told = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:MAX_LEFT_OUT])
-        return f"Configured but left out: {told}." if told else ""
+        reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in meant[:MAX_LEFT_OUT])
+        return f"Configured but skipped: {reasons}." if reasons else ""
 
     def is_current(self, name: str) -> bool:
-        """Tell whether a server's tools are known as it lists them now.
+        """Return whether the inventory has the tools that a server lists now.
 
         Raises:
-            UnknownServerError: There is none of that name.
+            UnknownServerError: There is no server of that name.
         """
         return self._lister.is_current(name)
 
     async def keep_current(self, name: str) -> None:
-        """Have a server's tools known as it lists them now; costs nothing while they are.
+        """Make sure that the inventory has the tools that a server lists now; free if it has.
 
-        What an earlier bridge, or an earlier process of the server, said of them may be old.
+        Tools listed by an earlier process of the server, or in an earlier bridge, may be outdated.
 
         Raises:
-            BridgeError: It cannot be asked.
+            BridgeError: The server cannot be asked.
         """
         if self._lister.is_current(name):
             return
-        # What its last connection listed is kept until there is another.
+        # Starting drops the last connection's list, so that `load` asks again.
         await self._pool.start(name)
         await self.load([name])
 
     async def look_again(self, names: Iterable[str]) -> None:
-        """Ask the connected among these servers for their tools: something was missing in them.
+        """Ask those of these servers that are connected for their tools, because one was missing.
 
-        Some say nothing when their tools change. Each is asked only if it was not a moment ago.
+        Some servers do not report changes of their tools. One that was just asked is skipped.
         """
         with anyio.move_on_after(STRAGGLER_SECONDS):
             async with anyio.create_task_group() as tasks:
@@ -333,14 +339,14 @@ class Servers:
     async def look_up(
         self, names: Sequence[str], *, fresh: bool = False, patient: bool = False
     ) -> dict[str, BridgeError]:
-        """Have the tools of `names` known, for searching and listing; return why some are not.
+        """Load the tools of `names` for searching and listing; return the errors of the others.
 
-        Only servers of which nothing is known are started, and stopped again. What is old is asked
-        again in the background, after the answer.
+        Only servers whose tools are unknown are started, and stopped again afterwards. Old lists
+        are renewed in the background.
 
         Args:
-            fresh: Ask all of them now.
-            patient: Wait for the slow, and try what just failed, as a person at a terminal would.
+            fresh: Ask all servers now.
+            patient: Wait for slow servers and retry failed ones, as for a person at a terminal.
         """
         wanted = dict.fromkeys(names)
         missing = [name for name in wanted if fresh or self.known.tools(name) is None]
@@ -352,15 +358,15 @@ class Servers:
     async def load(
         self, names: Sequence[str], *, tolerant: bool = False, patient: bool = False
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
-        """Return the tools of `names`, all asked at the same time, and the errors of the rest.
+        """Return the tools of `names`, asked concurrently, and the errors of the others.
 
         Args:
-            tolerant: Do without servers that fail or take long. Of one that takes long, the tools
-                that it had last time count; a call will wait for it.
-            patient: With `tolerant`, wait for the slow all the same, and try what just failed.
+            tolerant: Return errors instead of raising them. For a server that takes long, use the
+                tools that it had last time; a call will wait for it.
+            patient: With `tolerant`, wait for slow servers and retry failed ones.
 
         Raises:
-            BridgeError: One failed and `tolerant` is false.
+            BridgeError: A server failed and `tolerant` is false.
         """
         if not names:
             return {}, {}
@@ -392,11 +398,11 @@ class Servers:
 
 
 def with_unread(now: Discovery, before: Discovery) -> Discovery:
-    """Return `now` with the servers of files that cannot be read now, as they were `before`.
+    """Return `now` with the servers that `before` had from files that cannot be read now.
 
-    Clients write their files in place, and some many times an hour: what is half-written at the
-    moment of reading must not take servers away from under the programs that use them. The
-    warning stays, and so says why a change does not show. A file that is gone has no servers.
+    Clients write their files in place, some many times an hour: a half-written file must not remove
+    servers that programs use. The warning stays, and says why a change has no effect. A file that
+    no longer exists has no servers.
     """
     unread = {warning.path for warning in now.warnings if warning.unread}
     taken = {spec.name for spec in now.servers}
@@ -408,7 +414,7 @@ def with_unread(now: Discovery, before: Discovery) -> Discovery:
 
 
 def with_own_aliases(found: Discovery) -> Discovery:
-    """Return `found` without a project's servers that would get an alias of the user's servers."""
+    """Return `found` without those of a project's servers whose alias one of the user's has."""
     theirs = [spec for spec in found.servers if spec.source.scope == "project"]
     own = server_aliases([spec.name for spec in found.servers if spec.source.scope != "project"])
     whose = {alias: name for name, alias in own.items()}

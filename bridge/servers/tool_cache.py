@@ -1,9 +1,9 @@
-"""The catalogue: what servers' tools were when last asked, kept between bridges.
+"""Stores each server's last list of tools, so that later bridges know it without starting servers.
 
-Owns one document per server definition in the store: the tools, the version that listed them, and
-when. With it the tools of fifty servers can be described and searched although none has been
-started. It is never the last word: a run asks the server itself, and what is old is asked again in
-the background (`bridge.servers.refresher`). What cannot be read is as if it were not there.
+Holds one document per server definition: the tools, the server's version, and when they were
+listed. With it the tools of fifty servers can be described and searched without starting one. A run
+still asks the server itself, and old lists are renewed in the background
+(`bridge.servers.refresher`). An unreadable document counts as missing.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from bridge.store import Store
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * MEBIBYTE
-"""Of one server's listing. Hundreds of tools with large schemas take a tenth of it."""
+"""Size of one server's listing. Hundreds of tools with large schemas take a tenth of it."""
 
 MAX_ENTRIES = 500
-"""Listings kept. Definitions change as versions in their arguments do, and the old ones stay."""
+"""Listings stored. A definition with a new version in its arguments gets another listing."""
 
 MAX_TOTAL_BYTES = 128 * MEBIBYTE
-"""Of all together; real listings take a few megabytes."""
+"""Size of all listings; real ones take a few megabytes."""
 
 MAX_AGE_SECONDS = 90 * 24 * 3600.0
-"""A listing that was not renewed for this long belongs to a server that nobody has any more."""
+"""Age at which a listing that was not renewed is deleted: its server is no longer in use."""
 
 _KIND = "listing"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """A server's tools, and the circumstances in which it listed them.
+    """A server's list of tools.
 
     Attributes:
         server: The server's own name in the configuration.
-        info: The name and version that it gave itself, and the protocol in use.
+        info: The server's own name, version and description, and the protocol in use.
         listed_at: Seconds since the epoch.
-        start_seconds: What it took to start it and list; None if it was running already.
-        form: Another number is another version's.
+        start_seconds: Time to start the server and list; None if it was running already.
+        form: Version of this format; others are ignored.
     """
 
     server: str
@@ -67,7 +67,7 @@ _LISTING = TypeAdapter(Listing)
 
 
 def listing_digest(spec: ServerSpec) -> str:
-    """Return what identifies a server's list of tools between bridges: 32 hexadecimal digits."""
+    """Return the key of a server's stored documents: 32 hexadecimal digits."""
     identity = [
         spec.name,
         spec.definition,
@@ -79,27 +79,27 @@ def listing_digest(spec: ServerSpec) -> str:
 
 
 class ToolCache:
-    """Reads and writes listings; what cannot be read or written is as if it were not there."""
+    """Reads and writes listings; failures to do so are logged and ignored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def load(self, spec: ServerSpec) -> Listing | None:
-        """Return what this definition listed last time, if that is known."""
+        """Return a definition's stored listing, if there is one."""
         return self.load_all([spec])[spec.name]
 
     def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing | None]:
-        """Return what definitions listed last time, by their names, all of one moment."""
+        """Return the definitions' stored listings, by server, read in one transaction."""
         named = {listing_digest(spec): spec for spec in specs}
         found: dict[str, bytes] = {}
         try:
             found = self._store.documents(_KIND, named)
         except OSError as error:
-            logger.debug("what servers listed was not read: %s", error)
+            logger.debug("stored lists of tools cannot be read: %s", error)
         return {spec.name: _listing(spec, found.get(name)) for name, spec in named.items()}
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
-        """Keep a listing for the next bridge; of all of them what is old or too much goes."""
+        """Store a listing for later bridges, and delete old ones and those beyond the bounds."""
         data = _LISTING.dump_json(listing)
         if len(data) > MAX_BYTES:
             return
@@ -113,7 +113,7 @@ class ToolCache:
                     oldest=time() - MAX_AGE_SECONDS,
                 )
         except OSError as error:
-            logger.debug("tools of %s are not kept: %s", spec.name, error)
+            logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
 
 
 def _listing(spec: ServerSpec, data: bytes | None) -> Listing | None:
@@ -122,9 +122,9 @@ def _listing(spec: ServerSpec, data: bytes | None) -> Listing | None:
     try:
         listing = _LISTING.validate_json(data)
     except ValidationError as error:
-        logger.debug("ignoring what %s listed: %s", spec.name, error)
+        logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
         return None
-    # One made for another name would put its tools under the wrong server.
+    # A listing of another name would attribute its tools to the wrong server.
     if listing.server != spec.name or any(tool.server != spec.name for tool in listing.tools):
         return None
     return listing

@@ -1,14 +1,17 @@
-"""Whom a server's questions go to, and what becomes of them.
+"""A server's requests to the client: elicitation, sampling and roots, and its log messages.
 
-Owns the attribution of questions, progress and logs to the run whose call they belong to, the
-bounds on questions, and the standing still of the time of those who wait. How a client is asked is
-the business of whoever calls.
+Protocol: up to 2025-11-25 a server sends `elicitation/create`, `sampling/createMessage` and
+`roots/list` over the connection. In 2026-07-28 it returns an InputRequiredResult, and the request
+is repeated with `inputResponses` and `requestState` (at most `MAX_ROUNDS` times). Error -32042
+(URLElicitationRequiredError) lists URLs that the user must visit first.
 
-A question that comes over a connection names no call. It belongs to whoever has calls under way
-there; where these are of different clients it is refused, because to ask the wrong one would show
-one user's affairs to another. A server of the newer era answers a request with its questions
-instead of a result, and the request is made again with the answers; roots are answered from the
-configuration.
+Owns the attribution of these requests, of progress and `notifications/message` to a run, their
+limits, and stopping the clock of runs that wait for an answer. `roots/list` is answered from the
+configuration; the rest goes to the run's client, through `Caller`.
+
+Differs from the SDK: one connection serves several clients, but a server's request names no call.
+It belongs to the client with pending calls there; with more than one client it is refused, because
+asking the wrong one would show one user's data to another.
 """
 
 from __future__ import annotations
@@ -55,33 +58,33 @@ logger = logging.getLogger(__name__)
 INPUT_REQUIRED = "input_required"
 
 MAX_ROUNDS = 10
-"""Of questions before one answer; as many as the SDKs make."""
+"""InputRequiredResults before one result; as in the SDKs."""
 
-MAX_QUESTIONS = 16
-"""In one round."""
+MAX_INPUT_REQUESTS = 16
+"""In one InputRequiredResult."""
 
 FIRST_PAUSE_SECONDS = 0.05
 LAST_PAUSE_SECONDS = 1.0
-"""Between rounds of a server that asks nothing but wants to be called again."""
+"""Between rounds without `inputRequests`, where the server only wants the request repeated."""
 
 ROOTS_METHOD = "roots/list"
 
 Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]]]
-"""Makes the request again, with the answers and the server's own state."""
+"""Repeats the request with `inputResponses` and `requestState`."""
 
 
-async def answered(
+async def resolve_input(
     server: str, what: str, result: dict[str, Json], retry: Retry, *, roots: Sequence[Path] = ()
 ) -> dict[str, Json]:
-    """Return the server's result, after it was told what it wants to know.
+    """Return the final result, after answering each InputRequiredResult.
 
     Args:
-        what: What was asked of it, for messages.
-        result: What it answered first.
+        what: The request in messages, as in "tool 'x'".
+        result: The first result.
 
     Raises:
-        CannotAskError: There is nobody to ask.
-        ToolCallError: It never has enough, or its questions cannot be understood.
+        CannotAskError: The client cannot be asked.
+        ToolCallError: Too many rounds, or malformed input requests.
     """
     pause = FIRST_PAUSE_SECONDS
     for _ in range(MAX_ROUNDS):
@@ -93,7 +96,7 @@ async def answered(
             break
         answers = None
         if wanted:
-            answers = await answers_to(server, what, wanted, roots)
+            answers = await answer_input_requests(server, what, wanted, roots)
         else:
             await anyio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE_SECONDS)
@@ -107,17 +110,17 @@ async def answered(
     raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
 
 
-async def visited(server: str, what: str, refusal: ToolCallError) -> bool:
-    """Have the user visit the addresses that a server wants visited before it does what was asked.
+async def complete_url_elicitations(server: str, what: str, refusal: ToolCallError) -> bool:
+    """Send the URL elicitations of a URLElicitationRequiredError to the client.
 
     Args:
-        refusal: How the server answered.
+        refusal: The server's error.
 
     Returns:
-        Whether it wants that, and the user agreed to all of it: the request can be made again.
+        Whether it is that error and the user accepted all of them: the request can be repeated.
 
     Raises:
-        ToolCallError: It wants too many.
+        ToolCallError: There are too many.
     """
     data = refusal.data
     listed = data.get("elicitations") if isinstance(data, dict) else None
@@ -129,19 +132,19 @@ async def visited(server: str, what: str, refusal: ToolCallError) -> bool:
         if isinstance(each, dict)
     }
     try:
-        answers = await answers_to(server, what, wanted, ())
+        answers = await answer_input_requests(server, what, wanted, ())
     except CannotAskError:
-        # The refusal has the addresses; it says more than that nobody can be asked.
+        # The server's error has the URLs, and so says more than this one.
         return False
     accepted = [answer.get("action") == "accept" for answer in answers.values()]
     return len(accepted) == len(listed) and all(accepted)
 
 
-async def answers_to(
+async def answer_input_requests(
     server: str, what: str, wanted: Mapping[str, Json], roots: Sequence[Path]
 ) -> dict[str, Json]:
-    """Ask all questions of a round at the same time; the first that has no answer ends it."""
-    if len(wanted) > MAX_QUESTIONS:
+    """Answer all input requests concurrently; the first that fails cancels the others."""
+    if len(wanted) > MAX_INPUT_REQUESTS:
         msg = f"Server {server!r}, {what}: it asks {len(wanted)} questions at once."
         raise ToolCallError(msg, server=server, rpc_code=INVALID_REQUEST)
     caller = current_caller()
@@ -171,97 +174,96 @@ async def _answer(
     method = question.get("method") if isinstance(question, dict) else None
     params = question.get("params", {}) if isinstance(question, dict) else None
     if method == ROOTS_METHOD and roots:
-        return roots_of(roots)
+        return roots_result(roots)
     if method not in get_args(Method) or not isinstance(params, dict):
         raise CannotAskError(f"It asks {method!r:.80}, which is not offered here.", server=server)
     if caller is None:
         raise CannotAskError("Nobody can be asked: this call is no run's.", server=server)
-    params = {key: value for key, value in params.items() if key not in NOT_PASSED_ON}
+    params = {key: value for key, value in params.items() if key not in HOP_PARAMS}
     size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
-        return await put(caller, server, cast(Method, method), params, size)
+        return await forward(caller, server, cast(Method, method), params, size)
 
 
 ANSWER_SECONDS = 600.0
-"""For one answer. People are slow, but a run that waits holds a sandbox and a server."""
+"""For one answer of the client. People are slow, but a waiting run holds a sandbox and a server."""
 
-MAX_OPEN_QUESTIONS = 16
-"""Of one connection at a time: nobody fills in more forms at once."""
+MAX_OPEN_REQUESTS_TO_CLIENT = 16
+"""Elicitation and sampling requests of one connection without an answer yet."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 Method = Literal["elicitation/create", "sampling/createMessage"]
 
-NOT_PASSED_ON = frozenset({"_meta", "task"})
-"""Parameters of a question that are between the server and us: tokens, and that it may be answered
-later."""
+HOP_PARAMS = frozenset({"_meta", "task"})
+"""Parameters that concern only this hop: tokens, and whether the request may become a task."""
 
-MAX_QUESTION_BYTES: Mapping[Method, int] = {
+MAX_REQUEST_BYTES: Mapping[Method, int] = {
     "elicitation/create": 64 * 1024,
     "sampling/createMessage": 4 * 1024 * 1024,
 }
-"""A form is read by a person, and a conversation by a model, perhaps with pictures in it."""
+"""A form is read by a person; a conversation by a model, perhaps with images."""
 
-MAX_QUESTION_DEPTH = 64
-"""Of what is nested in a question. Readers stop at some 200 levels, of which the newer era's way to
-ask takes a few more; a client that cannot read a question never answers it."""
+MAX_REQUEST_DEPTH = 64
+"""Nesting of a request's parameters. JSON parsers stop at some 200 levels, and InputRequiredResult
+adds a few; a client that cannot parse a request never answers it."""
 
 LATE_SECONDS = 0.2
-"""After a call's answer, for messages that come another way than it does (a web server's)."""
+"""After a response, for messages of that call that arrive over another HTTP stream."""
 
 UNANSWERED_SECONDS = 10.0
-"""After a call was given up, for questions that its server asks all the same. Meanwhile they are
-not taken for another client's."""
+"""After a call was cancelled, for requests that its server still sends. Until then they are not
+attributed to another client."""
 
 MAX_ROOTS = 100
-"""Directories told to a server."""
+"""In one ListRootsResult."""
 
 
 class Caller(Protocol):
-    """A run, as seen by the servers that it calls."""
+    """A run, as the servers that it calls reach it."""
 
     @property
     def client(self) -> Hashable:
-        """Who asked for the run; equal for runs of one client, and only for them."""
+        """Key of the run's client; equal for runs of one client, and only for them."""
 
     @property
     def clock(self) -> Clock:
-        """The run's time."""
+        """The run's clock, which stops while the client is asked."""
 
     @property
     def trace(self) -> Context:
-        """The trace that the run belongs to, as OpenTelemetry knows it; its calls belong there."""
+        """The OpenTelemetry context of the run's trace."""
 
     @property
     def wants_progress(self) -> bool:
-        """Whether anybody listens to how calls get on."""
+        """Whether the client receives progress notifications."""
 
     @property
     def log_level(self) -> str:
-        """The least level of messages that it wants; empty for none at all."""
+        """The least level of log messages that it wants; empty for none."""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Ask the client, and return its answer.
+        """Send a request to the client and return its result.
 
         Raises:
-            CannotAskError: It cannot be asked, or gave no answer.
+            CannotAskError: It lacks the capability, or returned no result.
         """
 
     async def refused(self, server: str, method: Method, why: str) -> None:
-        """Take note of a question that is not put to the client."""
+        """Record a request that is not sent to the client."""
 
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
     ) -> None:
-        """Say how a call gets on."""
+        """Pass a call's progress to the client."""
 
     async def log(self, server: str, level: str, name: str, data: Json) -> None:
-        """Pass a server's message on."""
+        """Pass a server's log message to the client."""
 
 
 _current: ContextVar[Caller | None] = ContextVar("caller", default=None)
-"""Whose calls a task makes. Tasks inherit it from those that start them, which is wanted in a run
-and not in a connection's owner task: that one forgets it first."""
+"""The run for which a task makes calls. Tasks inherit it from the task that starts them; a
+connection's owner task clears it, because it serves all runs."""
 
 
 def current_caller() -> Caller | None:
@@ -270,7 +272,7 @@ def current_caller() -> Caller | None:
 
 
 def forget_caller() -> None:
-    """Make calls for nobody in this task from now on."""
+    """Clear the caller and the trace context of this task."""
     _current.set(None)
     attach(Context())
 
@@ -287,13 +289,13 @@ def on_behalf_of(caller: Caller) -> Iterator[None]:
 
 
 def time_limit(seconds: float) -> Any:
-    """Return a context that is left after so many seconds of the caller's time."""
+    """Return a cancel scope with a timeout in seconds of the caller's clock."""
     caller = _current.get()
     return anyio.move_on_after(seconds) if caller is None else caller.clock.limit(seconds)
 
 
-def progress_of(caller: Caller | None, server: str, tool: str) -> ProgressFnT | None:
-    """Return what the SDK's session is to call with a request's progress; None if nobody cares."""
+def progress_callback_of(caller: Caller | None, server: str, tool: str) -> ProgressFnT | None:
+    """Return the SDK's progress callback for a request; None if the caller wants no progress."""
     if caller is None or not caller.wants_progress:
         return None
 
@@ -303,22 +305,22 @@ def progress_of(caller: Caller | None, server: str, tool: str) -> ProgressFnT | 
     return report
 
 
-async def put(
+async def forward(
     caller: Caller, server: str, method: Method, params: Mapping[str, Json], size: int
 ) -> dict[str, Json]:
-    """Put one question; an elicitation that nobody answers in time counts as cancelled.
+    """Send one request to the client; an elicitation without an answer in time is cancelled.
 
     Args:
-        size: Bytes of the question.
+        size: Bytes of the parameters as JSON.
 
     Raises:
-        CannotAskError: There is no answer.
+        CannotAskError: It exceeds a limit, or there is no answer.
     """
     message = ""
-    if size > MAX_QUESTION_BYTES[method]:
-        message = f"The question has {size:,} bytes; at most {MAX_QUESTION_BYTES[method]:,}."
+    if size > MAX_REQUEST_BYTES[method]:
+        message = f"The question has {size:,} bytes; at most {MAX_REQUEST_BYTES[method]:,}."
     elif _is_deep(params):
-        message = f"The question is nested more than {MAX_QUESTION_DEPTH} levels deep."
+        message = f"The question is nested more than {MAX_REQUEST_DEPTH} levels deep."
     if message:
         await caller.refused(server, method, message)
         raise CannotAskError(message, server=server)
@@ -331,7 +333,7 @@ async def put(
 
 def _is_deep(params: Mapping[str, Json]) -> bool:
     level: list[Json] = [params]
-    for _ in range(MAX_QUESTION_DEPTH):
+    for _ in range(MAX_REQUEST_DEPTH):
         inside = [
             part
             for node in level
@@ -343,8 +345,8 @@ def _is_deep(params: Mapping[str, Json]) -> bool:
     return True
 
 
-def roots_of(paths: Sequence[Path]) -> dict[str, Json]:
-    """Return what a server is told of the user's directories."""
+def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
+    """Return a ListRootsResult as JSON."""
     return {
         "roots": [
             {"uri": path.as_uri(), "name": path.name or str(path)} for path in paths[:MAX_ROOTS]
@@ -352,8 +354,8 @@ def roots_of(paths: Sequence[Path]) -> dict[str, Json]:
     }
 
 
-class _Question:
-    """One that is open, and the runs whose time stands still for it."""
+class _OpenRequest:
+    """A request without an answer yet, and the runs whose clocks are stopped for it."""
 
     def __init__(self, asked: Caller) -> None:
         self.asked = asked
@@ -365,7 +367,7 @@ class _Question:
         hold.enter_context(caller.clock.stop())
 
     def leave(self, caller: Caller) -> None:
-        """Let the time of a run go on that has nothing under way here any more."""
+        """Restart the clock of a run without pending calls; cancel a request made to it."""
         hold = self._holds.pop(caller, None)
         if hold is not None:
             hold.close()
@@ -373,42 +375,42 @@ class _Question:
             self.scope.cancel()
 
     def close(self) -> None:
-        """Let everybody's time go on."""
+        """Restart all clocks."""
         for hold in self._holds.values():
             hold.close()
         self._holds.clear()
 
 
 @dataclass(frozen=True)
-class _Left:
-    """A client whose call is over.
+class _RecentCaller:
+    """A client whose call has ended.
 
     Attributes:
-        until: What the server writes until then may still be about that call.
-        owed_until: Likewise for its questions, because the call was given up unanswered.
+        until: Until then a log message may still belong to that call.
+        requests_until: Likewise an elicitation or sampling request, if the call had no response.
     """
 
     caller: Caller
     until: float
-    owed_until: float
+    requests_until: float
 
     def is_over(self, now: float) -> bool:
-        return now >= self.until and now >= self.owed_until
+        return now >= self.until and now >= self.requests_until
 
 
 class Callers:
-    """Who has calls under way over one connection, and what the server asks them."""
+    """The callers with pending calls over one connection, and the server's requests to them."""
 
     def __init__(self, server: str) -> None:
         self._server = server
         self._under_way: dict[Caller, int] = {}
-        self._questions: set[_Question] = set()
-        self._left: dict[Hashable, _Left] = {}
+        self._open: set[_OpenRequest] = set()
+        self._recent: dict[Hashable, _RecentCaller] = {}
         self._refused = 0
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Count this task's caller among those with calls under way."""
+        """Register this task's caller as one with a pending call, inside."""
         caller = _current.get()
         if caller is None:
             yield
@@ -422,25 +424,25 @@ class Callers:
             answered = True
             raise
         finally:
-            self._note_left(caller, answered=answered)
+            self._note_finished(caller, answered=answered)
             self._under_way[caller] -= 1
             if not self._under_way[caller]:
                 del self._under_way[caller]
-                # Whatever the server still wants to know, nobody waits for what comes of it.
-                for question in tuple(self._questions):
+                # No call of this caller needs the answer any more.
+                for question in tuple(self._open):
                     question.leave(caller)
 
     async def elicit(
         self, context: ClientRequestContext, params: ElicitRequestParams
     ) -> ElicitResult | ErrorData:
-        """Answer a server that asks the user; the SDK's callback."""
+        """Handle `elicitation/create`; the SDK's callback."""
         answer = await self._answer("elicitation/create", params)
         return answer if isinstance(answer, ErrorData) else _read(ElicitResult, answer)
 
     async def sample(
         self, context: ClientRequestContext, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Answer a server that asks the user's model; the SDK's callback."""
+        """Handle `sampling/createMessage`; the SDK's callback."""
         answer = await self._answer("sampling/createMessage", params)
         if isinstance(answer, ErrorData):
             return answer
@@ -449,11 +451,11 @@ class Callers:
         return _read(CreateMessageResult, answer)
 
     async def log(self, params: LoggingMessageNotificationParams) -> None:
-        """Pass a server's message on to the one client with calls under way, if it is one."""
+        """Pass `notifications/message` to the client with pending calls, if there is only one."""
         try:
-            caller = self._whom(late=True)
+            caller = self._attribute(late=True)
         except CannotAskError:
-            logger.debug("server %r: a message that is nobody's: %.200r", self._server, params.data)
+            logger.debug("server %r: message without a caller: %.200r", self._server, params.data)
             return
         await caller.log(self._server, params.level, params.logger or "", params.data)
 
@@ -469,51 +471,54 @@ class Callers:
         except CannotAskError as error:
             self._refused += 1
             if math.log10(self._refused).is_integer():
-                # However many it asks: the first, and then how many there have been.
+                # Log the 1st, 10th, 100th and so on.
                 count = counted(self._refused, "refusal")
-                logger.info("server %r asked, and is refused (%s): %s", self._server, count, error)
-            # The code for what a client does not offer: most servers know it, and tell its text.
+                logger.info("server %r: request refused (%s): %s", self._server, count, error)
+            # The code for a missing client capability: most servers report its text.
             return ErrorData(code=METHOD_NOT_FOUND, message=str(error))
 
     async def _ask(self, method: Method, params: Mapping[str, Json], size: int) -> dict[str, Json]:
-        caller = self._whom()
-        if len(self._questions) >= MAX_OPEN_QUESTIONS:
-            message = f"It has asked {MAX_OPEN_QUESTIONS} questions that are open already."
+        caller = self._attribute()
+        if len(self._open) >= MAX_OPEN_REQUESTS_TO_CLIENT:
+            message = f"It has asked {MAX_OPEN_REQUESTS_TO_CLIENT} questions that are open already."
             await caller.refused(self._server, method, message)
             raise CannotAskError(message, server=self._server)
-        question = _Question(caller)
+        question = _OpenRequest(caller)
         with question.scope:
-            self._questions.add(question)
+            self._open.add(question)
             try:
                 for waiting in self._under_way:
                     question.hold(waiting)
-                return await put(caller, self._server, method, params, size)
+                return await forward(caller, self._server, method, params, size)
             finally:
-                self._questions.discard(question)
+                self._open.discard(question)
                 question.close()
-        message = "The call that the question belongs to has ended."
+        message = "The call that the request belongs to has ended."
         raise CannotAskError(message, server=self._server)
 
-    def _note_left(self, caller: Caller, *, answered: bool) -> None:
+    def _note_finished(self, caller: Caller, *, answered: bool) -> None:
         now = anyio.current_time()
-        left = self._left.pop(caller.client, None)
+        left = self._recent.pop(caller.client, None)
         until = now + (LATE_SECONDS if answered else UNANSWERED_SECONDS)
-        owed = max(0.0 if left is None else left.owed_until, 0.0 if answered else until)
-        self._left[caller.client] = _Left(caller, until, owed)
-        for client in [key for key, past in self._left.items() if past.is_over(now)]:
-            del self._left[client]
+        owed = max(0.0 if left is None else left.requests_until, 0.0 if answered else until)
+        self._recent[caller.client] = _RecentCaller(caller, until, owed)
+        for client in [key for key, past in self._recent.items() if past.is_over(now)]:
+            del self._recent[client]
 
-    def _whom(self, *, late: bool = False) -> Caller:
-        """Return whom a message belongs to that names no call.
+    def _attribute(self, *, late: bool = False) -> Caller:
+        """Return the caller that a server's message belongs to, since it names no call.
 
         Args:
-            late: It may also be of a call that was answered just now.
+            late: It may also belong to a call that has just got its response.
+
+        Raises:
+            CannotAskError: There is none, or there are several.
         """
         now = anyio.current_time()
         found = list(self._under_way)
         clients = {caller.client for caller in found}
-        for client, left in self._left.items():
-            if now < left.owed_until or (late and now < left.until):
+        for client, left in self._recent.items():
+            if now < left.requests_until or (late and now < left.until):
                 clients.add(client)
                 found.append(left.caller)
         if not self._under_way and not late:
@@ -524,7 +529,7 @@ class Callers:
         if len(clients) > 1:
             message = (
                 "Nobody can be asked: calls of several clients are under way, and the protocol "
-                "does not say which of them the question belongs to."
+                "does not say which one the request belongs to."
             )
             raise CannotAskError(message, server=self._server)
         return found[0]

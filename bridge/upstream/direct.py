@@ -1,17 +1,18 @@
-"""Requests that go from their caller straight to a server's pipe, and answers straight back.
+"""Requests over stdio that bypass the SDK's session: from the caller to the pipe and back.
 
-Owns the correlation of these requests, and what the SDK's session would put into their `_meta`. The
-session keeps the handshake, notifications and whatever the server asks; a tool call over a pipe
-needs none of what lies between, which would be four hand-overs from task to task and two models
-made and taken apart again. Without this file (`Pool(direct=False)`) all goes through the session;
-docs/design.md says what would let it go.
+Protocol: sends JSON-RPC requests (`tools/call`, `tools/list`, `tasks/*`, `resources/read`,
+`prompts/get`, `completion/complete`) with `_meta`: progress token, trace context and, in
+2026-07-28, the protocol version, client info, capabilities and log level. Sends
+`notifications/cancelled` on cancellation and timeout. Owns the ids, from `FIRST_ID` on; the SDK's
+session counts from 1 and keeps negotiation, notifications and the server's requests.
 
-Answers are read by the same JSON reader as the SDK's, and what is not plainly an answer to one of
-these requests is left alone, to be judged by the SDK's models.
+Differs from the SDK for speed: no hand-over between tasks and no models for a plain response. Any
+other message is left to the SDK's models. As there, a response is delivered only after the
+notifications that came before it. `Pool(direct=False)` sends everything through the session;
+docs/design.md says when this module can go.
 
-A message is written by whoever sends it, without a hand-over to another task; only the rest of one,
-when the pipe is full, is left to a task that outlives the sender, since a message cut short would
-garble all that follow.
+The sender writes its message itself. What a full pipe does not take is left to a task that outlives
+the sender, because a truncated message would corrupt all that follow.
 """
 
 from __future__ import annotations
@@ -44,31 +45,31 @@ from bridge.offload import LARGE
 from bridge.upstream.asking import Caller, current_caller
 
 MAX_QUEUED = 16
-"""Messages waiting for a reader that does not read, before the next has to wait. Cancellations do
-not: there are no more of them than of the calls that had room."""
+"""Messages queued for a server that does not read, before the next has to wait. Cancellations do
+not wait: there is at most one for each queued request."""
 
-TOGETHER_BYTES = 16 * 1024
-"""Longest message that waits for others; a longer one is worth a write of its own."""
+MAX_BATCHED_BYTES = 16 * 1024
+"""Longest message that is batched; a longer one gets a write of its own."""
 
 _WRITE_BYTES = 256 * 1024
-"""Offered to the kernel at once, so that a large message is not copied over and over."""
+"""Bytes for one `write`, so that a large message is not copied repeatedly."""
 
 
 class LineWriter:
-    """Messages to one non-blocking descriptor. `run` has to run meanwhile."""
+    """Writes messages to one non-blocking descriptor. `run` has to run meanwhile."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._queue: deque[memoryview] = deque()
-        self._together: list[bytes] = []
-        self._left_over = anyio.Event()
+        self._batch: list[bytes] = []
+        self._work = anyio.Event()
         self._changed = anyio.Event()
-        self._turns: deque[anyio.Event] = deque()
+        self._waiting_for_room: deque[anyio.Event] = deque()
         self._broken = False
 
     @property
     def broken(self) -> bool:
-        """Whether nobody reads any more, or `run` has ended."""
+        """Whether the pipe is closed or `run` has ended."""
         return self._broken
 
     @property
@@ -80,28 +81,27 @@ class LineWriter:
         """Wait until a message may be put."""
         while self.full:
             turn = anyio.Event()
-            self._turns.append(turn)
+            self._waiting_for_room.append(turn)
             try:
                 await turn.wait()
             except anyio.get_cancelled_exc_class():
-                if turn in self._turns:
-                    self._turns.remove(turn)
+                if turn in self._waiting_for_room:
+                    self._waiting_for_room.remove(turn)
                 else:
-                    # It was this one's turn, which it leaves to the next.
-                    self._give_turns()
+                    # This task was admitted already; admit the next instead.
+                    self._admit_waiting()
                 raise
 
     def put(self, data: bytes) -> None:
-        """Write a message, or queue what the pipe does not take.
+        """Write a message, or queue the part that the pipe does not take.
 
-        Wait for `room` first, without anything in between; a cancellation, of which there is one
-        for a request that had room, need not.
+        Call it right after `room`, without an await in between; cancellations need no room.
         """
         if self._broken:
             return
-        if self._together:
-            data = b"".join((*self._together, data))
-            self._together.clear()
+        if self._batch:
+            data = b"".join((*self._batch, data))
+            self._batch.clear()
         if self._queue:
             self._queue.append(memoryview(data))
             return
@@ -110,48 +110,48 @@ class LineWriter:
         except BlockingIOError:
             written = 0
         except OSError:
-            # `run` meets the same error, and says so to whom it concerns.
+            # `run` gets the same error and raises it.
             written = 0
         if written < len(data):
             self._queue.append(memoryview(data)[written:])
-            self._left_over.set()
+            self._work.set()
 
     def put_together(self, data: bytes) -> None:
-        """Like `put`, but in one go with what others put at the same moment.
+        """Write a message together with others of the same turn of the event loop.
 
-        Costs a turn of the event loop, and saves the reader being woken for each.
+        Delays it by one turn, and wakes the server once for all of them.
         """
-        if self._broken or self._queue or len(data) > TOGETHER_BYTES:
+        if self._broken or self._queue or len(data) > MAX_BATCHED_BYTES:
             self.put(data)
             return
-        self._together.append(data)
-        self._left_over.set()
+        self._batch.append(data)
+        self._work.set()
 
     async def drained(self) -> None:
         """Wait until nothing is queued."""
-        while (self._queue or self._together) and not self._broken:
+        while (self._queue or self._batch) and not self._broken:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Write what was left over, for as long as messages may come.
+        """Write batched messages and queued parts until cancelled.
 
         Raises:
-            OSError: Nobody reads any more.
+            OSError: The pipe is closed.
         """
         try:
             while True:
-                await self._left_over.wait()
-                self._left_over = anyio.Event()
-                if self._together:
+                await self._work.wait()
+                self._work = anyio.Event()
+                if self._batch:
                     self.put(b"")
-                    self._tell()
+                    self._notify()
                 while self._queue:
                     await self._write_first()
         finally:
             self._broken = True
             self._queue.clear()
-            self._together.clear()
-            self._tell()
+            self._batch.clear()
+            self._notify()
 
     async def _write_first(self) -> None:
         view = self._queue[0]
@@ -164,43 +164,43 @@ class LineWriter:
             self._queue[0] = view[written:]
             return
         self._queue.popleft()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
-        self._give_turns()
+        self._admit_waiting()
 
-    def _give_turns(self) -> None:
-        """Wake as many as there is room for: were all woken, most would only wait again."""
-        room = len(self._turns) if self._broken else MAX_QUEUED - len(self._queue)
-        for _ in range(min(room, len(self._turns))):
-            self._turns.popleft().set()
+    def _admit_waiting(self) -> None:
+        """Wake only as many senders as there is room for."""
+        room = len(self._waiting_for_room) if self._broken else MAX_QUEUED - len(self._queue)
+        for _ in range(min(room, len(self._waiting_for_room))):
+            self._waiting_for_room.popleft().set()
 
 
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
 
-Answer = tuple[object, dict[str, Json]]
-"""The id of a request, as it came, and what it is answered with."""
+Response = tuple[object, dict[str, Json]]
+"""The request's id, as received, and the result."""
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
-"""In the SDK's words, which `failure.is_lost` knows."""
+"""The SDK's text, by which `failure.is_lost` recognizes it."""
 
 NEVER_SENT = object()
-"""Data of the error for a request that found the connection closed. Nobody else has this object."""
+"""`data` of the error for a request that was not sent; an object that no server can send."""
 
 
 RESUMED_SECONDS = 1.0
-"""How late it may be noticed that time, which stood still for a question, goes on."""
+"""Longest delay before a deadline is checked again after the caller's clock was stopped."""
 
 
-class _Waiter:
-    """One request under way. Its outcome is None if its time was up.
+class _PendingRequest:
+    """One pending request. Its outcome is None after its timeout.
 
     Attributes:
         deadline: By its caller's clock, if it has a caller.
-        label: What is called, for those who want to know how it gets on.
+        label: The tool's name in progress reports.
     """
 
     __slots__ = ("answered", "caller", "deadline", "label", "outcome")
@@ -213,14 +213,14 @@ class _Waiter:
         self.label = label
         self.outcome: dict[str, Json] | ErrorData | None = _CLOSED
 
-    def settle(self, outcome: dict[str, Json] | ErrorData) -> None:
-        """Take the answer, if none came before."""
+    def resolve(self, outcome: dict[str, Json] | ErrorData) -> None:
+        """Set the outcome, if there is none yet."""
         if not self.answered.is_set():
             self.outcome = outcome
             self.answered.set()
 
-    def look_again(self, now: float) -> float:
-        """Return when its time may be up; not later than `now` if it is."""
+    def next_check(self, now: float) -> float:
+        """Return when to check the deadline again; not later than `now` if it has passed."""
         if self.caller is None:
             return self.deadline
         clock = self.caller.clock
@@ -229,47 +229,47 @@ class _Waiter:
 
 
 class Direct:
-    """Requests over one connection. From any task; cancelled at any time.
+    """Sends requests over one connection, from any task; they may be cancelled at any time.
 
-    `run` has to run meanwhile, for those whose time is limited.
+    `run` has to run meanwhile, for the timeouts.
 
     Attributes:
-        envelope: The `_meta` that the newer protocol wants in each request; empty in the older.
+        request_meta: The `_meta` that 2026-07-28 requires in each request; empty before it.
     """
 
     def __init__(self, writer: LineWriter) -> None:
-        self.envelope: Mapping[str, Json] = {}
+        self.request_meta: Mapping[str, Json] = {}
         self._writer = writer
         self._ids = itertools.count(FIRST_ID)
-        self._waiting: dict[int, _Waiter] = {}
-        self._next_look = math.inf
-        self._look_sooner = anyio.Event()
+        self._pending: dict[int, _PendingRequest] = {}
+        self._next_check = math.inf
+        self._check_sooner = anyio.Event()
         self._closed = False
-        self._given = 0
-        self._noticed = 0
-        # Of a request that is answered: how many notifications came before, and the outcome.
-        self._held: dict[int, tuple[int, dict[str, Json] | ErrorData]] = {}
+        self._notifications_received = 0
+        self._notifications_started = 0
+        # By request: the count of notifications before its response, and the outcome.
+        self._deferred: dict[int, tuple[int, dict[str, Json] | ErrorData]] = {}
 
     async def request(
         self, method: str, params: bytes, seconds: float = math.inf, *, label: str = ""
     ) -> dict[str, Json]:
-        """Send a request and return its answer as it came.
+        """Send a request and return its result as received.
 
         Args:
             params: A JSON object without newlines, and without `_meta`.
-            label: What its caller is told of with its progress; without one it is told nothing.
+            label: The tool's name in progress reports; empty for no progress token.
 
         Raises:
-            MCPError: The server refused, or the connection has ended.
-            TimeoutError: No answer came within `seconds`; the server was told to stop.
+            MCPError: The server returned an error, or the connection has ended.
+            TimeoutError: No response within `seconds`; `notifications/cancelled` was sent.
         """
-        # Once it is cancelled, nothing is sent any more.
+        # A task that is cancelled already sends nothing.
         await anyio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             raise MCPError(code=_CLOSED.code, message=_CLOSED.message, data=NEVER_SENT)
         number = next(self._ids)
         caller = current_caller()
-        waiter = self._waiting[number] = _Waiter(seconds, caller, label)
+        pending = self._pending[number] = _PendingRequest(seconds, caller, label)
         if meta := self._meta(number, caller if label else None):
             comma = b"" if params == b"{}" else b","
             params = b'{"_meta":%b%b%b' % (json.dumps(meta).encode(), comma, params[1:])
@@ -280,23 +280,23 @@ class Direct:
                 with anyio.fail_after(seconds):
                     await self._writer.room()
             issued = True
-            # Alone it goes out at once; otherwise others may be about to ask as well.
-            put = self._writer.put if len(self._waiting) == 1 else self._writer.put_together
+            # With other requests pending, more may follow in this turn of the event loop.
+            put = self._writer.put if len(self._pending) == 1 else self._writer.put_together
             put(b"%b%b}\n" % (head, params))
             end = anyio.current_time() + seconds
-            if end < self._next_look:
-                self._next_look = end
-                self._look_sooner.set()
-            await waiter.answered.wait()
+            if end < self._next_check:
+                self._next_check = end
+                self._check_sooner.set()
+            await pending.answered.wait()
         except anyio.get_cancelled_exc_class():
             if issued and not self._closed:
                 self._writer.put(_cancellation(number))
             raise
         finally:
-            # A late answer finds nobody.
-            del self._waiting[number]
-            self._held.pop(number, None)
-        outcome = waiter.outcome
+            # A late response is ignored.
+            del self._pending[number]
+            self._deferred.pop(number, None)
+        outcome = pending.outcome
         if outcome is None:
             self._writer.put(_cancellation(number))
             raise TimeoutError
@@ -305,111 +305,107 @@ class Direct:
         return outcome
 
     def _meta(self, number: int, caller: Caller | None) -> dict[str, Json]:
-        """Return what the SDK's session would say of a request: era, trace, progress, messages."""
-        meta = dict(self.envelope)
-        # Of OpenTelemetry's current span, which may be the one that came with the run.
+        """Return a request's `_meta`, as the SDK's session would build it."""
+        meta = dict(self.request_meta)
+        # The trace context of the current span, which may have come with the run.
         inject(meta)
         if caller is not None and caller.wants_progress:
             meta["progressToken"] = number
-        if caller is not None and caller.log_level and self.envelope:
+        if caller is not None and caller.log_level and self.request_meta:
             meta[LOG_LEVEL_META_KEY] = caller.log_level
         return meta
 
     async def run(self) -> None:
-        """End the requests whose time is up.
+        """End the requests whose timeout has passed.
 
-        One look at all of them now and then costs less than a timer for each: nearly every request
-        is answered long before.
+        Checking all of them occasionally costs less than a timer for each: nearly every response
+        comes long before.
         """
         while True:
-            self._look_sooner = anyio.Event()
+            self._check_sooner = anyio.Event()
             now = anyio.current_time()
-            self._next_look = math.inf
-            for waiter in self._waiting.values():
-                if waiter.answered.is_set():
+            self._next_check = math.inf
+            for pending in self._pending.values():
+                if pending.answered.is_set():
                     continue
-                end = waiter.look_again(now)
+                end = pending.next_check(now)
                 if end <= now:
-                    waiter.outcome = None
-                    waiter.answered.set()
+                    pending.outcome = None
+                    pending.answered.set()
                 else:
-                    self._next_look = min(self._next_look, end)
-            with anyio.CancelScope(deadline=self._next_look):
-                await self._look_sooner.wait()
+                    self._next_check = min(self._next_check, end)
+            with anyio.CancelScope(deadline=self._next_check):
+                await self._check_sooner.wait()
 
     @property
-    def waits(self) -> bool:
-        """Whether there is a request under way."""
-        return bool(self._waiting)
+    def has_pending(self) -> bool:
+        """Whether a request is pending."""
+        return bool(self._pending)
 
-    def take(self, answer: Answer | None) -> bool:
-        """Give an answer to whom it is for; return False if that is nobody here, or there is none.
+    def deliver(self, response: Response | None) -> bool:
+        """Deliver what `parse_response` returned; return False if no request here waits for it."""
+        return response is not None and self._resolve(*response)
 
-        Only whole and plain answers are read by `plain_answer`; all others have to be decoded first
-        and offered to `take_message`.
-        """
-        return answer is not None and self._settle(*answer)
-
-    def take_message(self, message: JSONRPCMessage) -> bool:
-        """Give a decoded message to whom it answers; return False if that is nobody here."""
+    def deliver_message(self, message: JSONRPCMessage) -> bool:
+        """Deliver a decoded response or error; return False if no request here waits for it."""
         if isinstance(message, JSONRPCResponse):
-            return self._settle(message.id, message.result)
+            return self._resolve(message.id, message.result)
         if isinstance(message, JSONRPCError):
-            return self._settle(message.id, message.error)
+            return self._resolve(message.id, message.error)
         return False
 
-    async def report(self, server: str, params: ProgressNotificationParams) -> None:
-        """Tell whose request it is how it gets on, if it is one of these."""
+    async def report_progress(self, server: str, params: ProgressNotificationParams) -> None:
+        """Pass `notifications/progress` to the caller of the request that has its token."""
         token = params.progress_token
         if isinstance(token, str):
             token = int(token) if token.isdecimal() and len(token) < 20 else -1
-        waiter = self._waiting.get(token)
-        if waiter is not None and waiter.caller is not None:
-            caller, label = waiter.caller, waiter.label
+        pending = self._pending.get(token)
+        if pending is not None and pending.caller is not None:
+            caller, label = pending.caller, pending.label
             await caller.report(server, label, params.progress, params.total, params.message or "")
 
-    def give(self) -> None:
-        """Count a notification that the SDK's session gets; answers after it wait for `notice`."""
-        self._given += 1
+    def count_notification(self) -> None:
+        """Count a notification handed to the SDK's session; later responses wait for its start."""
+        self._notifications_received += 1
 
-    def notice(self) -> None:
-        """Give the answers that came before the next notification: the session begins with one.
+    def start_notification(self) -> None:
+        """Note that the session handles the next notification; deliver the responses up to it.
 
-        Whoever waits goes on only after that: what a server wrote before its answer is its call's.
+        So a notification that was written before a response reaches the caller before it.
         """
-        self._noticed += 1
-        for number, (before, outcome) in list(self._held.items()):
-            if before > self._noticed:
+        self._notifications_started += 1
+        for number, (before, outcome) in list(self._deferred.items()):
+            if before > self._notifications_started:
                 break
-            del self._held[number]
-            self._waiting[number].settle(outcome)
+            del self._deferred[number]
+            self._pending[number].resolve(outcome)
 
     def close(self) -> None:
-        """Fail what is under way and what comes: the connection has ended. Idempotent."""
+        """Fail pending and later requests: the connection has ended. Idempotent."""
         self._closed = True
-        for waiter in self._waiting.values():
-            waiter.answered.set()
+        for pending in self._pending.values():
+            pending.answered.set()
 
-    def _settle(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
-        # Some servers send the number back as text; the SDK understands that as well.
+    def _resolve(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
+        # Some servers return the id as a string; the SDK accepts that as well.
         if isinstance(number, str) and number.isdecimal() and len(number) < 20:
             number = int(number)
         if type(number) is not int:
             return False
-        waiter = self._waiting.get(number)
-        if waiter is None:
+        pending = self._pending.get(number)
+        if pending is None:
             return False
-        if self._given > self._noticed:
-            self._held.setdefault(number, (self._given, outcome))
+        if self._notifications_received > self._notifications_started:
+            self._deferred.setdefault(number, (self._notifications_received, outcome))
         else:
-            waiter.settle(outcome)
+            pending.resolve(outcome)
         return True
 
 
-def plain_answer(line: bytes) -> Answer | None:
-    """Return the id and the result of a line that is plainly the answer to a request. Pure."""
+def parse_response(line: bytes) -> Response | None:
+    """Return id and result of a line that is a response with a result; else None. Pure."""
     try:
-        # Remembering strings, to have each once, takes longest where no two are the same.
+        # Caching strings is slow in large messages, where few repeat.
         document: Any = from_json(line, cache_strings=len(line) <= LARGE)
     except ValueError:
         return None

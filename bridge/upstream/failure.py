@@ -1,7 +1,7 @@
-"""What went wrong between the bridge and a server, in the bridge's own terms: pure.
+"""Translates exceptions of the SDK, the HTTP client and the system into `UpstreamError`s: pure.
 
-Owns the translation of the SDK's, the HTTP client's and the system's exceptions into the
-`UpstreamError` tree. Nothing foreign passes `session.py`, which calls this.
+No other exception leaves `session.py`. The SDK reports several failures with one code, so that they
+are told apart by its texts; the constants below name them (mcp 2.x).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
 LIST_OF = "the list of its "
-"""How a request for a list is called: nobody can ask for less of one."""
+"""Prefix of a list request in messages; such a request cannot be made smaller."""
 
 _SDK_CLOSED = "Connection closed"
 _SDK_ABANDONED = "SSE stream "
@@ -48,14 +48,14 @@ _NO_ANSWERS = (
     "Unexpected content type",
     "Failed to parse",
 )
-"""How the SDK's texts begin where a request was taken, and what came back was no answer to it."""
+"""How the SDK's texts begin where a request was accepted, but the HTTP body was no response."""
 
 _STATUS_TEXTS = ("Server returned an error response", "Not Found", _SESSION_EXPIRED, REFUSED)
-"""How errors begin that stand for an HTTP status which nobody put into words."""
+"""How errors begin that stand for an HTTP status without a JSON-RPC error."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and all that stands behind it, groups opened, outermost first."""
+    """Yield an exception, its causes and the members of groups, outermost first."""
     seen: set[int] = set()
     queue = [error]
     while queue:
@@ -70,7 +70,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def reason(error: BaseException) -> str:
-    """Say in a few words why something failed, from the most telling exception behind it."""
+    """Return a short reason for a failure, from the most specific of its causes."""
     plain = ""
     for cause in causes(error):
         if isinstance(cause, socket.gaierror):
@@ -92,7 +92,7 @@ def start_error(
     refusal: Refusal | None,
     remedy: str,
 ) -> UpstreamError:
-    """Translate what kept a server from becoming ready.
+    """Return the error for a server that did not become ready.
 
     Args:
         account: What the transport knows about the end.
@@ -153,12 +153,12 @@ def lost_error(server: str, account: str, *, sent: bool = True) -> UpstreamError
 
 
 def is_lost(error: MCPError) -> bool:
-    """Say whether the whole connection is gone, as opposed to one request having failed."""
+    """Whether the whole connection has ended, rather than one request having failed."""
     return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
 
 
 def is_unknown_session(error: MCPError) -> bool:
-    """Say whether an error is that of a server that no longer knows the session; see `http`."""
+    """Whether the server has rejected the session (HTTP 404); see `http.py`."""
     return error.message == _SESSION_EXPIRED
 
 
@@ -196,12 +196,11 @@ def call_error(
 
 
 def _is_doubtful(error: MCPError, refusal: Refusal | None) -> bool:
-    """Say whether a request may have been acted on although it was answered with this error.
+    """Whether a server may have executed a request although the response is this error.
 
-    So it is where the error is not the server's word on the request: a gateway that gave up, a
-    body that is no answer, and what servers in front of others say of a connection that was closed
-    or too slow. Which of several requests at once a bad HTTP status was for cannot be told, so that
-    after one that leaves doubt all of them do.
+    True if the error may not be the server's own: a gateway's timeout, a body that is no response,
+    or a proxy's error about a closed or slow connection. An HTTP status cannot be attributed to one
+    of several concurrent requests, so that after a doubtful one all of them are.
     """
     text = error.message.casefold()
     if error.message.startswith(_NO_ANSWERS) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):

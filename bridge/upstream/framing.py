@@ -1,7 +1,8 @@
-"""Bytes from a server's stdout to JSON-RPC messages: pure, incremental and bounded.
+"""Decodes a server's stdout into JSON-RPC messages: pure, incremental and bounded.
 
-Owns where a line ends, how long it may be, and what a line that is not a message means. Reads and
-writes nothing itself.
+Protocol: the stdio transport's framing, one JSON-RPC message per line, the same in all revisions.
+Differs from the SDK: linear in a message's size (the SDK's is quadratic), with limits on bytes and
+values; an invalid response becomes an error for its request instead of a timeout.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from mcp_types.jsonrpc import PARSE_ERROR
 from bridge.guest.protocol.wire import count_values
 
 SALVAGE_BYTES = 512
-"""How much of either end of a message is searched for its id. The id is the first or the last
-member in every implementation met; a string id longer than this is not one of ours."""
+"""Bytes at either end of a message that are searched for its id, which is the first or the last
+member in every known implementation; our own ids are shorter."""
 
 LONG_BYTES = 1024 * 1024
-"""From here on an unfinished line is kept in one piece."""
+"""An unfinished line longer than this is kept in one buffer."""
 
 MAX_VALUES = 500_000
-"""Values that one message may hold, counted before it is parsed. A parser of JSON lets nothing else
-of the process run, in whatever thread it works; for so many it takes up to a fifth of a second. A
-list of ten thousand tools with ten described parameters each has 400,000."""
+"""Values in one message, counted before it is parsed: the JSON parser holds the GIL, for this many
+up to 0.2 s. A list of ten thousand tools with ten described parameters each has 400,000."""
 
 MAX_REPAIRED_BYTES = 4 * 1024 * 1024
 """Longest message whose bad characters are replaced: it takes ten times as long as reading it."""
@@ -42,12 +42,12 @@ _KINDS = bytes(
     ord("0") if code in b"0123456789" else ord(",") if code in b",]} \t\r\n" else ord("x")
     for code in range(256)
 )
-"""What tells where a number ends."""
+"""Translates digits to 0 and separators to a comma, to find long numbers."""
 
 _PIECE = 256 * 1024
 
 PREVIEW_CHARACTERS = 200
-"""How much of a line that is not a message is shown in the log."""
+"""Of a line that is not a message, in the log."""
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -66,7 +66,7 @@ class Line:
 
 @dataclass(frozen=True)
 class OversizeLine:
-    """A line beyond the cap. Its middle was thrown away as it came.
+    """A line beyond the cap; only its head and tail are kept.
 
     Attributes:
         size: Bytes seen of it.
@@ -79,10 +79,9 @@ class OversizeLine:
 
 @dataclass(frozen=True)
 class TooLarge:
-    """Rides in the `data` of an error that stands for an oversize message.
+    """`data` of the error that replaces an oversize message; sizes in bytes, or in values.
 
-    An object rather than a code, so that nothing a server sends can be taken for one. The size and
-    the limit are bytes, or values.
+    An object rather than a code, so that no server can send one.
     """
 
     size: int
@@ -91,7 +90,7 @@ class TooLarge:
 
 @dataclass(frozen=True)
 class Noise:
-    """A line that belongs to no message."""
+    """A line that is not a JSON-RPC message."""
 
     preview: str
 
@@ -99,9 +98,8 @@ class Noise:
 class LineFramer:
     """Splits a byte stream at newlines, holding at most `max_bytes` of an unfinished line.
 
-    Parts of a line are kept as they came and joined once, at its newline, so that the work stays
-    linear in the size of a message. A long line grows in one buffer, which then is the line: it is
-    never in memory twice.
+    Parts of a line are joined once, at its newline, so that the work is linear in its size. A long
+    line grows in one buffer and is never in memory twice.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -113,7 +111,7 @@ class LineFramer:
         self._tail = b""
 
     def feed(self, data: bytes) -> list[Line | OversizeLine]:
-        """Take what was read and return the lines that it completes."""
+        """Add bytes and return the lines that they complete."""
         if b"\n" not in data:
             # Most of a large message: nothing to split, and so nothing to copy.
             self._extend(data)
@@ -127,7 +125,7 @@ class LineFramer:
         return done
 
     def finish(self) -> Line | OversizeLine | None:
-        """Return what stands after the last newline, at the end of the stream."""
+        """Return the text after the last newline, at the end of the stream."""
         return self._take() if self._size else None
 
     def _extend(self, part: bytes) -> None:
@@ -175,16 +173,16 @@ class LineFramer:
 
 
 def encode(message: JSONRPCMessage) -> str:
-    """Return a message as JSON, on one line and without what was never set."""
+    """Return a message as JSON, on one line and without unset fields."""
     return message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
 def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     """Parse one line.
 
-    Invalid UTF-8 and lone surrogates inside a message become U+FFFD: a result with a bad character
-    is better than none. A message that cannot be parsed at all, but shows whose answer it is,
-    becomes an error for that request, which would otherwise wait for its timeout.
+    Invalid UTF-8 and lone surrogates inside a message become U+FFFD. A message that cannot be
+    parsed but shows a request's id becomes an error for that request, which would otherwise time
+    out.
 
     Returns:
         A message, None for a blank line, or `Noise`.
@@ -210,7 +208,7 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
-    """Turn an oversize line into an error for the request that it answers, if that can be told."""
+    """Return an error for the request that an oversize line answers; None without its id."""
     request_id = _salvage_id(line.head, line.tail)
     if request_id is None:
         return None
@@ -220,10 +218,7 @@ def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:
 
 
 def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
-    """Whether a line holds more values than are parsed, or many enormous numbers.
-
-    Says so without parsing it.
-    """
+    """Whether a line holds too many values or very long numbers; does not parse it."""
     data = line.data
     if count_values(data, most) > most:
         return True
@@ -232,7 +227,7 @@ def has_too_many_values(line: Line, most: int = MAX_VALUES) -> bool:
 
 
 def decode_too_many(line: Line) -> JSONRPCError | None:
-    """Turn a line with too many values into an error for the request that it answers, if any."""
+    """Return an error for the request that such a line answers; None if its id is not found."""
     request_id = _salvage_id(line.data[:SALVAGE_BYTES], line.data[-SALVAGE_BYTES:])
     if request_id is None:
         return None

@@ -1,8 +1,12 @@
-"""How a connection agrees on a protocol, and a view of answers as the server sent them.
+"""Version negotiation, and a dispatcher that keeps results as the server sent them.
 
-Owns the choice of eras. A stdio server is greeted with `initialize` and nothing before it, because
-some exit on any other first message; only one that answers that with an error is asked the newer
-way. An HTTP server is asked the newer way first, which costs it one refused request at most.
+Protocol: `initialize` with `notifications/initialized` (2024-11-05 to 2025-11-25) or
+`server/discover` (2026-07-28). Over stdio `initialize` comes first, because some servers exit on
+any other first message; `server/discover` follows only an error. Over HTTP `server/discover` comes
+first and costs one refused request at most. The SDK's `mode="auto"` discovers first over stdio too.
+
+Also differs from the SDK: it validates results and structured content, and raises on a mismatch;
+here callers get the result unchanged, unknown fields included.
 """
 
 from __future__ import annotations
@@ -29,25 +33,24 @@ from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
-raw_answers: ContextVar[list[dict[str, Json]] | None] = ContextVar("raw_answers", default=None)
-"""Where the answers to a task's requests are put as they came, before the SDK checks their shape.
+raw_results: ContextVar[list[dict[str, Json]] | None] = ContextVar("raw_results", default=None)
+"""Collects the results of a task's requests, unvalidated.
 
-The SDK raises, and so loses the result, when an answer does not fit the negotiated protocol
-version; and it drops the fields that it does not know.
+The SDK raises, and so loses the result, when one does not fit the negotiated revision; and it drops
+unknown fields.
 """
 
 
-MAX_UNANSWERED = 1_000
-"""Requests that a server has made and that are not answered yet, over one connection. For each
-there is a task and an answer in memory; of one that makes more the connection ends."""
+MAX_OPEN_REQUESTS = 1_000
+"""Requests of a server without a response yet, over one connection. Each holds a task and a
+response in memory; the connection of a server that makes more is closed."""
 
 
 class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher, which also says when it ends and shows answers unparsed.
+    """The SDK's dispatcher with hooks, a limit on the server's requests, and unparsed results.
 
-    It says when it begins with a notification, too, and when a server makes requests without end.
-    Its public parts tell when a request has been acted on, not when its answer is on its way. So
-    requests are counted where the SDK begins and ends their tasks.
+    Requests are counted by overriding the SDK's private task methods: its public ones report when
+    a request was handled, not when the response was sent.
     """
 
     def __init__(
@@ -56,40 +59,40 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         write: Any,
         *,
         on_end: Callable[[], None],
-        on_notice: Callable[[], None],
-        on_flood: Callable[[], None],
+        on_notification: Callable[[], None],
+        on_too_many_requests: Callable[[], None],
     ) -> None:
         super().__init__(read, write)
         self._on_end = on_end
-        self._on_notice = on_notice
-        self._on_flood = on_flood
+        self._on_notification = on_notification
+        self._on_too_many_requests = on_too_many_requests
         self._flooded = False
-        self._unanswered = 0
+        self._open_requests = 0
         self._discovered: Mapping[str, Json] = {}
 
-    def envelope_of(self, version: str | None) -> dict[str, Json]:
-        """Return the `_meta` that each request has in a protocol version; none in the older ones.
+    def request_meta(self, version: str | None) -> dict[str, Json]:
+        """Return the `_meta` that each request has in this revision; {} before 2026-07-28.
 
-        The SDK keeps it to itself, and shows it in its first request.
+        Copied from the SDK's `server/discover`, because the SDK does not expose it.
         """
         if version not in MODERN_PROTOCOL_VERSIONS:
             return {}
         return {**self._discovered, PROTOCOL_VERSION_META_KEY: version}
 
     async def _dispatch_request(self, *args: Any) -> None:
-        if self._unanswered >= MAX_UNANSWERED and not self._flooded:
+        if self._open_requests >= MAX_OPEN_REQUESTS and not self._flooded:
             self._flooded = True
-            self._on_flood()
+            self._on_too_many_requests()
         if self._flooded:
             return
-        self._unanswered += 1
+        self._open_requests += 1
         await super()._dispatch_request(*args)
 
     async def _handle_request(self, *args: Any) -> None:
         try:
             await super()._handle_request(*args)
         finally:
-            self._unanswered -= 1
+            self._open_requests -= 1
 
     async def send_raw_request(
         self,
@@ -99,18 +102,18 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         *,
         _related_request_id: RequestId | None = None,
     ) -> dict[str, Any]:
-        """Send a request, keeping its answer for whoever asked for it through `raw_answers`."""
+        """Send a request and add its result to `raw_results`, if that is set."""
         if method == "server/discover" and params is not None:
             self._discovered = params.get("_meta", {})
         answer = await super().send_raw_request(
             method, params, opts, _related_request_id=_related_request_id
         )
-        slot = raw_answers.get()
+        slot = raw_results.get()
         if slot is not None:
             slot.append(dict(answer))
         if method == "tools/list":
             return await offload(answer, partial(brief_page, answer))
-        return answer if slot is None else _emptied(answer)
+        return answer if slot is None else _without_content(answer)
 
     async def run(
         self,
@@ -119,17 +122,17 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         on_notify_intercept: OnNotifyIntercept | None = None,
         **options: Any,
     ) -> None:
-        """Receive until the connection ends."""
+        """Receive messages until the connection ends."""
 
         async def noticed(*notification: Any) -> None:
-            self._on_notice()
+            self._on_notification()
             await on_notify(*notification)
 
         def intercepted(method: str, params: Mapping[str, Any] | None) -> bool:
             taken = on_notify_intercept is not None and on_notify_intercept(method, params)
             if taken:
-                # It goes no further, and nothing may wait for it.
-                self._on_notice()
+                # Handled completely; no response may wait for it.
+                self._on_notification()
             return taken
 
         try:
@@ -138,10 +141,10 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
             self._on_end()
 
 
-def _emptied(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an answer for the SDK, which makes models of all of it, on the event loop.
+def _without_content(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result with empty lists and structured content, for the SDK's models.
 
-    Whoever asked reads the answer as it came.
+    The SDK builds them on the event loop, and the caller reads `raw_results`.
     """
     empty: dict[str, Any] = {name: [] for name, value in answer.items() if isinstance(value, list)}
     return {
@@ -151,14 +154,14 @@ def _emptied(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def agree(client: ClientSession, endpoint: Endpoint, era: Era = "auto") -> None:
-    """Settle the protocol version.
+async def negotiate_version(client: ClientSession, endpoint: Endpoint, era: Era = "auto") -> None:
+    """Negotiate the protocol revision.
 
     Args:
         era: "legacy" sends `initialize` only, "modern" `server/discover` only.
 
     Raises:
-        MCPError: The server refuses, or speaks nothing that we do.
+        MCPError: The server refused, or supports no common revision.
     """
     if era == "modern":
         await client.discover()
@@ -169,10 +172,10 @@ async def agree(client: ClientSession, endpoint: Endpoint, era: Era = "auto") ->
             await client.discover()
         except MCPError as error:
             refusal = endpoint.refusal
-            if _is_foreign(error) or (refusal is not None and refusal.wants_login):
+            if _rules_out_initialize(error) or (refusal is not None and refusal.wants_login):
                 raise
         except (ValidationError, RuntimeError):
-            logger.debug("the answer to server/discover is no proof of a newer server")
+            logger.debug("the result of server/discover is invalid; initialize follows")
         else:
             return
     try:
@@ -184,12 +187,12 @@ async def agree(client: ClientSession, endpoint: Endpoint, era: Era = "auto") ->
         try:
             await client.discover()
         except (MCPError, ValidationError, RuntimeError):
-            # What it said to the handshake tells more than what it said to the second question.
+            # The error of `initialize` explains more than that of `server/discover`.
             raise error from None
 
 
-def _is_foreign(error: MCPError) -> bool:
-    """Say whether the server named its versions, and a handshake is not among them."""
+def _rules_out_initialize(error: MCPError) -> bool:
+    """Whether the server lists its supported revisions, and none has `initialize`."""
     if error.code != UNSUPPORTED_PROTOCOL_VERSION or not isinstance(error.data, Mapping):
         return False
     supported = error.data.get("supported")

@@ -1,8 +1,12 @@
-"""MCP over streamable HTTP and over the older HTTP with server-sent events.
+"""The HTTP transports: Streamable HTTP, and the older HTTP+SSE of 2024-11-05.
 
-Owns the HTTP client (headers, the login's token, caps, timeouts) and the event-stream transport.
-Streamable HTTP itself is the SDK's; its event-stream transport is not used, because an event beyond
-1 MiB kills its connection and the limit cannot be set.
+Protocol: Streamable HTTP is the SDK's, with this module's HTTP client (headers, bearer token, caps,
+timeouts) and an SSE event limit of our own instead of 1 MiB. A 400, 404 or 405 to the first POST
+leads to HTTP+SSE, as the specification says for older servers. A 404 to a request with
+`Mcp-Session-Id` means that the server rejected the session.
+
+HTTP+SSE is implemented here: the SDK's ends the connection at an event beyond 1 MiB, which cannot
+be configured.
 """
 
 from __future__ import annotations
@@ -38,13 +42,13 @@ REQUEST_SECONDS = 30.0
 its own: a call's timeout bounds it, and an event stream may rightly be silent for hours."""
 
 LEAVE_SECONDS = 2.0
-"""For telling a server that its session is over, which is a courtesy."""
+"""For the DELETE that ends a session."""
 
 MAX_REDIRECTS = 5
 """Redirects followed within one origin; a trailing slash and a moved path need two."""
 
 OLDER_SERVER = frozenset({400, 404, 405})
-"""What a server that only knows event streams may answer to a post, by the specification."""
+"""Status codes of a server that only supports HTTP+SSE to a POST, by the specification."""
 
 INFLATED_BYTES = 256 * 1024
 """Of a compressed body, looked at in one piece."""
@@ -202,7 +206,7 @@ class CappedClient(httpx2.AsyncClient):
             bounded = _EventStream if kind == "text/event-stream" else _CappedStream
             response.stream = bounded(response.stream, self._max_body_bytes, encoding)
         if response.status_code == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers:
-            # This is how a server says that it no longer knows the session.
+            # By the specification: the server no longer has the session.
             self.expired = True
             if kind == "text/event-stream":
                 # Nothing would end it, and the SDK does not look into it either.

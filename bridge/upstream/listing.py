@@ -1,7 +1,7 @@
-"""A server's lists of tools, resources and prompts: all their pages, and what a page is worth.
+"""Reads a server's lists of tools, resources and prompts: pages, limits and entries.
 
-Owns paging, its bounds and the parsing of entries. An entry that makes no sense is left out with a
-warning, so that one bad tool does not hide the others.
+Protocol: pagination by `nextCursor`, `ttlMs` of 2026-07-28. An invalid entry is left out with a
+warning, so that it does not hide the others; the SDK rejects the whole list.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def _count_parts(schema: Json, most: int) -> int:
 
 
 def parse_offers(server: str, kind: Kind, entries: Sequence[Json]) -> tuple[dict[str, Json], ...]:
-    """Return what programs are told of each entry; of several with one identity the first wins."""
+    """Return each entry's public fields; of several with one identity the first counts."""
     identity = LISTS[kind].identity
     found: dict[str, dict[str, Json]] = {}
     unusable = 0
@@ -318,9 +318,9 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
 
 
 def correction(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
-    """Return what helps whoever asked in vain for something: what is called nearly so.
+    """Return a hint for a failed request: names similar to the wanted one.
 
-    Of a prompt that exists, its arguments; of a resource that exists, nothing.
+    For a prompt that exists, its arguments; for a resource that exists, nothing.
     """
     identity = LISTS[kind].identity
     found = next((offer for offer in offers if offer[identity] == wanted), None)

@@ -1,7 +1,7 @@
-"""All of a user's servers, each started when it is first needed.
+"""The pool of a user's servers; each is started when it is first needed.
 
-Owns the set of servers, their configuration's changes and the task group that all their
-connections' owner tasks run in. What happens with one server is `session.py`'s.
+Owns the set of servers, changes of their configuration, and the task group in which the
+connections' owner tasks run. One server is `session.py`'s. Speaks no protocol itself.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Era, Json, ServerSpec, Tool
+from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
-from bridge.upstream.link import Link
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.serverlog import ServerLog, log_path
-from bridge.upstream.session import ServerState, Session
+from bridge.upstream.session import ServerState, UpstreamServer
 from bridge.upstream.stdio import StdioEndpoint
 from bridge.upstream.transport import Endpoint
 
@@ -33,25 +33,25 @@ logger = logging.getLogger(__name__)
 
 
 class Admission(Protocol):
-    """Every start passes it twice: who needs the server may be asked, and then it is recorded."""
+    """Decides on each start, in two steps: `permit` may ask the user, `start` records it."""
 
     async def permit(self, spec: ServerSpec) -> None:
-        """Have a start allowed, in the task that needs it; ask whoever it works for if need be.
+        """Check that a server may start; runs in the task that needs it and may ask the user.
 
         Raises:
-            BridgeError: It is not allowed.
+            BridgeError: It may not.
         """
 
     async def start(self, spec: ServerSpec) -> None:
-        """Decide on a start that happens next, and record it.
+        """Check and record a start that happens next; runs in the connection's owner task.
 
         Raises:
             BridgeError: It must not happen.
         """
 
 
-class Open:
-    """Allows every start and records none: a pool that no engine has."""
+class OpenAdmission:
+    """Allows every start and records none; for a pool without a gate."""
 
     async def permit(self, spec: ServerSpec) -> None:
         """Allow it."""
@@ -61,31 +61,32 @@ class Open:
 
 
 CALL_SECONDS = 60.0
-"""A call's time where neither the caller nor the configuration says otherwise; as most clients."""
+"""Default timeout of a call, where neither caller nor configuration sets one; as most clients."""
 
 START_SECONDS = 30.0
-"""A start's time, likewise: `npx` and `uvx` may have to fetch a package first."""
+"""Default timeout of a start: `npx` and `uvx` may have to download a package first."""
 
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
-"""One message in either direction. As much as the channel into a sandbox takes."""
+"""Largest message in either direction: the limit of the channel into a sandbox."""
 
 CLOSE_SECONDS = STOP_SECONDS + 2.0
-"""For closing all servers, which happens at once: one process's whole ladder, and some air."""
+"""For closing all servers, in parallel: the longest stop of one process, and a margin."""
 
 
 class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
+    Methods that take a server's name raise UnknownServerError if there is none of that name.
 
     Attributes:
-        on_tools_changed: Called with the name of a server that says that its tools have changed,
-            or that cannot say so any more, if they were listed.
+        on_tools_changed: Called with a server's name when its list of tools changed, or when its
+            change notifications were lost; only if the list was requested before.
         admission: Decides on each start and connection, and records it.
 
     Args:
-        eras: By name, the servers that are to be spoken to in one protocol.
-        direct: Whether calls of stdio servers go past the SDK's session; see `direct.py`.
+        eras: Names of servers whose protocol era is fixed, with the era.
+        direct: Whether calls to stdio servers bypass the SDK's session; see `direct.py`.
     """
 
     def __init__(
@@ -115,13 +116,13 @@ class Pool:
         self._direct = direct
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
-        self.admission: Admission = Open()
-        self._links: set[Link] = set()
-        self._sessions: dict[str, Session] = {}
+        self.admission: Admission = OpenAdmission()
+        self._connections: set[Connection] = set()
+        self._servers: dict[str, UpstreamServer] = {}
         self.update(specs)
 
     def __repr__(self) -> str:
-        return f"<Pool servers={len(self._sessions)} connections={len(self._links)}>"
+        return f"<Pool servers={len(self._servers)} connections={len(self._connections)}>"
 
     async def __aenter__(self) -> Pool:
         self._tasks = anyio.create_task_group()
@@ -140,28 +141,28 @@ class Pool:
         if tasks is None:
             return None
         tasks.cancel_scope.cancel()
-        # Not told of the body's exception, which would come out of it wrapped in a group.
+        # Without the body's exception, which the group would wrap.
         await tasks.__aexit__(None, None, None)
         return None
 
     async def aclose(self) -> None:
         """Close all servers, at once and within `CLOSE_SECONDS`; calls under way fail."""
-        for session in self._sessions.values():
-            session.close(drain=False)
-        for link in self._links:
-            link.stop()
+        for upstream_server in self._servers.values():
+            upstream_server.close(drain=False)
+        for connection in self._connections:
+            connection.stop()
         with anyio.move_on_after(CLOSE_SECONDS, shield=True) as scope:
-            for link in tuple(self._links):
-                await link.ended.wait()
+            for connection in tuple(self._connections):
+                await connection.ended.wait()
         if scope.cancelled_caught:
-            logger.warning("gave up waiting for %d connections to close", len(self._links))
+            logger.warning("gave up waiting for %d connections to close", len(self._connections))
 
     def update(self, specs: Iterable[ServerSpec]) -> None:
-        """Take a new configuration.
+        """Apply a new configuration.
 
-        Servers that are gone or changed take no new calls; they close in the background, once the
-        calls under way have ended. Unchanged ones stay as they are. Of several with one name the
-        first counts.
+        Removed and changed servers take no new calls and close in the background when their
+        pending calls have ended. Unchanged ones keep their connections. Of several with one name
+        the first counts.
         """
         wanted: dict[str, ServerSpec] = {}
         for spec in specs:
@@ -169,75 +170,61 @@ class Pool:
                 logger.warning(
                     "server %r is defined twice; %s counts", spec.name, wanted[spec.name].source
                 )
-        sessions: dict[str, Session] = {}
+        servers: dict[str, UpstreamServer] = {}
         for name, spec in wanted.items():
-            old = self._sessions.get(name)
-            sessions[name] = old if old and old.spec == spec else self._new_session(spec)
-        for name, old in self._sessions.items():
-            if sessions.get(name) is not old:
+            old = self._servers.get(name)
+            servers[name] = old if old and old.spec == spec else self._new_server(spec)
+        for name, old in self._servers.items():
+            if servers.get(name) is not old:
                 old.close(drain=True)
-        self._sessions = sessions
+        self._servers = servers
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all servers, in the configuration's order."""
-        return tuple(self._sessions)
+        return tuple(self._servers)
 
     def spec(self, server: str) -> ServerSpec:
-        """Return a server's definition.
-
-        Raises:
-            UnknownServerError: There is none of that name.
-        """
-        return self._session(server).spec
+        """Return a server's definition."""
+        return self._server(server).spec
 
     def state(self, server: str) -> ServerState:
-        """Return what is known of one server now.
-
-        Raises:
-            UnknownServerError: There is none of that name.
-        """
-        return self._session(server).state()
+        """Return one server's current state."""
+        return self._server(server).state()
 
     def rest(self, server: str) -> None:
-        """Stop a server if it runs for nothing but having listed its tools; it starts anew at need.
-
-        Raises:
-            UnknownServerError: There is none of that name.
-        """
-        self._session(server).rest()
+        """Stop a server that was used only to list its tools; the next request starts it again."""
+        self._server(server).stop_if_unused()
 
     def states(self) -> Mapping[str, ServerState]:
-        """Return what is known of every server now."""
-        return MappingProxyType({name: s.state() for name, s in self._sessions.items()})
+        """Return every server's current state."""
+        return MappingProxyType({name: s.state() for name, s in self._servers.items()})
 
     def moment(self, server: str) -> tuple[int, int] | None:
-        """Return what changes when a server may have other tools; None while it is not connected.
+        """Return a server's connection number and count of tool changes; None if not connected.
 
-        Raises:
-            UnknownServerError: There is none of that name.
+        A tool list is valid for calls only while this value stays the same.
         """
-        return self._session(server).moment
+        return self._server(server).connection_epoch
 
     async def start(self, server: str) -> None:
-        """Have a server ready for calls.
+        """Start a server and wait until it is ready for calls.
 
         Raises:
-            UnknownServerError: There is none of that name.
             ServerStartError: It cannot be started or reached.
         """
-        await self._session(server).start()
+        await self._server(server).start()
 
     async def tools(self, server: str, *, again: bool = False) -> tuple[Tool, ...]:
         """Return a server's tools, starting it if needed.
 
         Args:
-            again: Ask it even if what it said counts still, unless that was a moment ago.
+            again: Request the list even if the cached one is valid, unless it is only
+                `LIST_AGAIN_SECONDS` old.
 
         Raises:
-            UnknownServerError: There is none of that name.
             UpstreamError: It cannot be started, or did not answer.
         """
-        return await self._session(server).tools(again=again)
+        return await self._server(server).tools(again=again)
 
     async def call_tool(
         self,
@@ -249,35 +236,32 @@ class Pool:
     ) -> dict[str, Json]:
         """Call a tool, starting its server if needed.
 
-        The result is the server's own, a CallToolResult in its JSON form; one that reports an error
-        is returned like any other. A cancelled or timed-out call is cancelled at the server too.
+        The result is the server's CallToolResult as JSON; one with `isError` is returned like any
+        other. A cancelled or timed-out call sends `notifications/cancelled`.
 
         Args:
             timeout: Seconds for the call, from when the server is ready.
 
         Raises:
-            UnknownServerError: There is no server of that name.
-            UpstreamError: No result came.
+            UpstreamError: The server returned no result.
         """
-        return await self._session(server).call_tool(tool, arguments, timeout=timeout)
+        return await self._server(server).call_tool(tool, arguments, timeout=timeout)
 
     async def offers(self, server: str, kind: Kind) -> tuple[dict[str, Json], ...]:
-        """Return a server's resources, resource templates or prompts; none if it has no such.
+        """Return a server's resources, resource templates or prompts; () without the capability.
 
         Raises:
-            UnknownServerError: There is no server of that name.
             UpstreamError: It cannot be started, or did not answer.
         """
-        return await self._session(server).offers(kind)
+        return await self._server(server).offers(kind)
 
     async def read_resource(self, server: str, uri: str) -> dict[str, Json]:
         """Read a resource; the result is the server's own, a ReadResourceResult in JSON.
 
         Raises:
-            UnknownServerError: There is no server of that name.
             UpstreamError: It could not be read.
         """
-        return await self._session(server).read_resource(uri)
+        return await self._server(server).read_resource(uri)
 
     async def watch_resource(
         self, server: str, uri: str, *, timeout: float | None = None
@@ -288,23 +272,21 @@ class Pool:
             timeout: Seconds; the timeout of calls if left out.
 
         Raises:
-            UnknownServerError: There is no server of that name.
-            UpstreamError: The server does not tell, it did not change in time, or it could not be
-                read.
+            UpstreamError: The server has no subscriptions, the resource did not change in time, or
+                it could not be read.
         """
-        return await self._session(server).watch_resource(uri, timeout=timeout)
+        return await self._server(server).watch_resource(uri, timeout=timeout)
 
     async def complete(self, server: str, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Return what a server proposes for an argument of a prompt or a resource template.
+        """Return a server's completions for an argument of a prompt or a resource template.
 
         Args:
-            params: MCP's `completion/complete`.
+            params: Those of `completion/complete`.
 
         Raises:
-            UnknownServerError: There is no server of that name.
-            UpstreamError: It proposes nothing.
+            UpstreamError: The server has no completions, or refused.
         """
-        return await self._session(server).complete(params)
+        return await self._server(server).complete(params)
 
     async def get_prompt(
         self, server: str, name: str, arguments: Mapping[str, str]
@@ -312,23 +294,22 @@ class Pool:
         """Get a prompt; the result is the server's own, a GetPromptResult in JSON.
 
         Raises:
-            UnknownServerError: There is no server of that name.
-            UpstreamError: There is none.
+            UpstreamError: There is no such prompt, or the server refused.
         """
-        return await self._session(server).get_prompt(name, arguments)
+        return await self._server(server).get_prompt(name, arguments)
 
-    def _session(self, server: str) -> Session:
-        session = self._sessions.get(server)
-        if session is not None:
-            return session
-        names = ", ".join(repr(name) for name in self._sessions) or "none"
-        near = difflib.get_close_matches(server[:MAX_COMPARED_CHARS], self._sessions, n=1)
+    def _server(self, server: str) -> UpstreamServer:
+        upstream_server = self._servers.get(server)
+        if upstream_server is not None:
+            return upstream_server
+        names = ", ".join(repr(name) for name in self._servers) or "none"
+        near = difflib.get_close_matches(server[:MAX_COMPARED_CHARS], self._servers, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         msg = f"There is no server named {server!r}.{hint}"
         raise UnknownServerError(msg, remedy=f"Available: {names}.")
 
-    def _new_session(self, spec: ServerSpec) -> Session:
-        return Session(
+    def _new_server(self, spec: ServerSpec) -> UpstreamServer:
+        return UpstreamServer(
             spec,
             connect=self._connect,
             permit=lambda spec: self.admission.permit(spec),
@@ -337,37 +318,37 @@ class Pool:
             roots=self._roots,
         )
 
-    def _connect(self, session: Session, after: anyio.Event | None) -> Link:
+    def _connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
-        spec = session.spec
-        link = Link(
+        spec = upstream_server.spec
+        connection = Connection(
             spec,
             self._endpoint(spec),
             admit=lambda: self.admission.start(spec),
             start_timeout=spec.start_timeout or self._start_timeout,
             idle_seconds=self._idle_seconds,
             remedy=_start_remedy(spec),
-            on_tools_changed=partial(self._tools_changed, session),
-            on_offers_changed=session.forget_offers,
+            on_tools_changed=partial(self._tools_changed, upstream_server),
+            on_offers_changed=upstream_server.forget_offers,
             roots=self._roots,
             era=self._eras.get(spec.name, "auto"),
         )
-        self._links.add(link)
-        self._tasks.start_soon(self._own, link, after)
-        return link
+        self._connections.add(connection)
+        self._tasks.start_soon(self._own, connection, after)
+        return connection
 
-    def _tools_changed(self, session: Session) -> None:
-        session.forget_tools()
-        # Nobody is told of a change in what nobody has seen.
-        if session.listed and self.on_tools_changed is not None:
-            self.on_tools_changed(session.spec.name)
+    def _tools_changed(self, upstream_server: UpstreamServer) -> None:
+        upstream_server.forget_tools()
+        # A change of a list that was never requested concerns no caller.
+        if upstream_server.listed and self.on_tools_changed is not None:
+            self.on_tools_changed(upstream_server.spec.name)
 
-    async def _own(self, link: Link, after: anyio.Event | None) -> None:
+    async def _own(self, connection: Connection, after: anyio.Event | None) -> None:
         try:
-            await link.run(after)
+            await connection.run(after)
         finally:
-            self._links.discard(link)
+            self._connections.discard(connection)
 
     def _endpoint(self, spec: ServerSpec) -> Endpoint:
         if spec.transport != "stdio":
@@ -384,7 +365,7 @@ class Pool:
         try:
             count = await reap_orphans()
         except OSError as error:
-            logger.warning("could not look for what earlier bridges left behind: %s", error)
+            logger.warning("could not look for processes of earlier bridges: %s", error)
             return
         if count:
             logger.warning("ended %d processes that an earlier bridge had left behind", count)

@@ -1,7 +1,12 @@
-"""Requests to one server over a connection that is there: sent, bounded in time, answered.
+"""Requests to one server over a given connection, with timeouts and translated errors.
 
-Owns what may be sent, how long an answer may take, and what a caller is told when there is none.
-Which connection is used, and when one is made, is `session.py`'s.
+Protocol: `tools/call`, `tools/list`, `resources/{list,templates/list,read}`, `prompts/{list,get}`
+and `completion/complete`, each only with the server's capability; `tasks/*` for `task_calls.py`.
+Over stdio most go through `direct.py`, else through the SDK's session.
+
+Differs from the SDK: results are returned unvalidated (see `handshake.raw_results`); a timeout
+sends `notifications/cancelled` and then probes the server. Which connection is used, and when one
+is made, is `session.py`'s.
 """
 
 from __future__ import annotations
@@ -35,11 +40,11 @@ from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
 from bridge.upstream import task_calls
-from bridge.upstream.asking import current_caller, progress_of, time_limit
+from bridge.upstream.asking import current_caller, progress_callback_of, time_limit
+from bridge.upstream.connection import Connection
 from bridge.upstream.direct import NEVER_SENT, Direct
 from bridge.upstream.failure import LIST_OF, call_error, is_lost, is_unknown_session, lost_error
-from bridge.upstream.handshake import raw_answers
-from bridge.upstream.link import Link
+from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
     Kind,
@@ -53,18 +58,18 @@ from bridge.upstream.listing import (
 logger = logging.getLogger(__name__)
 
 SURELY_SHALLOW = 100
-"""So few objects and lists cannot be nested too deeply, whatever they hold."""
+"""Objects and lists; so few cannot be nested too deeply, and need no check."""
 
 LOST_DETAIL_SECONDS = 0.5
-"""How long a failed call waits to learn why its connection ended; the reason arrives with the
-owner task's next step, except where closing has to wait for a server."""
+"""How long a failed call waits for the reason why its connection ended; the owner task sets it in
+its next step, unless closing waits for the server."""
 
-# What comes from JSON has no circles, and to look for them is half of the work.
+# Values from JSON have no cycles, and checking for them is half of the work.
 _COMPACT = json.JSONEncoder(
     allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False
 )
 
-_ANYTHING: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
+_ANY_RESULT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
 
 Method = (
@@ -91,15 +96,16 @@ _LIST_REQUESTS: Mapping[Kind, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One call of a tool, or a request for a resource or a prompt.
+    """One request with its parameters.
 
     Attributes:
-        tool: Its name, or what else tells which one it is.
-        arguments: The tool's; of the others all parameters.
+        tool: The tool's name, or the URI or name of the resource or prompt.
+        arguments: The tool's arguments; for other methods all parameters.
         text: The arguments as JSON.
-        task: The tool has to be run as a task.
-        answers, state: What a server gets that asked something before it answers; see
-            `asking.answered`.
+        what: The request in messages, as in "tool 'x'".
+        seconds: Its timeout.
+        task: The tool must be called as a task.
+        answers, state: `inputResponses` and `requestState`; see `asking.resolve_input`.
     """
 
     tool: str
@@ -114,137 +120,141 @@ class Call:
 
 
 class ExpiredError(Exception):
-    """The server has forgotten the session, and so cannot have acted on the request."""
+    """The server has rejected the session (HTTP 404), and so cannot have acted on the request."""
 
 
 class Requests:
-    """Makes one server's requests. From any task; cancelled at any time."""
+    """Sends one server's requests, from any task; they may be cancelled at any time."""
 
     def __init__(self, spec: ServerSpec, *, call_timeout: float, max_message_bytes: int) -> None:
         self._spec = spec
         self._call_timeout = spec.call_timeout or call_timeout
         self._max_bytes = max_message_bytes
 
-    def prepared(self, tool: str, arguments: Mapping[str, Json], timeout: float | None) -> Call:
-        """Return a call that can be sent.
+    def prepare_tool_call(
+        self, tool: str, arguments: Mapping[str, Json], timeout: float | None
+    ) -> Call:
+        """Return a `tools/call` with its arguments as JSON.
 
         Raises:
-            UpstreamError: Its arguments cannot.
+            UpstreamError: The arguments cannot be sent.
         """
         what = f"tool {tool!r}"
         return Call(
             tool=tool,
             arguments=arguments,
-            text=self._checked(what, arguments),
+            text=self._encode_arguments(what, arguments),
             what=what,
             seconds=self._call_timeout if timeout is None else timeout,
         )
 
-    def prepared_for(
+    def prepare_request(
         self, method: Method, what: str, subject: str, params: Mapping[str, Json]
     ) -> Call:
-        """Return a request for something else than a tool's work that can be sent.
+        """Return a request of another method with its parameters as JSON.
 
         Args:
-            what: The request in an error, as in "resource 'x'".
-            subject: What tells which one it is.
+            what: The request in messages, as in "resource 'x'".
+            subject: The URI or the name.
 
         Raises:
-            UpstreamError: Its parameters cannot.
+            UpstreamError: The parameters cannot be sent.
         """
         return Call(
             method=method,
             tool=subject,
             arguments=params,
-            text=self._checked(what, params),
+            text=self._encode_arguments(what, params),
             what=what,
             seconds=self._call_timeout,
         )
 
-    async def call(self, link: Link, call: Call) -> dict[str, Json]:
-        """Call a tool, or make a request, and return the result as the server sent it.
+    async def call(self, connection: Connection, call: Call) -> dict[str, Json]:
+        """Send a request and return the result as received, waiting for a task's result.
 
         Raises:
-            UpstreamError: No result came.
-            ExpiredError: The call can be made again over another connection.
+            UpstreamError: The server returned no result.
+            ExpiredError: The request can be repeated over a new connection.
         """
         kind = _KINDS.get(call.method)
-        if kind is not None and not offers(link, kind):
+        if kind is not None and not supports(connection, kind):
             msg = f"Server {self._spec.name!r} offers no {LISTS[kind].words}, only tools."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
-        if call.method == "completion/complete" and not _has(link, "completions"):
+        if call.method == "completion/complete" and not _has_capability(connection, "completions"):
             msg = f"Server {self._spec.name!r} completes no arguments."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if call.method != "tools/call":
-            return await self._send(link, call)
-        if _runs_tasks(link):
-            if link.tasked is None:
-                await self.list_tools(link)
-            call = replace(call, task=call.tool in (link.tasked or ()))
-        begun = _now()
+            return await self._send(connection, call)
+        if _supports_task_calls(connection):
+            if connection.task_required is None:
+                await self.list_tools(connection)
+            call = replace(call, task=call.tool in (connection.task_required or ()))
+        begun = _caller_time()
 
         async def ask(method: task_calls.Method, params: dict[str, Json]) -> dict[str, Json]:
-            text = self._checked(call.what, params)
-            left = max(0.0, begun + call.seconds - _now())
+            text = self._encode_arguments(call.what, params)
+            left = max(0.0, begun + call.seconds - _caller_time())
             if method == "tasks/cancel":
                 left = task_calls.CANCEL_SECONDS
             elif not left:
-                raise self._late(link, call.what, call.seconds)
+                raise self._timed_out(connection, call.what, call.seconds)
             about = replace(call, method=method, arguments=params, text=text, seconds=left)
             try:
-                return await self._send(link, replace(about, answers=None, state=None))
+                return await self._send(connection, replace(about, answers=None, state=None))
             except ExpiredError:
-                # The tool was called: whoever sees this error must not call it again.
-                raise lost_error(self._spec.name, "It forgot its session.", sent=True) from None
+                # Not ExpiredError: the tool was called, so the call must not be repeated.
+                raise lost_error(self._spec.name, "It rejected its session.", sent=True) from None
 
-        answer = await self._send(link, call)
+        answer = await self._send(connection, call)
         name = self._spec.name
-        return await task_calls.finished(name, call.what, answer, ask, roots=link.roots)
+        return await task_calls.await_result(name, call.what, answer, ask, roots=connection.roots)
 
-    async def await_update(self, link: Link, uri: str, seconds: float | None) -> None:
-        """Return once the server says that a resource has changed, or its connection has ended.
+    async def await_update(self, connection: Connection, uri: str, seconds: float | None) -> None:
+        """Return when the server notifies a resource's change, or when its connection has ended.
 
         Raises:
-            UpstreamError: It tells nobody, or did not within `seconds`.
+            UpstreamError: It has no subscriptions, or sent no notification within `seconds`.
         """
-        if not _has(link, "resources", "subscribe"):
+        if not _has_capability(connection, "resources", "subscribe"):
             msg = f"Server {self._spec.name!r} does not say when a resource changes."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         what, seconds = f"resource {uri!r:.300}", self._call_timeout if seconds is None else seconds
-        client = link.client
+        client = connection.client
         assert client is not None
         try:
             with time_limit(seconds) as limit:
-                await link.updates.wait(client, uri)
+                await connection.updates.wait(client, uri)
         except MCPError as error:
-            raise await self._explained(link, what, error) from None
+            raise await self._translate_error(connection, what, error) from None
         if limit.cancelled_caught:
             msg = f"Server {self._spec.name!r}: {what} did not change within {seconds:g} s."
             raise CallTimeoutError(msg, server=self._spec.name, doubtful=False)
 
-    async def _send(self, link: Link, call: Call) -> dict[str, Json]:
-        if link.direct is not None:
-            return await self._call_directly(link, link.direct, call)
+    async def _send(self, connection: Connection, call: Call) -> dict[str, Json]:
+        if connection.direct is not None:
+            return await self._send_directly(connection, connection.direct, call)
         caller = current_caller()
-        # In the older protocol a connection has a level, and not each call.
-        level = caller.log_level if caller is not None and link.modern else ""
+        # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
+        level = caller.log_level if caller is not None and connection.modern else ""
         request = _call_request(call, level)
-        progress = progress_of(caller, self._spec.name, call.tool)
+        progress = progress_callback_of(caller, self._spec.name, call.tool)
 
         async def send(client: Any) -> None:
-            await client.send_request(request, _ANYTHING, progress_callback=progress)
+            await client.send_request(request, _ANY_RESULT, progress_callback=progress)
 
         try:
-            return await self._ask(link, call.what, call.seconds, send)
+            return await self._send_through_session(connection, call.what, call.seconds, send)
         except ToolCallError as error:
             if error.rpc_code != HEADER_MISMATCH or call.method != "tools/call":
                 raise
-        # The server refused the request unseen: some arguments have to be repeated in headers,
-        # which its list of tools says.
-        await self.list_tools(link)
-        return await self._ask(link, call.what, call.seconds, send)
+        # The server rejected the request unseen: arguments marked `x-mcp-header` must be repeated
+        # in headers, and the SDK learns the marks from the list of tools.
+        await self.list_tools(connection)
+        return await self._send_through_session(connection, call.what, call.seconds, send)
 
-    async def _call_directly(self, link: Link, direct: Direct, call: Call) -> dict[str, Json]:
+    async def _send_directly(
+        self, connection: Connection, direct: Direct, call: Call
+    ) -> dict[str, Json]:
         params = call.text
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
@@ -257,19 +267,19 @@ class Requests:
         try:
             return await direct.request(call.method, params, call.seconds, label=call.tool)
         except anyio.get_cancelled_exc_class():
-            # A run that ends before the call's own timeout knows as little of the server.
-            link.doubt()
+            # No response so far; the caller's end says nothing about the server.
+            connection.request_probe()
             raise
         except TimeoutError:
-            raise self._late(link, call.what, call.seconds) from None
+            raise self._timed_out(connection, call.what, call.seconds) from None
         except MCPError as error:
-            raise await self._explained(link, call.what, error) from None
+            raise await self._translate_error(connection, call.what, error) from None
 
-    async def list_tools(self, link: Link) -> tuple[tuple[Tool, ...], float]:
-        """Return the server's tools, and for how many seconds the list counts.
+    async def list_tools(self, connection: Connection) -> tuple[tuple[Tool, ...], float]:
+        """Return the server's tools, and for how many seconds they may be cached.
 
         Raises:
-            UpstreamError: It did not give them.
+            UpstreamError: The server returned no list.
         """
         deadline = anyio.current_time() + self._call_timeout
         fresh = math.inf
@@ -277,8 +287,10 @@ class Requests:
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
             nonlocal fresh
             page = await fetch_page(cursor)
-            if link.modern:
-                fresh = min(fresh, seconds_fresh(page, announced=announces(link, "tools")))
+            if connection.modern:
+                fresh = min(
+                    fresh, seconds_fresh(page, announced=announces_changes(connection, "tools"))
+                )
             return page
 
         async def fetch_page(cursor: str | None) -> dict[str, Json]:
@@ -291,8 +303,8 @@ class Requests:
 
             seconds = max(0.0, deadline - anyio.current_time())
             what = f"{LIST_OF}tools"
-            # Of the newer protocol, the SDK leaves out the tools that it forbids to use.
-            if link.direct is not None and not link.modern:
+            # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
+            if connection.direct is not None and not connection.modern:
                 params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
                 listing = Call(
                     tool="",
@@ -302,8 +314,8 @@ class Requests:
                     seconds=seconds,
                     method="tools/list",
                 )
-                return await self._call_directly(link, link.direct, listing)
-            page = await self._ask(link, what, seconds, send)
+                return await self._send_directly(connection, connection.direct, listing)
+            page = await self._send_through_session(connection, what, seconds, send)
             if kept and isinstance(page.get("tools"), list):
                 page["tools"] = [e for e in page["tools"] if named(e) in kept]
             return page
@@ -315,19 +327,19 @@ class Requests:
                 raise
             return (), math.inf
         except CallTimeoutError:
-            # A list costs a server nothing: one that does not give it is stuck, and has to restart.
-            link.retire("It did not answer.")
+            # A list is cheap: a server that does not return it hangs, and is restarted.
+            connection.retire("It did not answer.")
             raise
-        link.tasked = task_calls.demanding(entries)
+        connection.task_required = task_calls.task_required_tools(entries)
         return await offload(entries, partial(parse_tools, self._spec.name, entries)), fresh
 
-    async def list_offers(self, link: Link, kind: Kind) -> tuple[dict[str, Json], ...]:
-        """Return the server's resources, resource templates or prompts; none if it has no such.
+    async def list_offers(self, connection: Connection, kind: Kind) -> tuple[dict[str, Json], ...]:
+        """Return the server's resources, resource templates or prompts; () without the capability.
 
         Raises:
-            UpstreamError: It did not give them.
+            UpstreamError: The server returned no list.
         """
-        if not offers(link, kind):
+        if not supports(connection, kind):
             return ()
         deadline = anyio.current_time() + self._call_timeout
         what = f"{LIST_OF}{LISTS[kind].words}"
@@ -337,11 +349,11 @@ class Requests:
             request = _LIST_REQUESTS[kind](params=params)
 
             async def send(client: Any) -> None:
-                await client.send_request(request, _ANYTHING)
+                await client.send_request(request, _ANY_RESULT)
 
-            # Unlike the list of tools it may cost a server something: to be slow is no fault.
+            # Unlike the list of tools it may take a server long; it is not restarted for that.
             seconds = max(0.0, deadline - anyio.current_time())
-            return await self._ask(link, what, seconds, send)
+            return await self._send_through_session(connection, what, seconds, send)
 
         try:
             entries = await read_all_pages(self._spec.name, fetch, LISTS[kind].key)
@@ -351,38 +363,38 @@ class Requests:
             return ()
         return await offload(entries, partial(parse_offers, self._spec.name, kind, entries))
 
-    async def _ask(
+    async def _send_through_session(
         self,
-        link: Link,
+        connection: Connection,
         what: str,
         seconds: float,
         send: Callable[[Any], Awaitable[object]],
     ) -> dict[str, Json]:
-        """Send one request and return its answer unparsed."""
+        """Send one request through the SDK's session and return its result unparsed."""
         answers: list[dict[str, Json]] = []
-        token = raw_answers.set(answers)
+        token = raw_results.set(answers)
         try:
             with time_limit(seconds):
-                await send(link.client)
+                await send(connection.client)
         except anyio.get_cancelled_exc_class():
-            # A run that ends before the call's own timeout knows as little of the server.
-            link.doubt()
+            # No response so far; the caller's end says nothing about the server.
+            connection.request_probe()
             raise
         except ValidationError as error:
             logger.debug("server %r: %s has an unusual shape: %s", self._spec.name, what, error)
         except MCPError as error:
-            raise await self._explained(link, what, error) from None
+            raise await self._translate_error(connection, what, error) from None
         except (ValueError, RuntimeError) as error:
-            # Which of the two it was, and whether before or after sending, is the SDK's affair.
+            # The SDK raises these before and after sending, so the effect is unknown.
             raise self._unsendable(what, error, doubtful=True) from error
         finally:
-            raw_answers.reset(token)
+            raw_results.reset(token)
         if answers:
             return answers[-1]
-        raise self._late(link, what, seconds)
+        raise self._timed_out(connection, what, seconds)
 
-    def _late(self, link: Link, what: str, seconds: float) -> CallTimeoutError:
-        link.doubt()
+    def _timed_out(self, connection: Connection, what: str, seconds: float) -> CallTimeoutError:
+        connection.request_probe()
         msg = (
             f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."
@@ -393,33 +405,35 @@ class Requests:
             remedy="Give the call more time, or ask for less.",
         )
 
-    async def _explained(self, link: Link, what: str, error: MCPError) -> Exception:
+    async def _translate_error(
+        self, connection: Connection, what: str, error: MCPError
+    ) -> Exception:
         if is_lost(error):
-            return await self._lost(link, sent=error.data is not NEVER_SENT)
-        if link.endpoint.expired and is_unknown_session(error):
-            link.stop()
+            return await self._lost(connection, sent=error.data is not NEVER_SENT)
+        if connection.endpoint.expired and is_unknown_session(error):
+            connection.stop()
             return ExpiredError()
-        return call_error(self._spec, what, error, refusal=link.endpoint.refusal)
+        return call_error(self._spec, what, error, refusal=connection.endpoint.refusal)
 
-    async def _lost(self, link: Link, *, sent: bool) -> Exception:
-        # The caller may learn of it before the owner task does, and may call again at once.
-        link.abandon()
-        if not link.endpoint.pid:
+    async def _lost(self, connection: Connection, *, sent: bool) -> Exception:
+        # The caller may get the error before the owner task, and may call again at once.
+        connection.mark_broken()
+        if not connection.endpoint.pid:
             with anyio.move_on_after(LOST_DETAIL_SECONDS):
-                await link.ended.wait()
-        account = link.account or link.endpoint.account()
+                await connection.ended.wait()
+        account = connection.account or connection.endpoint.account()
         return lost_error(self._spec.name, account, sent=sent)
 
-    def _checked(self, what: str, arguments: Mapping[str, Json]) -> bytes:
+    def _encode_arguments(self, what: str, arguments: Mapping[str, Json]) -> bytes:
         """Return the arguments as JSON.
 
-        What cannot be sent is refused here: it would break the connection's writer, and so every
-        call.
+        Arguments that cannot be sent are rejected here: they would break the connection's writer,
+        and so every call.
         """
         try:
             text = _COMPACT.encode(arguments).encode()
             if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
-                # Servers read no deeper than the SDK's writer goes, which says so.
+                # Raises on nesting deeper than the SDK can write.
                 to_json({"params": {"arguments": arguments}})
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unsendable(what, error) from None
@@ -445,55 +459,52 @@ class Requests:
         )
 
 
-def offers(link: Link, kind: Kind) -> bool:
-    """Whether the server says that it has this kind of thing; others are not asked for it.
-
-    Some answer nothing at all to what they do not know.
-    """
-    capabilities = link.client.server_capabilities if link.client else None
+def supports(connection: Connection, kind: Kind) -> bool:
+    """Whether the server declares the capability; some never respond to methods they lack."""
+    capabilities = connection.client.server_capabilities if connection.client else None
     if capabilities is None:
         return True
     return (capabilities.prompts if kind == "prompts" else capabilities.resources) is not None
 
 
-def announces(link: Link, kind: Kind | Literal["tools"]) -> bool:
-    """Whether the server says when this list changes."""
-    capabilities = link.client.server_capabilities if link.client else None
+def announces_changes(connection: Connection, kind: Kind | Literal["tools"]) -> bool:
+    """Whether the server declares `listChanged` for this list."""
+    capabilities = connection.client.server_capabilities if connection.client else None
     if capabilities is None:
         return False
     found = getattr(capabilities, "resources" if kind == "templates" else kind)
     return found is not None and found.list_changed is True
 
 
-def _has(link: Link, *path: str) -> bool:
+def _has_capability(connection: Connection, *path: str) -> bool:
     """Whether the server declares a capability."""
-    found: Any = link.client.server_capabilities if link.client else None
+    found: Any = connection.client.server_capabilities if connection.client else None
     for name in path:
         found = getattr(found, name, None)
     return found is not None and found is not False
 
 
-def _runs_tasks(link: Link) -> bool:
-    """Whether some of the server's tools may have to be called as tasks, as in 2025-11-25."""
-    return _has(link, "tasks", "requests", "tools")
+def _supports_task_calls(connection: Connection) -> bool:
+    """Whether the server declares `tasks.requests.tools` (2025-11-25)."""
+    return _has_capability(connection, "tasks", "requests", "tools")
 
 
 def _task(call: Call) -> dict[str, Json]:
-    """Return how long a server shall keep a task: as long as its result is waited for."""
+    """Return `params.task`: its `ttl` is the call's timeout."""
     return {"ttl": math.ceil(call.seconds * 1000)}
 
 
-def _now() -> float:
-    """Return the time by which the caller's calls are limited."""
+def _caller_time() -> float:
+    """Return the time of the caller's clock, by which its calls are limited."""
     caller = current_caller()
     return anyio.current_time() if caller is None else caller.clock.now()
 
 
 def _call_request(call: Call, log_level: str) -> Any:
-    """Return the SDK's form of a call.
+    """Return the SDK's request model of a call.
 
     Args:
-        log_level: Which of its messages are wanted; servers of the newer era send none unasked.
+        log_level: Least level of `notifications/message`, opt-in per request in 2026-07-28.
     """
     params: dict[str, Any] = dict(call.arguments)
     if call.method == "tools/call":

@@ -1,12 +1,15 @@
-"""One server over time: connections that come and go, and requests to whichever there is.
+"""One server across its connections, of which it has at most one at a time.
 
-Owns when a connection is made, what a caller gets when it breaks, the cached list of tools and the
-server's state as shown to users. The connection itself is `link.py`'s, and what goes
-over it `requests.py`'s.
+Owns when a connection is made, the error of a request whose connection breaks, the cached lists
+(valid until `notifications/*/list_changed`, or `ttlMs` in 2026-07-28) and the server's state. An
+MCP session is one connection, in `connection.py`; its requests are `requests.py`'s.
 
-State changes happen synchronously and I/O follows: between looking at the current connection and
-counting oneself among its users no other task runs, so that concurrent first requests start a
-server once, and none is given a connection that is being closed.
+Differs from the SDK: a list is requested again over a new connection, once; a call only if the
+server has rejected the session (HTTP 404), and so has not acted on it.
+
+State changes synchronously and I/O follows: no other task runs between checking the current
+connection and becoming its user. So concurrent first requests start a server once, and none gets a
+connection that is closing.
 """
 
 from __future__ import annotations
@@ -31,36 +34,36 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
-from bridge.upstream.asking import answered, visited
+from bridge.upstream.asking import complete_url_elicitations, resolve_input
+from bridge.upstream.connection import Connection
 from bridge.upstream.failure import lost_error
-from bridge.upstream.link import Link
 from bridge.upstream.listing import LIST_AGAIN_SECONDS, Kind, correction
-from bridge.upstream.requests import Call, ExpiredError, Requests, announces
+from bridge.upstream.requests import Call, ExpiredError, Requests, announces_changes
 
 MAX_CHARS = 300
-"""Kept of it, since it is repeated wherever servers are listed."""
+"""Of a server's introduction, which is repeated wherever servers are listed."""
 
 _MAX_READ = 4_000
-"""Looked at of a server's instructions, which may be a book."""
+"""Characters of a server's `instructions` that are searched for it."""
 
 
 def introduction(client: ClientSession) -> str:
-    """Return a line on what the server is for; empty if it says nothing of that.
+    """Return a line on what the server is for; empty if it does not say.
 
-    From its description, else its title, else the first paragraph of its instructions, which are
-    written for a model that has the server's tools at hand.
+    From `serverInfo.description`, else `serverInfo.title`, else the first paragraph of
+    `instructions`, which are written for a model that has the server's tools.
     """
     info = client.server_info
-    told = (
+    candidates = (
         info.description if info else None,
         info.title if info and _letters(info.title) != _letters(info.name) else None,
         _first_paragraph(client.instructions or ""),
     )
-    return next((line for text in told if text and (line := _line(text))), "")
+    return next((line for text in candidates if text and (line := _line(text))), "")
 
 
 def _letters(text: str | None) -> str:
-    """Return what a name says, however it is written: a title that is no more says nothing."""
+    """Return a name's letters and digits, to find a title that only repeats the name."""
     return "".join(filter(str.isalnum, (text or "")[:MAX_CHARS].casefold()))
 
 
@@ -82,10 +85,10 @@ Answer = TypeVar("Answer")
 State = Literal["idle", "starting", "ready", "failed", "login required", "closed"]
 
 
-_FORGETFUL = "It keeps forgetting its session."
+_SESSION_LOST_TWICE = "It rejected its session (HTTP 404) twice."
 
-_NUMBERS = itertools.count(1)
-"""Of connections, over all sessions: a server that is redefined gets another session."""
+_CONNECTION_NUMBERS = itertools.count(1)
+"""Shared by all servers, so that a redefined server never repeats a number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +96,13 @@ class ServerState:
     """A server as `servers` shows it.
 
     Attributes:
-        state: "idle" before the first use and after an idle close; "failed" after a start that
-            failed or a connection that broke, until the next request, and "login required" if that
-            is why it did; "closed" for good.
+        state: "idle" before the first use and after an idle close; "failed" or "login required"
+            after a failed start or a broken connection, until the next request; "closed" for good.
         error: Why it failed.
         pid: Its process, for stdio.
         tool_count: None until its tools have been listed.
-        server_info: The name and version that it gives itself, the protocol in use, and what it
-            says that it is "about".
+        server_info: Its `name` and `version`, the `protocol` revision in use, and `about`, its
+            introduction.
         restarts: Connections made after the first.
     """
 
@@ -113,19 +115,19 @@ class ServerState:
     restarts: int = 0
 
 
-class Session:
-    """One server. Requests may come from any task and be cancelled at any time.
+class UpstreamServer:
+    """One server. Requests may come from any task and be cancelled at any time; see `Pool`.
 
     Args:
         connect: Makes a connection and starts its owner task; synchronous.
-        permit: Raises what there is to say if no connection may be made.
+        permit: Raises a BridgeError if no connection may be made.
     """
 
     def __init__(
         self,
         spec: ServerSpec,
         *,
-        connect: Callable[[Session, anyio.Event | None], Link],
+        connect: Callable[[UpstreamServer, anyio.Event | None], Connection],
         permit: Callable[[ServerSpec], Awaitable[None]],
         call_timeout: float,
         max_message_bytes: int,
@@ -139,10 +141,10 @@ class Session:
         self._requests = Requests(
             spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
         )
-        self._link: Link | None = None
+        self._connection: Connection | None = None
         self._closed = False
-        self._connections = 0
-        self._number = 0
+        self._connections_made = 0
+        self._connection_number = 0
         self._listed_by = 0
         self._listed_at = -math.inf
         self._fresh_seconds = math.inf
@@ -152,51 +154,53 @@ class Session:
         self._offer_changes = 0
 
     def state(self) -> ServerState:
-        """Describe it as it is now."""
-        link = self._link
+        """Return its current state."""
+        connection = self._connection
         state: State = "idle"
         error = ""
         if self._closed:
             state = "closed"
-        elif link is None or link.idle:
+        elif connection is None or connection.idle:
             pass
-        elif not link.ready.is_set():
+        elif not connection.ready.is_set():
             state = "starting"
-        elif link.usable:
+        elif connection.usable:
             state = "ready"
         else:
             state = "failed"
-            account = link.account or link.endpoint.account()
-            error = str(link.failure) if link.failure else account
-            if isinstance(link.failure, LoginRequiredError):
+            account = connection.account or connection.endpoint.account()
+            error = str(connection.failure) if connection.failure else account
+            if isinstance(connection.failure, LoginRequiredError):
                 state = "login required"
-        live = link is not None and not link.ended.is_set()
+        live = connection is not None and not connection.ended.is_set()
         return ServerState(
             server=self.spec.name,
             state=state,
             error=error,
-            pid=link.endpoint.pid if link and live else None,
+            pid=connection.endpoint.pid if connection and live else None,
             tool_count=None if self._tools is None else len(self._tools),
-            server_info=_server_info(link) if link and live else {},
-            restarts=max(0, self._connections - 1),
+            server_info=_server_info(connection) if connection and live else {},
+            restarts=max(0, self._connections_made - 1),
         )
 
-    def links(self) -> list[Link]:
+    def connections(self) -> list[Connection]:
         """Return the connection that has not ended yet, if any."""
-        return [self._link] if self._link and not self._link.ended.is_set() else []
+        return (
+            [self._connection] if self._connection and not self._connection.ended.is_set() else []
+        )
 
     def close(self, *, drain: bool) -> None:
-        """Make no more connections, and have the current one closed.
+        """Make no more connections and close the current one.
 
         Args:
-            drain: Let the requests under way end first.
+            drain: Let pending requests end first.
         """
         self._closed = True
-        if self._link is not None:
+        if self._connection is not None:
             if drain:
-                self._link.retire()
+                self._connection.retire()
             else:
-                self._link.stop()
+                self._connection.stop()
 
     def forget_tools(self) -> None:
         """Drop the cached list of tools."""
@@ -212,53 +216,57 @@ class Session:
 
     @property
     def listed(self) -> bool:
-        """Whether its present connection was ever asked for the list of tools."""
-        return self._link is not None and self._link.listings > 0
+        """Whether its tools were requested over the current connection."""
+        return self._connection is not None and self._connection.listings > 0
 
     @property
-    def moment(self) -> tuple[int, int] | None:
-        """What changes with its connection and with each word of changed tools; None without one.
+    def connection_epoch(self) -> tuple[int, int] | None:
+        """Number of its connection and count of tool changes; None without a usable connection.
 
-        What it listed at another moment may not be what a call would meet now.
+        A list of tools from another epoch may differ from what a call meets now.
         """
-        link = self._link
-        return None if link is None or not link.usable else (self._number, self._changes)
+        connection = self._connection
+        return (
+            None
+            if connection is None or not connection.usable
+            else (self._connection_number, self._changes)
+        )
 
-    def rest(self) -> None:
-        """Close its connection if that served nothing but listing; the next request makes one."""
-        if self._link is not None and self._link.rest():
+    def stop_if_unused(self) -> None:
+        """Close a connection that was used only for listing; the next request makes a new one."""
+        if self._connection is not None and self._connection.stop_if_unused():
             self.forget_tools()
 
     async def start(self) -> None:
-        """Have it ready.
-
-        Raises:
-            ServerStartError: It cannot be started or reached.
-        """
+        """Connect, and return when it is ready."""
         async with self._use():
             pass
 
     async def tools(self, *, again: bool = False) -> tuple[Tool, ...]:
-        """Return its tools, from the cache while the server has announced no change.
+        """Return its tools, from the cache until the server announces a change.
 
-        One that was closed as idle is not started for it; once it is up again, it is asked again.
+        A server that was closed as idle is not started for this; its next connection lists anew.
 
         Args:
-            again: Ask it, unless it was asked less than `LIST_AGAIN_SECONDS` ago.
+            again: Send `tools/list`, unless that was done less than `LIST_AGAIN_SECONDS` ago.
 
         Raises:
             UpstreamError: It cannot be started, or did not answer.
         """
         kept = self._tools
-        if kept is not None and not self._closed and (self.moment is None or self._is_fresh(again)):
+        if (
+            kept is not None
+            and not self._closed
+            and (self.connection_epoch is None or self._is_fresh(again))
+        ):
             return kept
-        return await self._asked(partial(self._listed, again))
+        return await self._list_with_retry(partial(self._list_tools, again))
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
-        """Return its resources, resource templates or prompts; none if it has no such.
+        """Return its resources, resource templates or prompts; () without the capability.
 
-        They are kept as long as the server says when they change. One that does not is asked each
-        time: resources are data, and come and go.
+        Cached only if the server declares `listChanged`; else requested each time, because
+        resources come and go.
 
         Raises:
             UpstreamError: It cannot be started, or did not answer.
@@ -266,53 +274,55 @@ class Session:
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
             return kept
-        return await self._asked(lambda: self._offered(kind))
+        return await self._list_with_retry(lambda: self._list_offers(kind))
 
-    async def _offered(self, kind: Kind) -> tuple[dict[str, Json], ...]:
-        async with self._use() as link:
+    async def _list_offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
+        async with self._use() as connection:
             before = self._offer_changes
-            found = await self._requests.list_offers(link, kind)
-            kept = link.cacheable and link.usable and announces(link, kind)
+            found = await self._requests.list_offers(connection, kind)
+            kept = (
+                connection.cacheable and connection.usable and announces_changes(connection, kind)
+            )
             if kept and before == self._offer_changes:
                 self._offers[kind] = found
             return found
 
-    async def _asked(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Ask for a list, which cannot do anything twice, and ask again if need be."""
+    async def _list_with_retry(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Request a list, once more if the connection was lost; listing has no side effects."""
         try:
             return await ask()
         except (ServerLostError, ExpiredError):
-            # It may have died before, unnoticed until now.
+            # The connection may have ended earlier, which only this request has shown.
             pass
         try:
             return await ask()
         except ExpiredError:
-            raise lost_error(self.spec.name, _FORGETFUL) from None
+            raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
 
-    async def _listed(self, again: bool) -> tuple[Tool, ...]:
-        async with self._use() as link, link.listing:
-            link.listings += 1
+    async def _list_tools(self, again: bool) -> tuple[Tool, ...]:
+        async with self._use() as connection, connection.listing:
+            connection.listings += 1
             if self._tools is not None and self._is_fresh(again):
                 return self._tools
-            if not link.usable and not self._closed:
-                # The one before us had no answer; asking here again would have none either.
+            if not connection.usable and not self._closed:
+                # The task that held the lock got no answer over this connection; nor would we.
                 raise lost_error(self.spec.name, "")
             before = self._changes
-            found, fresh = await self._requests.list_tools(link)
+            found, fresh = await self._requests.list_tools(connection)
             tools = tuple(tool for tool in found if self.spec.tools.admits(tool.name))
             if tools == self._tools:
-                # Who compares sees at once that nothing is new.
+                # The same object, so that a comparison is cheap.
                 tools = self._tools
-            if link.cacheable and link.usable and before == self._changes:
+            if connection.cacheable and connection.usable and before == self._changes:
                 self._tools = tools
-                self._listed_by = self._number
+                self._listed_by = self._connection_number
                 self._listed_at, self._fresh_seconds = anyio.current_time(), fresh
             return tools
 
     def _is_fresh(self, again: bool) -> bool:
-        """Whether the list is of the present connection, and recent enough."""
+        """Whether the list came over the current connection and is recent enough."""
         age = anyio.current_time() - self._listed_at
-        return self._listed_by == self._number and age < (
+        return self._listed_by == self._connection_number and age < (
             LIST_AGAIN_SECONDS if again else self._fresh_seconds
         )
 
@@ -323,7 +333,7 @@ class Session:
 
         Raises:
             CallDeniedError: The server's configuration leaves this tool out.
-            UpstreamError: No result came. A result that reports an error is a result.
+            UpstreamError: The server returned no result; one with `isError` is a result.
         """
         if not self.spec.tools.admits(tool):
             message = (
@@ -331,63 +341,45 @@ class Session:
                 "configuration leaves it out."
             )
             raise CallDeniedError(message, host_detail=f"It is in {self.spec.source.path}.")
-        result = await self._answered(self._requests.prepared(tool, arguments, timeout))
+        result = await self._call_until_complete(
+            self._requests.prepare_tool_call(tool, arguments, timeout)
+        )
         if not isinstance(result.get("content"), list):
             result["content"] = []
         return result
 
     async def read_resource(self, uri: str) -> dict[str, Json]:
-        """Read a resource and return the result as the server sent it.
-
-        Raises:
-            UpstreamError: It could not be read.
-        """
+        """Read a resource and return the result as the server sent it."""
         what, params = f"resource {uri!r:.300}", {"uri": uri}
-        call = self._requests.prepared_for("resources/read", what, uri, params)
-        return await self._answered_or_corrected(call, "resources")
+        call = self._requests.prepare_request("resources/read", what, uri, params)
+        return await self._call_or_suggest(call, "resources")
 
     async def watch_resource(self, uri: str, *, timeout: float | None) -> dict[str, Json]:
-        """Wait until a resource changes, and read it.
-
-        Raises:
-            UpstreamError: The server does not tell, it did not change in time, or it could not be
-                read.
-        """
+        """Wait until a resource changes, and read it."""
 
         async def wait() -> None:
-            async with self._use() as link:
-                await self._requests.await_update(link, uri, timeout)
+            async with self._use() as connection:
+                await self._requests.await_update(connection, uri, timeout)
 
-        await self._asked(wait)
+        await self._list_with_retry(wait)
         return await self.read_resource(uri)
 
     async def complete(self, params: Mapping[str, Json]) -> dict[str, Json]:
-        """Return what the server proposes for an argument, as the server sent it.
-
-        Args:
-            params: MCP's `completion/complete`: ref, argument, context.
-
-        Raises:
-            UpstreamError: It proposes nothing, since it cannot or knows of no such argument.
-        """
+        """Return the server's CompleteResult for an argument, as the server sent it."""
         what = f"completion of {params['argument']['name']!r:.300}"
-        call = self._requests.prepared_for("completion/complete", what, "", params)
-        return await self._answered(call)
+        call = self._requests.prepare_request("completion/complete", what, "", params)
+        return await self._call_until_complete(call)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Json]:
-        """Get a prompt and return the result as the server sent it.
-
-        Raises:
-            UpstreamError: There is none.
-        """
+        """Get a prompt and return the result as the server sent it."""
         params = {"name": name, "arguments": dict(arguments)}
-        call = self._requests.prepared_for("prompts/get", f"prompt {name!r:.300}", name, params)
-        return await self._answered_or_corrected(call, "prompts")
+        call = self._requests.prepare_request("prompts/get", f"prompt {name!r:.300}", name, params)
+        return await self._call_or_suggest(call, "prompts")
 
-    async def _answered_or_corrected(self, call: Call, kind: Kind) -> dict[str, Json]:
-        """Return the answer; a refusal names what there is that is called similarly."""
+    async def _call_or_suggest(self, call: Call, kind: Kind) -> dict[str, Json]:
+        """Return the result; an error suggests names that are similar to the one requested."""
         try:
-            return await self._answered(call)
+            return await self._call_until_complete(call)
         except ToolCallError as error:
             refusal = error
         try:
@@ -402,41 +394,41 @@ class Session:
             data=refusal.data,
         )
 
-    async def _answered(self, call: Call) -> dict[str, Json]:
+    async def _call_until_complete(self, call: Call) -> dict[str, Json]:
         async def again(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
-            return await self._call_twice(replace(call, answers=answers, state=state))
+            return await self._call_with_new_session(replace(call, answers=answers, state=state))
 
         try:
-            result = await self._call_twice(call)
+            result = await self._call_with_new_session(call)
         except ToolCallError as refusal:
-            if not await visited(self.spec.name, call.what, refusal):
+            if not await complete_url_elicitations(self.spec.name, call.what, refusal):
                 raise
-            result = await self._call_twice(call)
-        return await answered(self.spec.name, call.what, result, again, roots=self._roots)
+            result = await self._call_with_new_session(call)
+        return await resolve_input(self.spec.name, call.what, result, again, roots=self._roots)
 
     @asynccontextmanager
-    async def _use(self) -> AsyncIterator[Link]:
-        link = self._current() if self._is_up() else await self._permitted()
-        with link.use():
-            if not link.ready.is_set():
-                await link.ready.wait()
-            if link.failure is not None:
-                # One failure is shared by all who waited for it; each raises it afresh.
-                raise link.failure.with_traceback(None)
-            yield link
+    async def _use(self) -> AsyncIterator[Connection]:
+        connection = self._current() if self._is_up() else await self._permitted_connection()
+        with connection.use():
+            if not connection.ready.is_set():
+                await connection.ready.wait()
+            if connection.failure is not None:
+                # The tasks that waited share one failure; each raises it without others' frames.
+                raise connection.failure.with_traceback(None)
+            yield connection
 
     def _is_up(self) -> bool:
-        return self._closed or (self._link is not None and self._link.usable)
+        return self._closed or (self._connection is not None and self._connection.usable)
 
-    async def _permitted(self) -> Link:
-        """Return a connection that may be made; of those who need it one is asked."""
+    async def _permitted_connection(self) -> Connection:
+        """Return a new connection after `permit`; concurrent callers share one permission."""
         async with self._permitting:
             if not self._is_up():
                 await self._permit(self.spec)
             return self._current()
 
-    def _current(self) -> Link:
-        link = self._link
+    def _current(self) -> Connection:
+        connection = self._connection
         if self._closed:
             msg = f"Server {self.spec.name!r} is closed."
             raise ServerLostError(
@@ -445,33 +437,33 @@ class Session:
                 remedy="Its configuration was changed or removed, or the bridge is ending.",
                 doubtful=False,
             )
-        if link is None or not link.usable:
-            if link is None or not link.idle:
+        if connection is None or not connection.usable:
+            if connection is None or not connection.idle:
                 self.forget_tools()
                 self.forget_offers("resources")
                 self.forget_offers("prompts")
-            self._connections += 1
-            self._number = next(_NUMBERS)
-            previous = link.ended if link and not link.ended.is_set() else None
-            self._link = link = self._connect(self, previous)
-        return link
+            self._connections_made += 1
+            self._connection_number = next(_CONNECTION_NUMBERS)
+            previous = connection.ended if connection and not connection.ended.is_set() else None
+            self._connection = connection = self._connect(self, previous)
+        return connection
 
-    async def _call_twice(self, call: Call) -> dict[str, Json]:
+    async def _call_with_new_session(self, call: Call) -> dict[str, Json]:
         try:
             return await self._call(call)
         except ExpiredError:
             try:
                 return await self._call(call)
             except ExpiredError:
-                raise lost_error(self.spec.name, _FORGETFUL) from None
+                raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
 
     async def _call(self, call: Call) -> dict[str, Json]:
-        async with self._use() as link:
-            return await self._requests.call(link, call)
+        async with self._use() as connection:
+            return await self._requests.call(connection, call)
 
 
-def _server_info(link: Link) -> dict[str, str]:
-    client = link.client
+def _server_info(connection: Connection) -> dict[str, str]:
+    client = connection.client
     if client is None:
         return {}
     info = client.server_info

@@ -1,14 +1,14 @@
-"""MCP over a server process's stdin and stdout.
+"""The stdio transport: MCP over a server process's stdin and stdout.
 
-Owns what travels through the pipes: framing, the size cap, noise, stderr's way into the log. The
-process and its end are `process.py`'s; requests and answers are the SDK's session's.
+Protocol: newline-delimited JSON-RPC, the same in all revisions; a server is stopped by closing its
+stdin. Lines that are not messages are logged and ignored; stderr goes to the server's log. The
+process is `process.py`'s, the lines `framing.py`'s, direct requests `direct.py`'s.
 
-The SDK's own transport is not used: its work is quadratic in the size of a message, it has no cap,
-and it leaves grandchildren behind.
+Replaces the SDK's transport, which is quadratic in a message's size, has no cap, and leaves
+grandchildren alive. Also unlike there, a server inherits the whole environment.
 
-A message beyond the cap costs one call, not the session: its bytes are dropped as they come, and
-the request that it answers fails. Only if that request cannot be told is the connection given up,
-since some caller would otherwise wait for nothing.
+A message beyond the cap fails one request, not the session. Only if the id of that request is not
+found does the connection end, because a caller would otherwise wait for its timeout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mcp.types import JSONRPCMessage, JSONRPCNotification
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
 from bridge.offload import LARGE, offload
-from bridge.upstream.direct import Direct, LineWriter, plain_answer
+from bridge.upstream.direct import Direct, LineWriter, parse_response
 from bridge.upstream.framing import (
     Line,
     LineFramer,
@@ -49,29 +49,29 @@ from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.serverlog import ServerLog
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
-"""The bridge's own settings, which are no server's business."""
+"""Prefix of the bridge's own settings, which servers do not inherit."""
 
 WRITE_QUEUE = 16
-"""Messages of the SDK's session waiting for a server that does not read, beside the writer's."""
+"""Messages of the SDK's session queued for a server that does not read, besides the writer's."""
 
 FLUSH_SECONDS = 0.5
-"""For messages already queued when the connection is left; a pipe takes them in microseconds."""
+"""For writing queued messages when the connection closes; normally microseconds."""
 
 EXIT_STATUS_SECONDS = 0.5
-"""After end of file, for the exit status, which the kernel publishes a moment later. Delays the
-error of a call under way, so it is short."""
+"""After end of file, for the exit status, which follows shortly. Delays the errors of pending
+calls, so it is short."""
 
 HELD_OPEN_SECONDS = 0.5
-"""After a process has ended, for what it left in the pipe, if a child of its own keeps the pipe
-open and no end of file will come."""
+"""After a process has ended, for the rest of its output, if a child of its own keeps the pipe open
+and there is no end of file."""
 
 _BLANK = re.compile(rb"\n{2,}")
 
 YIELD_EVERY = 64
-"""Lines taken in a row before other tasks have their turn."""
+"""Lines handled before other tasks run."""
 
 NOISE_LINES = 100
-"""Lines that are not messages, noted in the log before the rest is only counted."""
+"""Lines that are not messages, written to the log; the rest are only counted."""
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
@@ -126,8 +126,8 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
 def server_command(spec: ServerSpec) -> list[str]:
     """Return the command line of a server's process.
 
-    `npx` runs what the project in the current directory has installed under a package's name, and
-    obeys its `.npmrc`. For a server that is not of that project it is told of another.
+    `npx` prefers packages of the project in the current directory and reads its `.npmrc`. For a
+    server that is not the project's it gets the prefix of a directory that does not exist.
     """
     if _starts_anywhere(spec) and _name(spec.command) == "npx":
         return [spec.command, "--prefix", NO_PROJECT, *spec.args]
@@ -135,9 +135,9 @@ def server_command(spec: ServerSpec) -> list[str]:
 
 
 def _starts_anywhere(spec: ServerSpec) -> bool:
-    """Tell whether a server starts wherever the bridge does, without being made for that place.
+    """Whether a server starts in the bridge's current directory without belonging to it.
 
-    It must run no code of that place, which may be anybody's repository.
+    It must run no code of that directory, which may be an untrusted repository.
     """
     return spec.cwd is None and spec.source.scope not in ("project", "local")
 
@@ -191,7 +191,7 @@ class StdioEndpoint:
 
     @property
     def direct(self) -> Direct | None:
-        """The way past the SDK's session, if it is used."""
+        """Sends requests past the SDK's session; None if that is turned off."""
         return self._direct if self._by_direct else None
 
     def alternative(self) -> None:
@@ -203,7 +203,7 @@ class StdioEndpoint:
         return False
 
     def account(self) -> str:
-        """Say how the process ended and what it wrote last."""
+        """Return how the process ended and its last stderr output."""
         account = f"{self._account} " if self._account else ""
         if tail := self._log.tail():
             account += f"Its stderr ends with:\n{tail}\n"
@@ -246,7 +246,7 @@ class StdioEndpoint:
     async def _leave(self, pipes: _Pipes) -> None:
         with anyio.move_on_after(FLUSH_SECONDS):
             await pipes.written.wait()
-        # Nobody may be writing to a descriptor that is about to be closed.
+        # No task may write to a descriptor that is about to be closed.
         pipes.writing.cancel()
         await pipes.written.wait()
         with anyio.move_on_after(STOP_SECONDS):
@@ -283,12 +283,12 @@ class StdioEndpoint:
         taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
-                # Blank lines are nothing; a server may send millions.
+                # Blank lines are ignored; a server may send millions.
                 data = _BLANK.sub(b"\n", data)
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
-                    # Not kept until the next comes: it may have the size of the cap.
+                    # Removed, because a line may be as large as the cap.
                     await self._deliver(lines.popleft(), pipes)
                     taken += 1
                     if taken % YIELD_EVERY == 0:
@@ -319,9 +319,9 @@ class StdioEndpoint:
             if refusal is not None:
                 await self._send(refusal, pipes)
             return
-        if pipes.direct.waits:
-            read = partial(plain_answer, line.data)
-            if pipes.direct.take(await offload(line.data, read) if large else read()):
+        if pipes.direct.has_pending:
+            read = partial(parse_response, line.data)
+            if pipes.direct.deliver(await offload(line.data, read) if large else read()):
                 return
         decoded = (
             await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
@@ -334,10 +334,10 @@ class StdioEndpoint:
             await self._send(decoded, pipes)
 
     async def _send(self, message: JSONRPCMessage, pipes: _Pipes) -> None:
-        if pipes.direct.take_message(message):
+        if pipes.direct.deliver_message(message):
             return
         if isinstance(message, JSONRPCNotification):
-            pipes.direct.give()
+            pipes.direct.count_notification()
         try:
             await pipes.inbound.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -356,7 +356,7 @@ class StdioEndpoint:
                     await pipes.writer.drained()
                     tg.cancel_scope.cancel()
         except* OSError:
-            # It reads no more. Nothing can be asked of it, so the connection is over.
+            # The server has closed its stdin, so the connection is over.
             pipes.outbound.close()
             await self._record_end(pipes.child)
             pipes.inbound.close()
@@ -368,7 +368,7 @@ class StdioEndpoint:
             self._log.write(data)
 
     async def _notice_exit(self, pipes: _Pipes) -> None:
-        """End the connection of a process whose stdout somebody else still holds open."""
+        """End the connection of an ended process whose stdout another process keeps open."""
         await pipes.child.wait_exited()
         with anyio.move_on_after(HELD_OPEN_SECONDS):
             await pipes.drained.wait()

@@ -1,7 +1,9 @@
-"""Tool calls that a server runs as tasks: it answers with a handle, and has the result later.
+"""Tool calls that a server runs as tasks: the response is a task, and the result follows later.
 
-Owns both forms: in protocol 2025-11-25 some tools have to be called so, and the result is asked for
-once; with the extension of 2026-07-28 the server decides, and its task is looked at now and then.
+Protocol 2025-11-25: a tool with `execution.taskSupport: required` is called with `params.task`, and
+`tasks/result` waits for the result. Extension io.modelcontextprotocol/tasks of 2026-07-28: the
+server decides (`resultType: task`); `tasks/get` polls, `tasks/update` answers `inputRequests`.
+`tasks/cancel` in both. The SDK implements neither.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.model import Json
-from bridge.upstream.asking import answers_to
+from bridge.upstream.asking import answer_input_requests
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
@@ -26,28 +28,28 @@ MAX_TASK_ID_CHARS = 1024
 FIRST_POLL_SECONDS = 0.1
 LEAST_POLL_SECONDS = 0.05
 MOST_POLL_SECONDS = 5.0
-"""Between looks at a task; within these bounds the server says how long."""
+"""Between two `tasks/get`; within these bounds `pollIntervalMs` counts."""
 
 LAST_RESERVED = -32000
-"""Error codes up to here say what is wrong with a request; a task's handle shows it was taken."""
+"""JSON-RPC's codes, up to here, reject a request; but a task shows that it was accepted."""
 
 CANCEL_SECONDS = 2.0
-"""For telling a server that nobody waits for its task any more."""
+"""For `tasks/cancel`."""
 
 Method = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
 
 Ask = Callable[[Method, dict[str, Json]], Awaitable[dict[str, Json]]]
-"""Makes a request about a task, within the time that is left of the call's."""
+"""Sends a request about a task, within the rest of the call's timeout."""
 
 
 class TaskRequest(Request[dict[str, Any], Method]):
-    """A request about a task, whose id is repeated in a header."""
+    """A request about a task; over HTTP its `taskId` is also in the `Mcp-Name` header."""
 
     name_param = "taskId"
 
 
-def demanding(entries: Sequence[Json]) -> frozenset[str]:
-    """Return the names of the listed tools that have to be called as tasks."""
+def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
+    """Return the names of listed tools that must be called as tasks."""
     return frozenset(
         str(entry.get("name"))
         for entry in entries
@@ -57,15 +59,15 @@ def demanding(entries: Sequence[Json]) -> frozenset[str]:
     )
 
 
-async def finished(
+async def await_result(
     server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Sequence[Path] = ()
 ) -> dict[str, Json]:
-    """Return the result of a call, waiting for it if the answer is the handle of a task.
+    """Return the result of a call; if the response is a task, wait for that one's.
 
-    A caller that waits no longer has the server told so.
+    A cancellation or timeout sends `tasks/cancel`.
 
     Raises:
-        UpstreamError: The task failed, or it did not end in time.
+        UpstreamError: The task failed, or did not end in time.
     """
     extended = answer.get("resultType") == "task"
     task = answer if extended else answer.get("task")
@@ -79,12 +81,12 @@ async def finished(
     try:
         if not extended:
             return await ask("tasks/result", about)
-        return await _polled(server, what, dict(task), about, ask, roots)
+        return await _poll(server, what, dict(task), about, ask, roots)
     except (anyio.get_cancelled_exc_class(), CallTimeoutError, CannotAskError) as error:
         if isinstance(error, UpstreamError):
             error.doubtful = True
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
-            # It may have ended by itself, or its server has.
+            # The task or the server may have ended meanwhile.
             with suppress(Exception):
                 await ask("tasks/cancel", about)
         raise
@@ -94,12 +96,12 @@ async def finished(
 
 
 def _is_of_tool(error: UpstreamError) -> bool:
-    """Whether the tool itself failed; else it may have done its work, for it was called."""
+    """Whether the tool itself failed; any other error leaves open what it did."""
     code = error.rpc_code if isinstance(error, ToolCallError) else LAST_RESERVED
     return code == INTERNAL_ERROR or code > LAST_RESERVED
 
 
-async def _polled(
+async def _poll(
     server: str,
     what: str,
     task: Mapping[str, Json],
@@ -120,13 +122,13 @@ async def _polled(
         if isinstance(wanted, Mapping):
             new = {key: wanted[key] for key in wanted if key not in answered}
             if new:
-                answers = await answers_to(server, what, new, roots)
+                answers = await answer_input_requests(server, what, new, roots)
                 answered.update(new)
                 await ask("tasks/update", {**about, "inputResponses": answers})
         given = task.get("pollIntervalMs")
-        # Neither NaN nor what is negative says anything.
+        # False for NaN and for negative numbers.
         if isinstance(given, int | float) and given > 0:
-            # Before dividing: there are whole numbers that no float can hold.
+            # Bounded before dividing: an integer may be too large for a float.
             within = min(max(given, 1000 * LEAST_POLL_SECONDS), 1000 * MOST_POLL_SECONDS)
             pause = within / 1000
         await anyio.sleep(pause)
@@ -136,9 +138,9 @@ async def _polled(
 def _failure(server: str, what: str, task: Mapping[str, Json]) -> ToolCallError:
     error = task.get("error")
     found = error if isinstance(error, Mapping) else {}
-    told = found.get("message") or task.get("statusMessage") or "it does not say why"
+    reason = found.get("message") or task.get("statusMessage") or "it does not say why"
     status = f"{task.get('status')!s:.40}"
-    msg = f"Server {server!r}, {what}: its task is {status!r}: {told!s:.2000}"
+    msg = f"Server {server!r}, {what}: its task is {status!r}: {reason!s:.2000}"
     code = found.get("code")
     return ToolCallError(
         msg,

@@ -1,6 +1,6 @@
-"""What every way of reaching a server has in common.
+"""The interface of a transport: streams of JSON-RPC messages, and how a connection ended.
 
-Owns the shape only: streams of JSON-RPC messages, and words about how a connection ended.
+Implemented by `stdio.StdioEndpoint` and `http.HttpEndpoint`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Endpoint(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The server's process, where there is one of ours."""
+        """The server's process id, over stdio."""
 
     @property
     def refusal(self) -> Refusal | None:
@@ -27,21 +27,21 @@ class Endpoint(Protocol):
 
     @property
     def expired(self) -> bool:
-        """Whether the server has said that it no longer knows the session."""
+        """Whether the server has rejected the session (HTTP 404 to an `Mcp-Session-Id`)."""
 
     @property
     def transport(self) -> TransportName:
-        """What is spoken to the server."""
+        """The transport's name."""
 
     @property
     def direct(self) -> Direct | None:
-        """The short way for requests, while it is open and if it has one."""
+        """Sends requests past the SDK's session, over stdio; None before `open`."""
 
     def alternative(self) -> Endpoint | None:
-        """Return another way to the same server, if how this one failed suggests it."""
+        """Return another transport to the same server, if this one's failure suggests it."""
 
     def open(self) -> Transport:
-        """Connect; leaving the context leaves nothing of the connection."""
+        """Connect; leaving the context closes everything."""
 
     def account(self) -> str:
-        """Say what is known about how the connection ended, in sentences; may be empty."""
+        """Return how the connection ended, in sentences; may be empty."""

@@ -11,7 +11,13 @@ import pytest
 from bridge.errors import BrokenIsolationError, LaunchError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.binds import STRANGER, bind_layers, group_of, has_directories, refuse_binds
+from bridge.sandbox.binds import (
+    NOBODY_ID,
+    bind_layers,
+    group_of,
+    has_user_directories,
+    reject_binds,
+)
 from bridge.sandbox.container.facts import docker_facts, podman_facts
 from bridge.sandbox.container.hardening import Placement, container_config
 from bridge.sandbox.layers import insist, verified
@@ -26,8 +32,8 @@ def test_what_can_be_written_to_is_told_as_weaker() -> None:
     layers, weaker = bind_layers([PACKAGES, DATA, OUT])
     assert layers == ["read-only:/packages", "read-only:/mnt/data"]
     assert weaker == ["directory out: the host's own, writable at /mnt/out"]
-    assert not has_directories([PACKAGES])
-    assert has_directories([PACKAGES, DATA])
+    assert not has_user_directories([PACKAGES])
+    assert has_user_directories([PACKAGES, DATA])
 
 
 def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
@@ -47,9 +53,9 @@ def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
 
 
 def test_a_backend_without_mounts_says_which_have_them() -> None:
-    refuse_binds("landlock", ())
+    reject_binds("landlock", ())
     with pytest.raises(LaunchError, match="cannot show programs /packages") as refusal:
-        refuse_binds("landlock", [PACKAGES])
+        reject_binds("landlock", [PACKAGES])
     assert "bubblewrap, podman or docker" in refusal.value.remedy
 
 
@@ -83,6 +89,6 @@ def test_a_command_has_its_users_own_group_and_never_roots() -> None:
     """Whoever is unknown, or has root's group, gets one that owns nothing."""
     ordinary = next(user for user in pwd.getpwall() if user.pw_uid != 0 and user.pw_gid != 0)
     assert group_of(ordinary.pw_uid) == pwd.getpwuid(ordinary.pw_uid).pw_gid
-    assert group_of(0) == STRANGER
+    assert group_of(0) == NOBODY_ID
     known = {user.pw_uid for user in pwd.getpwall()}
-    assert group_of(next(uid for uid in range(54321, 65000) if uid not in known)) == STRANGER
+    assert group_of(next(uid for uid in range(54321, 65000) if uid not in known)) == NOBODY_ID

@@ -20,7 +20,7 @@ BRIDGE = Path(__file__).parents[2] / "bridge"
 
 INSIDE = (
     BRIDGE / "guest" / "bootstrap.py",
-    BRIDGE / "guest" / "checkpoint.py",
+    BRIDGE / "guest" / "state" / "checkpoint.py",
     BRIDGE / "sandbox" / "process" / "stage.py",
 )
 """What runs in a sandbox alone, and none of it on the host."""

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from bridge.discovery.find import DiscoveryContext
-from bridge.servers.config_watch import Plan, Watching, configuration
+from bridge.servers.config_watch import Watching, WatchPlan, configuration
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -106,9 +106,9 @@ async def test_a_file_that_appears_below_a_directory_that_did_not_exist_is_notic
     """Directories are made one by one."""
     context = context_of(tmp_path)
     wanted = context.home / ".cursor" / "mcp.json"
-    plans: list[Plan] = []
+    plans: list[WatchPlan] = []
 
-    def make() -> Plan:
+    def make() -> WatchPlan:
         plans.append(configuration(context))
         return plans[-1]
 
@@ -126,11 +126,11 @@ async def test_what_the_kernel_does_not_tell_of_is_noticed_by_looking(tmp_path: 
     """Network file systems say nothing."""
     made = configuration(context_of(tmp_path))
     refresh = Refresh()
-    async with Watching(lambda: made, refresh, look_seconds=0.05).running():
+    async with Watching(lambda: made, refresh, check_seconds=0.05).running():
         await refresh.until(4)
 
 
-def refused() -> Plan:
+def refused() -> WatchPlan:
     """Stand for the kernel, whose watches may be used up."""
     message = "OS file watch limit reached"
     raise ExceptionGroup("unhandled", [RuntimeError(message)])
@@ -142,7 +142,7 @@ async def test_it_ends_at_once_and_not_at_the_next_look(tmp_path: Path) -> None:
     refresh = Refresh()
     threads = anyio.to_thread.current_default_thread_limiter()
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with Watching(lambda: made, refresh, look_seconds=1.2 * PATIENCE_SECONDS).running():
+        async with Watching(lambda: made, refresh, check_seconds=1.2 * PATIENCE_SECONDS).running():
             await refresh.until(1)
             # The library waits in a thread of its own.
             await until(lambda: threads.borrowed_tokens == 1)
@@ -157,7 +157,7 @@ async def test_where_nothing_can_be_watched_it_is_looked_at_and_said_once(
         await refresh.until(3)
     said = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1
-    assert "looked at every" in said[0].getMessage()
+    assert "checked every" in said[0].getMessage()
 
 
 async def test_a_configuration_that_cannot_be_read_does_not_end_the_watching() -> None:

@@ -83,7 +83,7 @@ async def test_a_server_of_which_the_configuration_says_nothing_introduces_itsel
     """In its own words, to be remembered for the next session; the user's words come first."""
     finder.specs = (replace(workshop("silent"), description=""), workshop("described"))
     await engine.servers.refresh()
-    engine.servers.known.introduce("silent", "It makes things.")
-    engine.servers.known.introduce("described", "It makes things.")
-    entries = engine.servers.known.settled()
+    engine.servers.known.describe("silent", "It makes things.")
+    engine.servers.known.describe("described", "It makes things.")
+    entries = engine.servers.known.initial_entries()
     assert [entry.description for entry in entries] == ["It makes things.", "A workshop"]

@@ -39,7 +39,7 @@ async def test_tools_are_documented_in_a_thread_while_others_go_on(
         Tool(server="work-shop", name=f"tool_{number}", input_schema=schema)
         for number in range(count)
     )
-    engine.servers.known.learn("work-shop", tools)
+    engine.servers.known.update("work-shop", tools)
     assert engine.servers.known.entry("work-shop").tools
     schema.readers.clear()
     docs = await engine.guide.server_docs("work-shop", "full")
@@ -55,7 +55,7 @@ async def test_a_search_tells_a_tool_once_that_two_servers_have_alike(
     await engine.servers.refresh()
     for server in ("first", "second"):
         tools = tuple(Tool(server=server, name=name) for name in ("paint_wall", "paint_door"))
-        engine.servers.known.learn(server, tools)
+        engine.servers.known.update(server, tools)
     found = await engine.guide.search("paint wall", 5, "summary")
     assert [(docs["signature"], docs["also"]) for docs in found] == [
         ("mcp_first.paint_wall()", ["mcp_second"]),
@@ -65,7 +65,7 @@ async def test_a_search_tells_a_tool_once_that_two_servers_have_alike(
 
 async def test_a_search_without_a_good_match_gives_a_few_that_say_so(engine: Engine) -> None:
     tools = tuple(Tool(server="work-shop", name=f"read_{name}") for name in "abcdefgh")
-    engine.servers.known.learn("work-shop", tools)
+    engine.servers.known.update("work-shop", tools)
     found = await engine.guide.search("read parliament minutes", 50, "summary")
     assert len(found) == MAX_NEAREST
     assert all(docs["poor"] for docs in found)

@@ -28,7 +28,7 @@ def known() -> ToolInventory:
 def test_it_says_what_the_catalog_says() -> None:
     """Whatever is kept, as if it were made anew."""
     mine = known()
-    mine.learn("Two!", tools("Two!", "x"))
+    mine.update("Two!", tools("Two!", "x"))
     asked = {"one": tools("one", "a", "b-c"), "Two!": tools("Two!", "x")}
     for loaded in ((), ("one",), ("three", "one")):
         plain = server_entries(SERVERS, asked, loaded=loaded)
@@ -44,7 +44,7 @@ def test_things_are_made_once_until_something_is_learnt() -> None:
     entries, stub, revision = mine.entries(), mine.stubs("one", None), mine.revision
     assert mine.entries() is entries
     assert mine.stubs("one", None) is stub
-    assert mine.learn("three", tools("three", "z"))
+    assert mine.update("three", tools("three", "z"))
     assert mine.revision != revision
     assert mine.entries() != entries
     assert mine.entry("one") is entries[0]
@@ -56,9 +56,9 @@ def test_the_same_tools_are_no_news() -> None:
     mine = known()
     revision, entries = mine.revision, mine.entries()
     again = tools("one", "a", "b-c")
-    assert not mine.learn("one", again)
+    assert not mine.update("one", again)
     assert mine.tools("one") is again
-    assert not mine.learn("one", again)
+    assert not mine.update("one", again)
     assert (mine.revision, mine.entries()) == (revision, entries)
 
 

@@ -19,8 +19,8 @@ from bridge.catalog.shapes import schema, shape_of
 from bridge.model import ServerSpec, Source, Tool
 from bridge.servers import shape_store as shape_files
 from bridge.servers.inventory import ToolInventory
-from bridge.servers.learned_shapes import CLOSE_LOOKS, SPARSE, LearnedShapes, version_digest
-from bridge.servers.shape_store import MAX_SCHEMA_BYTES, MAX_TOOLS, Memory, ShapeFiles
+from bridge.servers.learned_shapes import FIRST_RESULTS, SAMPLE_EVERY, LearnedShapes, version_digest
+from bridge.servers.shape_store import MAX_SCHEMA_BYTES, MAX_TOOLS, ShapeRecord, ShapeStore
 from bridge.servers.tool_cache import listing_digest
 from bridge.store import Store
 from bridge.store import schema as schema_module
@@ -40,7 +40,7 @@ def opened(directory: Path, *specs: ServerSpec) -> LearnedShapes:
     """Return what a bridge makes of the files when it starts."""
     observed = LearnedShapes(Store(directory))
     configured = specs or (SPEC,)
-    observed.take(configured, observed.load(configured))
+    observed.configure(configured, observed.load(configured))
     return observed
 
 
@@ -59,8 +59,8 @@ async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> No
     assert not first.learn("shop", TOOL, {"json": {"id": 2}})
     await first.close()
     second = opened(directory)
-    assert second.now("shop", TOOL) == Observation(schema=ROW, count=2)
-    assert second.at_first("shop", TOOL) == Observation(schema=ROW, count=2)
+    assert second.current("shop", TOOL) == Observation(schema=ROW, count=2)
+    assert second.initial("shop", TOOL) == Observation(schema=ROW, count=2)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     modes = {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert modes == {0o600}
@@ -73,7 +73,7 @@ async def test_what_was_known_at_first_stays_as_it_was(tmp_path: Path) -> None:
     await first.close()
     second = opened(tmp_path)
     assert second.learn("shop", TOOL, {"json": "none"})
-    now, before = second.now("shop", TOOL), second.at_first("shop", TOOL)
+    now, before = second.current("shop", TOOL), second.initial("shop", TOOL)
     assert now is not None
     assert now.schema == {"anyOf": [{"type": "string"}, ROW]}
     assert before == Observation(schema=ROW, count=1)
@@ -88,9 +88,9 @@ async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
         replace(TOOL, description="Find other things."),
         replace(TOOL, input_schema={"type": "object", "properties": {"page": {}}}),
     ):
-        assert opened(tmp_path).now("shop", other) is None
+        assert opened(tmp_path).current("shop", other) is None
         observed.learn("shop", other, {"json": []})
-        assert observed.now("shop", other) == Observation(schema={"type": "array"}, count=1)
+        assert observed.current("shop", other) == Observation(schema={"type": "array"}, count=1)
     same = replace(TOOL, annotations={"title": "x"})
     assert version_digest(same) == version_digest(TOOL)
 
@@ -100,9 +100,9 @@ async def test_another_definition_of_a_server_has_its_own_file(tmp_path: Path) -
     observed = opened(tmp_path)
     observed.learn("shop", TOOL, {"json": 1})
     await observed.close()
-    assert opened(tmp_path, replace(SPEC, args=("--test",))).now("shop", TOOL) is None
+    assert opened(tmp_path, replace(SPEC, args=("--test",))).current("shop", TOOL) is None
     same = replace(SPEC, source=replace(SPEC.source, client="Other"))
-    assert opened(tmp_path, same).now("shop", TOOL) is not None
+    assert opened(tmp_path, same).current("shop", TOOL) is not None
 
 
 def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Pat
     declared = replace(TOOL, output_schema={"type": "object"})
     assert not observed.learn("shop", declared, {"json": {"id": 1}})
     assert not observed.learn("elsewhere", TOOL, {"json": {"id": 1}})
-    assert not observed.knows("shop")
+    assert not observed.has_any("shop")
 
 
 async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ async def test_what_could_not_be_written_is_written_later(
 async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -> None:
     """A bridge may be killed at any time."""
     observed = LearnedShapes(Store(tmp_path), save_seconds=0.0)
-    observed.take([SPEC], observed.load([SPEC]))
+    observed.configure([SPEC], observed.load([SPEC]))
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(observed.keep)
+        tasks.start_soon(observed.save_regularly)
         observed.learn("shop", TOOL, {"json": 1})
         await until(lambda: bool(stored(tmp_path)))
         tasks.cancel_scope.cancel()
@@ -161,7 +161,7 @@ async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path
     observed = opened(tmp_path / "file" / "shapes")
     assert observed.learn("shop", TOOL, {"json": 1})
     await observed.close()
-    assert observed.now("shop", TOOL) is not None
+    assert observed.current("shop", TOOL) is not None
 
 
 @pytest.mark.parametrize(
@@ -181,12 +181,12 @@ def test_one_that_is_none_of_ours_is_as_if_it_were_not_there(tmp_path: Path, tex
     with Store(tmp_path).writing() as kept:
         data = text.replace("KEY", version_digest(TOOL)).encode()
         kept.put("shapes", "", listing_digest(SPEC), data)
-    assert opened(tmp_path).now("shop", TOOL) is None
+    assert opened(tmp_path).current("shop", TOOL) is None
 
 
 def test_a_shape_that_gets_too_large_loses_its_depths_for_good() -> None:
     """And is not another one after each call."""
-    memory, names = Memory(name="find"), [f"{a}{b}" for a in "abcdef" for b in "uvwxyz"]
+    memory, names = ShapeRecord(name="find"), [f"{a}{b}" for a in "abcdef" for b in "uvwxyz"]
     results = [
         {n: {m: {"leaf": [{n: 1}]} for m in names} for n in names[k : k + 4]} for k in (0, 9)
     ]
@@ -202,17 +202,17 @@ def test_files_and_their_entries_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those seen last are kept."""
-    monkeypatch.setattr(shape_files, "MAX_FILES", 2)
-    files = ShapeFiles(Store(tmp_path))
+    monkeypatch.setattr(shape_files, "MAX_DOCUMENTS", 2)
+    files = ShapeStore(Store(tmp_path))
     many = {
-        f"{n:032x}": Memory(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
+        f"{n:032x}": ShapeRecord(name=f"t{n}", count=1, day=f"2026-01-{1 + n % 28:02}")
         for n in range(MAX_TOOLS + 5)
     }
     assert files.add([(SPEC, many)])
     assert len(files.load([SPEC])[SPEC.name]) == MAX_TOOLS
     assert min(memory.day for memory in files.load([SPEC])[SPEC.name].values()) >= "2026-01-01"
     others = [replace(SPEC, name=f"s{n}") for n in range(3)]
-    assert files.add([(spec, {"0" * 32: Memory(name="t", count=1)}) for spec in others])
+    assert files.add([(spec, {"0" * 32: ShapeRecord(name="t", count=1)}) for spec in others])
     with Store(tmp_path).reading() as kept:
         assert len(kept.listed("shapes")) == 2
 
@@ -220,13 +220,13 @@ def test_files_and_their_entries_are_bounded(
 def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
     """So that a loop of ten thousand calls pays for few, and what is rare is seen in the end."""
     observed = opened(tmp_path)
-    for _ in range(CLOSE_LOOKS):
+    for _ in range(FIRST_RESULTS):
         observed.learn("shop", TOOL, {"json": {"id": 1}})
-    news = [observed.learn("shop", TOOL, {"json": {"id": None}}) for _ in range(SPARSE)]
+    news = [observed.learn("shop", TOOL, {"json": {"id": None}}) for _ in range(SAMPLE_EVERY)]
     assert news.count(True) == 1
-    found = observed.now("shop", TOOL)
+    found = observed.current("shop", TOOL)
     assert found is not None
-    assert found.count == CLOSE_LOOKS + SPARSE
+    assert found.count == FIRST_RESULTS + SAMPLE_EVERY
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -242,14 +242,14 @@ def test_no_value_is_ever_in_a_file(tmp_path: Path, secrets: list[str], pin: int
     """Wherever in a result it stands; a token is not even kept where a name should be."""
     name, text, item, below = secrets
     token = "ghp_" + "".join(filter(str.isalnum, name)) + "7aB9" * 4
-    files = ShapeFiles(Store(tmp_path))
+    files = ShapeStore(Store(tmp_path))
     result = {"a": text, "b": [item, pin, {"c": below, "d": float(pin)}], token: text}
     for wire in (
         {"json": result},
         {"json": text},
         {"blocks": [{"json": item}, {"blob": {"mimeType": "x/y", "data": below, "uri": text}}]},
     ):
-        memory = Memory(name="find", count=1).with_shape(shape_of(wire))
+        memory = ShapeRecord(name="find", count=1).with_shape(shape_of(wire))
         assert files.add([(SPEC, {version_digest(TOOL): memory})])
     for path in tmp_path.iterdir():
         content = path.read_bytes().decode("latin-1")
@@ -260,7 +260,7 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     """Entries are as they are now; `settled` ones as they were when the bridge began."""
     known = ToolInventory(opened(tmp_path))
     known.reset({"shop": "Things"}, {"shop": (TOOL,)})
-    settled, revision = known.settled(), known.revision
+    settled, revision = known.initial_entries(), known.revision
     stub = known.stubs("shop", None)
     known.observe("shop", "find", {"json": {"id": 1}})
     known.observe("shop", "no such tool", {"json": {"id": 1}})
@@ -269,7 +269,7 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     assert returns(entry) == (ROW, True)
     assert entry.observations == 1
     assert (known.learnt, known.revision) == (1, revision)
-    assert known.settled() is settled
+    assert known.initial_entries() is settled
     assert settled[0].tools[0].observed is None
     assert known.stubs("shop", None) is not stub
     same = known.entries()

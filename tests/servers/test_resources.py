@@ -297,14 +297,14 @@ except MCPError:
     }
     async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
         await _run(engine, "await mcp_work_shop.echo()")
-        before = engine.servers.known.settled()
+        before = engine.servers.known.initial_entries()
         await _run(engine, code)
         tools = {one.tool.name: one for one in engine.servers.known.entry("work-shop").tools}
         assert tools["rows"].observed == rows
         assert tools["rows"].observations == 3
         assert tools["image"].observed == {"title": "Blob"}
         assert tools["fail"].observed is None
-        assert engine.servers.known.settled() == before
+        assert engine.servers.known.initial_entries() == before
     with Store(settings.state_dir).reading() as kept:
         data = kept.get("shapes", "", listing_digest(workshop()))
     written = json.loads(data or b"")["tools"].values()
@@ -314,6 +314,6 @@ except MCPError:
         "image": 1,
     }
     async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
-        entries = {entry.name: entry for entry in engine.servers.known.settled()}
+        entries = {entry.name: entry for entry in engine.servers.known.initial_entries()}
         found = {one.tool.name: one.observed for one in entries["work-shop"].tools}
         assert found["rows"] == rows

@@ -116,11 +116,11 @@ def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
     """And nobody is told of a change if what tools say has not changed."""
     secrets = Secrets()
     known = ToolInventory(None, secrets.redactor)
-    secrets.changed = known.clear_again
+    secrets.changed = known.redact_again
     known.reset({"shop": "Sells access-1"}, {})
     told = Tool(server="shop", name="buy", description="Uses access-2", input_schema={"x": "y"})
     hostile = Tool(server="shop", name="with-access-2")
-    known.learn("shop", (told, hostile))
+    known.update("shop", (told, hostile))
     assert known.tool("shop", "buy") == told
     revision = known.revision
     secrets.login("shop", {"token": "something-else"})
@@ -131,7 +131,7 @@ def test_tools_are_cleared_again_when_more_turns_out_to_be_secret() -> None:
         "Uses [redacted: other of shop]"
     ]
     assert known.entry("shop").description == "Sells [redacted: token of shop]"
-    assert not known.learn("shop", (told, hostile))
+    assert not known.update("shop", (told, hostile))
 
 
 def test_whoever_gives_out_tokens_cannot_have_words_and_numbers_cut_out() -> None:

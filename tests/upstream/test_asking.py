@@ -21,15 +21,15 @@ from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
 from bridge.upstream import asking
 from bridge.upstream.asking import (
-    MAX_QUESTION_DEPTH,
-    MAX_QUESTIONS,
+    MAX_INPUT_REQUESTS,
+    MAX_REQUEST_DEPTH,
     MAX_ROUNDS,
     Callers,
     Method,
-    answered,
+    forward,
     on_behalf_of,
-    put,
-    roots_of,
+    resolve_input,
+    roots_result,
 )
 from tests.waiting import PATIENCE_SECONDS
 
@@ -183,9 +183,9 @@ async def test_an_answer_that_never_comes_counts_as_cancelled(
     monkeypatch.setattr(asking, "ANSWER_SECONDS", 0.01)
     with anyio.fail_after(PATIENCE_SECONDS):
         caller = FakeCaller(ready=False)
-        assert await put(caller, "server", "elicitation/create", {}, 1) == {"action": "cancel"}
+        assert await forward(caller, "server", "elicitation/create", {}, 1) == {"action": "cancel"}
         with pytest.raises(CannotAskError, match="no answer within"):
-            await put(caller, "server", "sampling/createMessage", {}, 1)
+            await forward(caller, "server", "sampling/createMessage", {}, 1)
 
 
 async def test_a_question_beyond_the_bounds_is_refused() -> None:
@@ -197,9 +197,9 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
         assert isinstance(refused, ErrorData)
         assert "bytes" in refused.message
         async with anyio.create_task_group() as tasks:
-            for _ in range(asking.MAX_OPEN_QUESTIONS):
+            for _ in range(asking.MAX_OPEN_REQUESTS_TO_CLIENT):
                 tasks.start_soon(callers.elicit, CONTEXT, QUESTION)
-            while len(caller.asked) < asking.MAX_OPEN_QUESTIONS:
+            while len(caller.asked) < asking.MAX_OPEN_REQUESTS_TO_CLIENT:
                 await anyio.lowlevel.checkpoint()
             refused = await callers.elicit(CONTEXT, QUESTION)
             caller.answer.set()
@@ -210,15 +210,17 @@ async def test_a_question_beyond_the_bounds_is_refused() -> None:
 async def test_a_question_that_no_client_could_read_is_refused() -> None:
     """It would never be answered."""
     nested: Json = {}
-    for _ in range(MAX_QUESTION_DEPTH):
+    for _ in range(MAX_REQUEST_DEPTH):
         nested = {"items": [nested]}
     with pytest.raises(CannotAskError, match="levels deep"):
-        await put(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested}, 1)
+        await forward(FakeCaller(), "server", "elicitation/create", {"requestedSchema": nested}, 1)
 
 
 def test_directories_become_uris() -> None:
     """With what URIs do not allow."""
-    assert roots_of([Path("/a dir/b")]) == {"roots": [{"uri": "file:///a%20dir/b", "name": "b"}]}
+    assert roots_result([Path("/a dir/b")]) == {
+        "roots": [{"uri": "file:///a%20dir/b", "name": "b"}]
+    }
 
 
 def _wants(**questions: Json) -> dict[str, Json]:
@@ -239,7 +241,7 @@ async def test_a_call_is_made_again_with_the_answers_to_all_its_questions() -> N
 
     first = _wants(a=FORM, b={"method": "roots/list"})
     with on_behalf_of(caller):
-        result = await answered("server", "tool 't'", first, retry, roots=[Path("/here")])
+        result = await resolve_input("server", "tool 't'", first, retry, roots=[Path("/here")])
     assert result == {"content": []}
     accepted = {"action": "accept", "content": {"client": "me"}}
     roots = {"roots": [{"uri": "file:///here", "name": "here"}]}
@@ -257,7 +259,7 @@ async def test_what_is_between_a_server_and_the_bridge_is_not_passed_on() -> Non
     wanted: Json = {"a": {"method": "elicitation/create", "params": params}}
     result: dict[str, Json] = {"resultType": "input_required", "inputRequests": wanted}
     with on_behalf_of(caller):
-        await answered("server", "tool 'x'", result, retry)
+        await resolve_input("server", "tool 'x'", result, retry)
     assert caller.asked == [("elicitation/create", {"message": "?"})]
 
 
@@ -271,7 +273,7 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
 
     with anyio.fail_after(PATIENCE_SECONDS), on_behalf_of(caller):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(answered, "server", "tool 't'", _wants(a=FORM), retry)
+            tasks.start_soon(resolve_input, "server", "tool 't'", _wants(a=FORM), retry)
             await caller.reached.wait()
             assert not caller.clock.running
             caller.answer.set()
@@ -284,7 +286,7 @@ async def test_time_stands_still_while_a_call_waits_for_answers() -> None:
         (_wants(a={"method": "roots/list"}), "'roots/list', which is not offered"),
         (_wants(a={"method": "shell/run", "params": {}}), "'shell/run', which is not offered"),
         (_wants(a="?"), "which is not offered"),
-        (_wants(**{f"q{n}": FORM for n in range(MAX_QUESTIONS + 1)}), "questions at once"),
+        (_wants(**{f"q{n}": FORM for n in range(MAX_INPUT_REQUESTS + 1)}), "questions at once"),
         ({"resultType": "input_required", "inputRequests": ["?"]}, "cannot be understood"),
     ],
 )
@@ -297,7 +299,7 @@ async def test_what_cannot_be_asked_is_an_error_that_says_why(
         raise AssertionError
 
     with pytest.raises((CannotAskError, ToolCallError), match=complaint):
-        await answered("server", "tool 't'", result, retry)
+        await resolve_input("server", "tool 't'", result, retry)
 
 
 async def test_a_server_that_never_has_enough_is_given_up() -> None:
@@ -310,5 +312,5 @@ async def test_a_server_that_never_has_enough_is_given_up() -> None:
         return _wants(a=FORM)
 
     with on_behalf_of(FakeCaller()), pytest.raises(ToolCallError, match="goes on asking"):
-        await answered("server", "tool 't'", _wants(a=FORM), retry)
+        await resolve_input("server", "tool 't'", _wants(a=FORM), retry)
     assert rounds == MAX_ROUNDS

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from bridge.model import MEBIBYTE
-from bridge.upstream.link import Link
-from bridge.upstream.pool import Open, Pool
+from bridge.upstream.connection import Connection
+from bridge.upstream.pool import OpenAdmission, Pool
 from bridge.upstream.serverlog import ServerLog
 from bridge.upstream.stdio import StdioEndpoint
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file
@@ -111,7 +111,7 @@ async def test_a_cancelled_request_leaves_the_session_to_the_next(
 async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig) -> None:
     """From before the spawn to after the last signal, and whoever waits for it is told."""
     for number in range(1, MANY):
-        link = Link(
+        connection = Connection(
             rig.raw(),
             StdioEndpoint(
                 rig.raw(),
@@ -119,20 +119,20 @@ async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig
                 log=ServerLog(rig.log_dir / "server.log"),
                 max_message_bytes=MEBIBYTE,
             ),
-            admit=partial(Open().start, rig.raw()),
+            admit=partial(OpenAdmission().start, rig.raw()),
             start_timeout=PATIENCE_SECONDS,
             idle_seconds=None,
             remedy="",
             on_tools_changed=lambda: None,
         )
-        run = CancelAtAwait(link.run(None), number)
+        run = CancelAtAwait(connection.run(None), number)
         with anyio.fail_after(PATIENCE_SECONDS):
             async with anyio.create_task_group() as tg:
-                tg.start_soon(_stop_when_ready, link)
+                tg.start_soon(_stop_when_ready, connection)
                 await run
         assert rig.survivors() == [], f"cancelled at await {number}"
-        assert link.ended.is_set()
-        assert link.client is not None or link.failure is not None
+        assert connection.ended.is_set()
+        assert connection.client is not None or connection.failure is not None
         if not run.reached:
             break
     else:
@@ -160,9 +160,9 @@ async def test_a_stubborn_server_does_not_survive_a_cancelled_close(rig: Rig) ->
     assert rig.survivors() == []
 
 
-async def _stop_when_ready(link: Link) -> None:
-    await link.ready.wait()
-    link.stop()
+async def _stop_when_ready(connection: Connection) -> None:
+    await connection.ready.wait()
+    connection.stop()
 
 
 async def _awaited(awaitable: Awaitable[None]) -> None:

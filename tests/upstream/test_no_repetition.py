@@ -153,7 +153,7 @@ class _Web(BaseHTTPRequestHandler):
 
 def expired(pool: Pool) -> bool:
     """Whether the server's connection has had such a status."""
-    return any(link.endpoint.expired for link in pool._sessions["server"].links())
+    return any(connection.endpoint.expired for connection in pool._servers["server"].connections())
 
 
 @contextmanager
@@ -275,5 +275,5 @@ async def test_what_was_not_sent_is_known_not_to_have_happened(rig: Rig, tmp_pat
             await pool.call_tool("server", "big", {"size": 20_000})
         assert outcome_after(result.value) == "unknown"
         # As when it is taken out of the configuration.
-        pool._sessions["server"].close(drain=False)
+        pool._servers["server"].close(drain=False)
         assert outcome_after(await _error(pool, "echo")) == "not-sent"

@@ -21,7 +21,7 @@ from bridge.errors import (
     UnknownServerError,
 )
 from bridge.model import Era, Json, Tool
-from bridge.upstream import link, listing, session
+from bridge.upstream import connection, listing, session
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
 
 WAYS = ("direct", "session")
@@ -321,7 +321,7 @@ async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
     """Although nobody asks it anything else."""
-    monkeypatch.setattr(link, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
     async with rig.pool(rig.raw()) as pool:
         await pool.call_tool("server", "jam", {})
         if timeout is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from bridge.upstream.direct import MAX_QUEUED, Direct, LineWriter, plain_answer
+from bridge.upstream.direct import MAX_QUEUED, Direct, LineWriter, parse_response
 from tests.waiting import PATIENCE_SECONDS
 
 MORE_THAN_A_PIPE = 300_000
@@ -104,7 +104,7 @@ async def test_a_call_given_up_is_cancelled_and_its_late_answer_dropped(
     asked, cancelled = os.read(pipe[0], 1000).splitlines()
     assert b'"tools/call"' in asked
     assert b"notifications/cancelled" in cancelled
-    assert not direct.take(plain_answer(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}'))
+    assert not direct.deliver(parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{}}'))
 
 
 async def test_a_call_given_up_is_cancelled_however_many_messages_wait(
@@ -155,8 +155,8 @@ async def test_a_call_whose_time_is_up_is_cancelled_and_others_go_on(pipe: tuple
                     asking.start_soon(ask, seconds)
                 while not ends:
                     await anyio.lowlevel.checkpoint()
-                assert direct.take(
-                    plain_answer(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
+                assert direct.deliver(
+                    parse_response(b'{"jsonrpc":"2.0","id":1000000000,"result":{"a":1}}')
                 )
             tasks.cancel_scope.cancel()
     assert ends == ["late", {"a": 1}]
@@ -202,7 +202,7 @@ async def test_only_plain_answers_are_taken(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask)
         await anyio.wait_readable(pipe[0])
-        assert direct.take(plain_answer(line)) is taken
+        assert direct.deliver(parse_response(line)) is taken
         if not taken:
             tasks.cancel_scope.cancel()
     assert got == ([{"a": 1}] if taken else [])

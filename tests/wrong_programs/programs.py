@@ -28,7 +28,7 @@ BEFORE = (
         "keys without quotes",
         "r = await mcp_git_forge.search_issues({query: 'x'})",
         "undefined-name",
-        ("Keys of a dict stand in quotes: `{'query': ...}`",),
+        ("Quote a dict's keys: `{'query': ...}`",),
     ),
     Wrong(
         "a tool without its server",
@@ -40,7 +40,7 @@ BEFORE = (
         "a server opened like a client",
         "async with mcp_git_forge as forge:\n    print(await forge.get_me())",
         "not-a-tool",
-        ("leave the `with` out",),
+        ("remove the `with`",),
     ),
     Wrong(
         "a tool misspelt in a text",

@@ -1,7 +1,7 @@
-"""What of a call's arguments is written out in a program, and what is wrong with it. Pure.
+"""Reads the literal arguments of calls, and compares them with the callee's parameters. Pure.
 
-Owns the values that reading alone tells, as the guest would convert them. Names, order and what
-fits are read from the schema by the guest's own code.
+A value is read only if the program writes it as a literal, and converted as the guest would convert
+it. Parameters, their order and validation come from the guest's own code.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bridge.catalog.program.survey import Place, Survey
+from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.tables import Helper
 from bridge.guest.schema.parameters import read_parameters
 from bridge.guest.schema.validation import argument_problem, convert, problem
@@ -18,17 +18,17 @@ from bridge.model import Json
 from bridge.text import valid_text
 
 MAX_DEPTH = 8
-"""Nesting of dicts and lists that are written out in part."""
+"""Nesting of dicts and lists of which only parts are literals."""
 
 MAX_LITERAL_NODES = 2000
-"""Parts of one written-out argument that are looked at."""
+"""Nodes of one literal argument that are read."""
 
 _MAX_LITERAL_DEPTH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Argument:
-    """One argument: its own name, the Python name it goes by, and its schema."""
+class Parameter:
+    """One parameter: its own name, its Python name, and its schema."""
 
     name: str
     alias: str
@@ -37,61 +37,64 @@ class Argument:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
-    """What a tool or a helper takes.
+class Parameters:
+    """The parameters of a tool or a helper.
 
     Attributes:
-        all: In the order in which they may be given by position.
-        positional: How many of them may be.
-        open: Whether it takes names that are not listed.
+        all: Positional ones first, in their order.
+        positional: Number of parameters that may be passed by position.
+        open: Whether other names are parameters, too.
+        root: The input schema.
     """
 
-    all: tuple[Argument, ...]
+    all: tuple[Parameter, ...]
     positional: int
     open: bool
     root: Json
 
-    def find(self, name: str) -> Argument | None:
-        """Return the argument that goes by a name, its own or Python's."""
+    def find(self, name: str) -> Parameter | None:
+        """Return the parameter with a name, its own or Python's."""
         return next((one for one in self.all if name in (one.alias, one.name)), None)
 
 
-def arguments_of(schema: Json) -> Arguments:
-    """Return what an input schema says of a tool's arguments."""
+def tool_parameters(schema: Json) -> Parameters:
+    """Return a tool's parameters, from its input schema."""
     found, is_open = read_parameters(schema)
     root = schema if isinstance(schema, Mapping) else {}
     listed = tuple(
-        Argument(name=one.name, alias=one.alias, required=one.required, schema=one.schema)
+        Parameter(name=one.name, alias=one.alias, required=one.required, schema=one.schema)
         for one in found
     )
-    return Arguments(all=listed, positional=len(listed), open=is_open, root=root)
+    return Parameters(all=listed, positional=len(listed), open=is_open, root=root)
 
 
-def helper_arguments(helper: Helper) -> Arguments:
-    """Return what a helper takes."""
+def helper_parameters(helper: Helper) -> Parameters:
+    """Return a helper's parameters."""
     names = (*helper.positional, *helper.keywords)
     listed = tuple(
-        Argument(name=name, alias=name, required=index < helper.required)
+        Parameter(name=name, alias=name, required=index < helper.required)
         for index, name in enumerate(names)
     )
-    return Arguments(all=listed, positional=len(helper.positional), open=helper.open, root={})
+    return Parameters(all=listed, positional=len(helper.positional), open=helper.open, root={})
 
 
-def literal_problem(node: ast.expr, argument: Argument, root: Json) -> tuple[ast.expr, str] | None:
-    """Return what is wrong with a written-out argument, and where; None if nothing is seen."""
+def literal_problem(
+    node: ast.expr, parameter: Parameter, root: Json
+) -> tuple[ast.expr, str] | None:
+    """Return the wrong node of a literal argument and the problem; None if none is found."""
     known, value = written_out(node)
     if not known:
-        return _partly(node, argument.schema, root, argument.alias, 0)
-    schema = argument.schema
+        return _partly(node, parameter.schema, root, parameter.alias, 0)
+    schema = parameter.schema
     plain = convert(value, schema, root)
-    said = argument_problem(plain, schema, root, argument.alias, argument.required)
-    return None if said is None else (node, said)
+    found = argument_problem(plain, schema, root, parameter.alias, parameter.required)
+    return None if found is None else (node, found)
 
 
 def _partly(
     node: ast.expr, schema: Json, root: Json, where: str, depth: int
 ) -> tuple[ast.expr, str] | None:
-    """Look at those parts of a dict or a list that are written out."""
+    """Check the literal parts of a dict or a list that is no literal as a whole."""
     if depth > MAX_DEPTH or not isinstance(schema, Mapping):
         return None
     parts: list[tuple[ast.expr, Json, str]] = []
@@ -103,21 +106,21 @@ def _partly(
                 parts.append((value, properties[name], f"{where}[{name!r:.80}]"))
     elif isinstance(node, ast.List) and isinstance(schema.get("items"), Mapping):
         parts = [(v, schema["items"], f"{where}[{i}]") for i, v in enumerate(node.elts)]
-    for value, part, place in parts[:MAX_LITERAL_NODES]:
+    for value, part, path in parts[:MAX_LITERAL_NODES]:
         known, plain = written_out(value)
         if not known:
-            found = _partly(value, part, root, place, depth + 1)
+            found = _partly(value, part, root, path, depth + 1)
             if found is not None:
                 return found
             continue
-        said = problem(convert(plain, part, root), part, root, place)
-        if said is not None:
-            return value, said
+        wrong = problem(convert(plain, part, root), part, root, path)
+        if wrong is not None:
+            return value, wrong
     return None
 
 
 def written_out(node: ast.expr) -> tuple[bool, Json]:
-    """Return whether an expression writes its whole value out, and that value."""
+    """Return whether an expression is a literal, and its value."""
     reader = _Literals()
     try:
         return True, reader.value(node, 0)
@@ -126,7 +129,7 @@ def written_out(node: ast.expr) -> tuple[bool, Json]:
 
 
 class _Literals:
-    """Reads what an expression writes out; raises ValueError if something cannot be told."""
+    """Evaluates a literal; raises ValueError for anything else."""
 
     def __init__(self) -> None:
         self._left = MAX_LITERAL_NODES
@@ -158,15 +161,16 @@ class _Literals:
         raise ValueError
 
 
-# --- what is known of a call before it is made ---------------------------------------------------
+# --- the arguments of one call -------------------------------------------------------------------
 
 
 @dataclass(kw_only=True)
-class Given:
+class CallArguments:
     """The arguments of one call.
 
     Attributes:
-        unseen: Names of those whose values do not show.
+        seen: Names and values of the literal ones.
+        unseen: Names of those whose values are computed.
         open: Whether there may be others of any name.
     """
 
@@ -175,78 +179,78 @@ class Given:
     open: bool = False
 
 
-class GivenReader:
-    """Reads arguments of one program's calls."""
+class ArgumentReader:
+    """Reads the arguments of one program's calls."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
 
-    def bound(self, node: ast.Call, accepted: Arguments, place: Place) -> Given:
-        """Return the arguments of a tool's call."""
-        given = Given(open=any(isinstance(item, ast.Starred) for item in node.args))
+    def bound(self, node: ast.Call, parameters: Parameters, context: Context) -> CallArguments:
+        """Return the arguments of a call of a tool."""
+        given = CallArguments(open=any(isinstance(item, ast.Starred) for item in node.args))
         if not given.open:
-            for item, argument in zip(node.args, accepted.all, strict=False):
-                self.take(given, argument.name, item, accepted, place)
-        self.by_keyword(given, node.keywords, accepted, place)
+            for item, parameter in zip(node.args, parameters.all, strict=False):
+                self.take(given, parameter.name, item, parameters, context)
+        self.by_keyword(given, node.keywords, parameters, context)
         return given
 
     def by_keyword(
         self,
-        given: Given,
+        given: CallArguments,
         keywords: Sequence[ast.keyword],
-        accepted: Arguments | None,
-        place: Place,
+        parameters: Parameters | None,
+        context: Context,
     ) -> None:
-        """Take those that are given by name."""
+        """Add the keyword arguments."""
         for keyword in keywords:
             if keyword.arg is not None:
-                found = accepted.find(keyword.arg) if accepted is not None else None
+                found = parameters.find(keyword.arg) if parameters is not None else None
                 name = keyword.arg if found is None else found.name
-                self.take(given, name, keyword.value, accepted, place)
+                self.take(given, name, keyword.value, parameters, context)
             elif isinstance(keyword.value, ast.Dict):
-                self.by_dict(given, keyword.value, place)
+                self.by_dict(given, keyword.value, context)
             else:
                 given.open = True
 
-    def by_dict(self, given: Given, node: ast.Dict, place: Place) -> None:
-        """Take those that stand in a dict."""
+    def by_dict(self, given: CallArguments, node: ast.Dict, context: Context) -> None:
+        """Add the items of a dict as arguments."""
         for key, value in zip(node.keys, node.values, strict=True):
             if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self.take(given, key.value, value, None, place)
+                self.take(given, key.value, value, None, context)
             else:
                 given.open = True
 
     def take(
         self,
-        given: Given,
+        given: CallArguments,
         name: str,
         node: ast.expr,
-        accepted: Arguments | None,
-        place: Place,
+        parameters: Parameters | None,
+        context: Context,
     ) -> None:
-        """Put an argument where it belongs, as the guest would convert it."""
-        known, value = self.value(node, place)
+        """Add one argument, converted as the guest would convert it."""
+        known, value = self.value(node, context)
         name = valid_text(name)
         if not known:
             given.unseen.append(name)
             return
-        argument = None if accepted is None else accepted.find(name)
-        if argument is not None and accepted is not None:
-            value = convert(value, argument.schema, accepted.root)
-            wrong = value is None and problem(value, argument.schema, accepted.root, name)
-            if wrong and not argument.required:
-                # Left out, as the guest leaves it out.
+        parameter = None if parameters is None else parameters.find(name)
+        if parameter is not None and parameters is not None:
+            value = convert(value, parameter.schema, parameters.root)
+            wrong = value is None and problem(value, parameter.schema, parameters.root, name)
+            if wrong and not parameter.required:
+                # The guest drops a None that an optional parameter does not accept.
                 return
         given.seen[name] = value
 
-    def value(self, node: ast.expr, place: Place) -> tuple[bool, Json]:
-        """Return whether an expression's value can be seen, and the value."""
+    def value(self, node: ast.expr, context: Context) -> tuple[bool, Json]:
+        """Return whether an expression is a literal or a constant's name, and its value."""
         if not isinstance(node, ast.Name):
             return written_out(node)
-        owner = self._survey.owner(node.id, place)
+        owner = self._survey.owner(node.id, context)
         if owner is None or self._survey.tricky or node.id in self._survey.shared:
             return False, None
-        # What a name stands for everywhere, if that is one constant.
+        # A name that is bound once, to a constant.
         bound = owner.bound[node.id]
         value = bound[0][0] if len(bound) == 1 else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str | int | float):

@@ -1,4 +1,8 @@
-"""Tools and helpers that are not there, and arguments that they do not take."""
+"""Rules on tools and helpers: unknown ones, and arguments that do not fit.
+
+unknown-tool, unknown-helper, not-a-tool, missing-argument, unknown-argument, repeated-argument,
+too-many-arguments, arguments-in-dict, wrong-value.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +14,15 @@ from functools import partial
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.arguments import (
-    Arguments,
-    arguments_of,
-    helper_arguments,
+    Parameters,
+    helper_parameters,
     literal_problem,
+    tool_parameters,
 )
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.meaning import HELPER, RUNTIME, SERVER, TOOL, Meaning, Meanings
-from bridge.catalog.program.report import (
-    SIGNATURE,
-    Report,
-    did_you_mean,
-    listed,
-    nearest,
-    quoted,
-)
-from bridge.catalog.program.survey import Place, Survey
+from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, nearest, quoted
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import HELPER, RUNTIME, SERVER, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import (
     BY_NAME,
     HELPERS,
@@ -39,8 +36,8 @@ from bridge.catalog.stubs import call_signature
 from bridge.model import Severity
 
 SECONDS_FOR_VALUES = 0.2
-"""For checking what one program writes out. Only hostile schemas take so long; the guest checks
-all values again, in its own time."""
+"""Time for checking the literal values in one program. Only hostile schemas take so long; the guest
+checks all values again before each call."""
 
 _FEW_TOOLS = 6
 _MAX_MISSING = 12
@@ -52,182 +49,182 @@ _INTROSPECTIVE = frozenset(
     query_tool_docs_sync describe_server search_tool_docs search_tool_docs_sync TOOLS TOOL_MAP
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""With these a program can find out what there is, and then use only that."""
+"""With these a program can find out which tools exist, and then use only those."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Callee:
-    """What is called.
+    """A tool or a helper that is called.
 
     Attributes:
-        label: As messages name it.
-        severity: How sure it is that a wrong call ends the program.
-        signature: How to call it.
+        label: Its name in messages.
+        severity: Returns the severity of a wrong call.
+        signature: Returns its signature.
     """
 
     label: str
-    accepted: Arguments
+    parameters: Parameters
     severity: Callable[[], Severity]
     signature: Callable[[], str]
 
 
-class Calls:
-    """Checks what a program takes of servers, and how it calls it."""
+class CallRules:
+    """Checks a program's uses and calls of tools and helpers."""
 
     def __init__(
-        self, survey: Survey, meanings: Meanings, certainty: Certainty, report: Report
+        self, survey: Survey, symbols: SymbolResolver, certainty: Certainty, report: Report
     ) -> None:
         self._survey = survey
-        self._meanings = meanings
+        self._symbols = symbols
         self._certainty = certainty
         self._report = report
-        self._accepted: dict[tuple[str, str], Arguments] = {}
+        self._parameters: dict[tuple[str, str], Parameters] = {}
         self._seconds_left = SECONDS_FOR_VALUES
         names = [node.id for node, _ in survey.each(ast.Name)]
         names += [node.attr for node, _ in survey.each(ast.Attribute)]
-        self._looks = not _INTROSPECTIVE.isdisjoint(names)
+        self._introspects = not _INTROSPECTIVE.isdisjoint(names)
 
     def check(self) -> None:
-        """Report what is wrong."""
-        for node, place in self._survey.each(ast.Attribute):
+        """Report the mistakes."""
+        for node, context in self._survey.each(ast.Attribute):
             if isinstance(node.ctx, ast.Load) and not node.attr.startswith("_"):
-                self._attribute(node, place)
-        for node, place in self._survey.each(ast.Subscript):
-            self._item(node, place)
-        for node, place in self._survey.each(ast.ImportFrom):
-            self._import(node, place)
-        for node, place in self._survey.each(ast.With, ast.AsyncWith):
-            for context in node.items:
-                self._context(context.context_expr, place)
+                self._attribute(node, context)
+        for node, context in self._survey.each(ast.Subscript):
+            self._item(node, context)
+        for node, context in self._survey.each(ast.ImportFrom):
+            self._import(node, context)
+        for node, context in self._survey.each(ast.With, ast.AsyncWith):
+            for item in node.items:
+                self._with_item(item.context_expr, context)
         awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}
-        for node, place in self._survey.each(ast.Call):
-            self._call(node, place, later=id(node) not in awaited)
+        for node, context in self._survey.each(ast.Call):
+            self._call(node, context, later=id(node) not in awaited)
 
     # --- names -----------------------------------------------------------------------------------
 
-    def _attribute(self, node: ast.Attribute, place: Place) -> None:
+    def _attribute(self, node: ast.Attribute, context: Context) -> None:
         name = node.attr
-        base = None if name in self._survey.stored else self._meanings.of(node.value, place)
+        base = None if name in self._survey.stored else self._symbols.of(node.value, context)
         if base is None:
             return
         if base.kind == SERVER and base.server is not None:
             extra = _MODULE_NAMES if base.as_module else SERVER_METHODS.keys()
-            if name not in extra and name not in self._meanings.tools(base.server):
-                self._no_tool(node, place, base.server, name, "AttributeError")
+            if name not in extra and name not in self._symbols.tools(base.server):
+                self._no_tool(node, context, base.server, name, "AttributeError")
         elif base.kind == RUNTIME:
-            self._helper_named(node, place, name, "AttributeError")
+            self._helper_named(node, context, name, "AttributeError")
 
-    def _item(self, node: ast.Subscript, place: Place) -> None:
+    def _item(self, node: ast.Subscript, context: Context) -> None:
         key = node.slice
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
             return
-        base = self._meanings.of(node.value, place)
+        base = self._symbols.of(node.value, context)
         if base is None or base.server is None or base.kind != SERVER or base.as_module:
             return
         if base.server.named(key.value) is None:
-            self._no_tool(node, place, base.server, key.value, "MissingKeyError")
+            self._no_tool(node, context, base.server, key.value, "MissingKeyError")
 
-    def _import(self, node: ast.ImportFrom, place: Place) -> None:
+    def _import(self, node: ast.ImportFrom, context: Context) -> None:
         module = "" if node.level else node.module or ""
         package, _, alias = module.rpartition(".")
-        server = self._meanings.imported_server(alias) if package == "mcp.servers" else None
+        server = self._symbols.imported_server(alias) if package == "mcp.servers" else None
         for item in node.names:
             name = item.name
             if name == "*" or name.startswith("_"):
                 continue
             if module == "mcp.runtime":
-                self._helper_named(node, place, name, "ImportError")
-            elif server is not None and name not in {*_MODULE_NAMES, *self._meanings.tools(server)}:
-                self._no_tool(node, place, server, name, "ImportError")
+                self._helper_named(node, context, name, "ImportError")
+            elif server is not None and name not in {*_MODULE_NAMES, *self._symbols.tools(server)}:
+                self._no_tool(node, context, server, name, "ImportError")
 
-    def _context(self, node: ast.expr, place: Place) -> None:
-        """`async with mcp_x as x`: a server is no client that has to be opened."""
-        meaning = self._meanings.of(node, place)
-        if meaning is None or meaning.kind != SERVER:
+    def _with_item(self, node: ast.expr, context: Context) -> None:
+        """Report `async with mcp_x as x`: a server object is no client that has to be opened."""
+        symbol = self._symbols.of(node, context)
+        if symbol is None or symbol.kind != SERVER:
             return
-        # Python 3.10 and before raise the other.
-        severities = {self._certainty.raises(place, k) for k in ("TypeError", "AttributeError")}
+        # Python 3.10 and older raise AttributeError, newer ones TypeError.
+        severities = {self._certainty.raises(context, k) for k in ("TypeError", "AttributeError")}
         message = (
-            f"{quoted(meaning.name)} is connected already and is no context: leave the `with` "
-            f"out, and call `await {meaning.name}.<tool>(...)`"
+            f"{quoted(symbol.name)} is connected already and is no context manager: remove the "
+            f"`with`, and call `await {symbol.name}.<tool>(...)`"
         )
         severity: Severity = "note" if "note" in severities else "deny"
         self._report.add(node, "not-a-tool", severity, message)
 
     def _no_tool(
-        self, node: ast.AST, place: Place, server: ServerEntry, name: str, kind: str
+        self, node: ast.AST, context: Context, server: ServerEntry, name: str, kind: str
     ) -> None:
         if self._report.exhausted:
             return
-        severity = self._certainty.raises(place, kind)
+        severity = self._certainty.raises(context, kind)
         looked_for = name in self._survey.words and kind != "MissingKeyError"
-        if looked_for or (self._looks and place.conditional):
-            # The program looks for it by name, or for what there is.
+        if looked_for or (self._introspects and context.conditional):
+            # The program tests whether the tool exists.
             severity = "note"
         names = [entry.alias for entry in server.tools]
         near = nearest(name, names)
-        said = ""
+        hint = ""
         if name in BY_NAME:
             how = f"await runtime.{name}({clip(server.name, 60)!r}, tool, {{...}})"
-            said = f" By its name a tool is called as `{how}`."
+            hint = f" Call a tool by name: `{how}`."
         elif near:
-            entry = self._meanings.tools(server)[near]
-            said = f" Did you mean `{call_signature(server.alias, entry)}`?"
+            entry = self._symbols.tools(server)[near]
+            hint = f" Did you mean `{call_signature(server.alias, entry)}`?"
         if not near or name in BY_NAME or len(names) <= _FEW_TOOLS:
-            said += f" Tools: {listed(names)}."
-        message = f"`mcp_{server.alias}` has no tool {quoted(name)}.{said}"
+            hint += f" Tools: {listed(names)}."
+        message = f"`mcp_{server.alias}` has no tool {quoted(name)}.{hint}"
         self._report.add(node, "unknown-tool", severity, message)
 
-    def _helper_named(self, node: ast.AST, place: Place, name: str, kind: str) -> None:
+    def _helper_named(self, node: ast.AST, context: Context, name: str, kind: str) -> None:
         if self._report.exhausted or name in HELPERS or name in RUNTIME_TYPES:
             return
         names = [*HELPERS, *RUNTIME_TYPES]
         near = nearest(name, names)
         if near in HELPERS:
-            said = f" Did you mean {quoted(HELPERS[near].signature)}?"
+            hint = f" Did you mean {quoted(HELPERS[near].signature)}?"
         else:
-            said = did_you_mean(name, names) or f" It has {', '.join(sorted(HELPERS))}."
-        severity = self._certainty.raises(place, kind)
-        message = f"`runtime` has no {quoted(name)}.{said}"
+            hint = did_you_mean(name, names) or f" It has {', '.join(sorted(HELPERS))}."
+        severity = self._certainty.raises(context, kind)
+        message = f"`runtime` has no {quoted(name)}.{hint}"
         self._report.add(node, "unknown-helper", severity, message)
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call, place: Place, *, later: bool) -> None:
-        meaning = self._meanings.of(node.func, place)
-        if meaning is None:
+    def _call(self, node: ast.Call, context: Context, *, later: bool) -> None:
+        symbol = self._symbols.of(node.func, context)
+        if symbol is None:
             return
-        if meaning.kind == SERVER:
-            names = [entry.alias for entry in meaning.server.tools] if meaning.server else []
+        if symbol.kind == SERVER:
+            names = [entry.alias for entry in symbol.server.tools] if symbol.server else []
             message = (
-                f"{quoted(meaning.name)} is a server and cannot be called; "
-                f"call one of its tools: `await {meaning.name}.<tool>(...)`. Tools: {listed(names)}"
+                f"{quoted(symbol.name)} is a server and cannot be called; "
+                f"call one of its tools: `await {symbol.name}.<tool>(...)`. Tools: {listed(names)}"
             )
-            severity = self._certainty.raises(place, "TypeError")
+            severity = self._certainty.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
-        elif meaning.kind == TOOL and meaning.server is not None and meaning.tool is not None:
-            certain = partial(self._certainty.raises, place, "ArgumentsError", later=later)
-            self._bind(node, self._tool(meaning.server, meaning.tool, meaning.name, certain))
-        elif meaning.kind == HELPER and meaning.helper is not None:
-            self._helper(node, place, meaning, later=later)
+        elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
+            certain = partial(self._certainty.raises, context, "ArgumentsError", later=later)
+            self._bind(node, self._tool(symbol.server, symbol.tool, symbol.name, certain))
+        elif symbol.kind == HELPER and symbol.helper is not None:
+            self._helper(node, context, symbol, later=later)
 
-    def _helper(self, node: ast.Call, place: Place, meaning: Meaning, *, later: bool) -> None:
-        helper = meaning.helper
+    def _helper(self, node: ast.Call, context: Context, symbol: Symbol, *, later: bool) -> None:
+        helper = symbol.helper
         assert helper is not None
         later = later and helper.asynchronous
         callee = _Callee(
-            label=meaning.name,
-            accepted=helper_arguments(helper),
-            severity=partial(self._certainty.raises, place, "TypeError", later=later),
+            label=symbol.name,
+            parameters=helper_parameters(helper),
+            severity=partial(self._certainty.raises, context, "TypeError", later=later),
             signature=lambda: helper.signature,
         )
         self._bind(node, callee)
         if helper.name in BY_NAME:
 
             def severity(kind: str) -> Severity:
-                # A raw one may return an error.
-                unsure = helper.name != "call_tool" or (self._looks and place.conditional)
-                return "note" if unsure else self._certainty.raises(place, kind, later=later)
+                # `call_tool_raw` may return the error instead.
+                unsure = helper.name != "call_tool" or (self._introspects and context.conditional)
+                return "note" if unsure else self._certainty.raises(context, kind, later=later)
 
             self._by_name(node, severity)
 
@@ -237,7 +234,7 @@ class Calls:
         server_name, tool_name = texts if len(texts) == 2 else (None, None)
         if not isinstance(server_name, str) or not isinstance(tool_name, str):
             return
-        server = self._meanings.named_server(server_name)
+        server = self._symbols.named_server(server_name)
         if server is None or not server.known:
             return
         names = [entry.tool.name for entry in server.tools]
@@ -262,80 +259,82 @@ class Calls:
         self, server: ServerEntry, entry: ToolEntry, label: str, severity: Callable[[], Severity]
     ) -> _Callee:
         key = (server.alias, entry.alias)
-        if key not in self._accepted:
-            self._accepted[key] = arguments_of(entry.tool.input_schema)
+        if key not in self._parameters:
+            self._parameters[key] = tool_parameters(entry.tool.input_schema)
         signature = partial(call_signature, server.alias, entry)
         return _Callee(
-            label=label, accepted=self._accepted[key], severity=severity, signature=signature
+            label=label, parameters=self._parameters[key], severity=severity, signature=signature
         )
 
     # --- arguments -------------------------------------------------------------------------------
 
     def _bind(self, node: ast.Call, callee: _Callee) -> None:
         """Report which of a call's arguments do not fit."""
-        accepted = callee.accepted
+        parameters = callee.parameters
         starred = any(isinstance(item, ast.Starred) for item in node.args)
         unpacked = any(keyword.arg is None for keyword in node.keywords)
         if self._report.exhausted or self._dict_for_all(node, callee):
             return
-        if not starred and len(node.args) > accepted.positional:
-            count = f"takes at most {accepted.positional} positional arguments"
+        if not starred and len(node.args) > parameters.positional:
+            count = f"takes at most {parameters.positional} positional arguments"
             problem = f"{count}; {len(node.args)} are given"
-            self._say(node, callee, "too-many-arguments", problem)
+            self._report_call(node, callee, "too-many-arguments", problem)
             return
         given: set[str] = set()
         unknown: list[ast.keyword] = []
         if not starred:
-            for item, argument in zip(node.args, accepted.all, strict=False):
-                given.add(argument.name)
-                self._value(item, callee, argument.name)
+            for item, parameter in zip(node.args, parameters.all, strict=False):
+                given.add(parameter.name)
+                self._value(item, callee, parameter.name)
         for keyword in node.keywords:
-            found = accepted.find(keyword.arg) if keyword.arg is not None else None
+            found = parameters.find(keyword.arg) if keyword.arg is not None else None
             if found is None:
-                if keyword.arg is not None and not accepted.open:
+                if keyword.arg is not None and not parameters.open:
                     unknown.append(keyword)
             elif found.name in given:
                 problem = f"is given {quoted(found.alias)} twice"
-                self._say(keyword, callee, "repeated-argument", problem)
+                self._report_call(keyword, callee, "repeated-argument", problem)
             else:
                 given.add(found.name)
                 self._value(keyword.value, callee, found.name)
-        missing = [a.alias for a in accepted.all if a.required and a.name not in given]
+        missing = [a.alias for a in parameters.all if a.required and a.name not in given]
         if starred or unpacked:
             missing = []
-        free = [a.alias for a in accepted.all if a.name not in given]
+        free = [a.alias for a in parameters.all if a.name not in given]
         for keyword in unknown:
             missing = self._unknown(keyword, callee, free, missing)
         if missing:
             what = "argument" if len(missing) == 1 else "arguments"
             shown = ", ".join(quoted(name) for name in missing[:_MAX_MISSING])
-            self._say(node, callee, "missing-argument", f"is missing the required {what} {shown}")
+            self._report_call(
+                node, callee, "missing-argument", f"is missing the required {what} {shown}"
+            )
 
     def _dict_for_all(self, node: ast.Call, callee: _Callee) -> bool:
         """`tool({"a": 1})`: report all arguments given as one dict; return whether they were."""
-        accepted = callee.accepted
+        parameters = callee.parameters
         if len(node.args) != 1 or node.keywords or not isinstance(node.args[0], ast.Dict):
             return False
         keys = [getattr(key, "value", None) for key in node.args[0].keys]
-        known = [isinstance(key, str) and accepted.find(key) is not None for key in keys]
+        known = [isinstance(key, str) and parameters.find(key) is not None for key in keys]
         if not keys or not all(known):
             return False
-        if literal_problem(node.args[0], accepted.all[0], accepted.root) is None:
+        if literal_problem(node.args[0], parameters.all[0], parameters.root) is None:
             return False
         problem = "takes its arguments by name, not as one dict: put `**` before the dict"
-        self._say(node, callee, "arguments-in-dict", problem)
+        self._report_call(node, callee, "arguments-in-dict", problem)
         return True
 
     def _value(self, node: ast.expr, callee: _Callee, name: str) -> None:
-        argument = callee.accepted.find(name)
-        if isinstance(node, ast.Starred) or argument is None or self._seconds_left <= 0:
+        parameter = callee.parameters.find(name)
+        if isinstance(node, ast.Starred) or parameter is None or self._seconds_left <= 0:
             return
         started = time.perf_counter()
-        found = literal_problem(node, argument, callee.accepted.root)
+        found = literal_problem(node, parameter, callee.parameters.root)
         self._seconds_left -= time.perf_counter() - started
         if found is not None:
             problem = f"is given a value that does not fit: {found[1]}"
-            self._say(found[0], callee, "wrong-value", problem)
+            self._report_call(found[0], callee, "wrong-value", problem)
 
     def _unknown(
         self, keyword: ast.keyword, callee: _Callee, names: Sequence[str], missing: list[str]
@@ -356,10 +355,10 @@ class Calls:
         if helper in BY_NAME or helper == "get_prompt":
             near, missing = "", []
         hint = f"; did you mean {quoted(near)}?" if near else ""
-        self._say(keyword, callee, "unknown-argument", f"{problem}{hint}")
+        self._report_call(keyword, callee, "unknown-argument", f"{problem}{hint}")
         return [other for other in missing if other != near]
 
-    def _say(self, node: ast.AST, callee: _Callee, rule: str, problem: str) -> None:
+    def _report_call(self, node: ast.AST, callee: _Callee, rule: str, problem: str) -> None:
         if self._report.exhausted:
             return
         end = "" if problem.endswith("?") else "."

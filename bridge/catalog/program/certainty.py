@@ -1,7 +1,8 @@
-"""How sure a mistake is: whether it ends the program in whatever way that is run.
+"""Decides whether a mistake is certain: whether it ends the program in every possible run.
 
-What is caught, or never reached, is not certain; nor is anything in a program that plays with
-names. In a function, all that is caught anywhere in the program counts as caught around it.
+An error that is caught or may not be reached is not certain; nor is any in a program that sets
+names dynamically. A function may be called from anywhere, so an exception that is caught anywhere
+in the program counts as caught inside it.
 """
 
 from __future__ import annotations
@@ -10,41 +11,41 @@ import ast
 from collections import defaultdict
 from functools import cached_property
 
-from bridge.catalog.program.survey import Place, Scope, Survey, catches
+from bridge.catalog.program.survey import Context, Scope, Survey, catches
 from bridge.model import Severity
 
 
 class Certainty:
-    """Judges places of one program."""
+    """Decides the severity of mistakes in one program: "deny" if certain, else "note"."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
 
     @cached_property
     def read_names(self) -> frozenset[str]:
-        """Names that anything reads. Programs without mistakes never ask."""
+        """Names that the program reads. Computed only for programs with mistakes."""
         names = self._survey.each(ast.Name)
         return frozenset(node.id for node, _ in names if isinstance(node.ctx, ast.Load))
 
-    def raises(self, place: Place, kind: str, *, later: bool = False) -> Severity:
-        """Return the severity of what raises `kind`.
+    def raises(self, context: Context, kind: str, *, later: bool = False) -> Severity:
+        """Return the severity of a mistake that raises the exception `kind`.
 
         Args:
-            later: Whether it is raised where something is awaited, which may be anywhere.
+            later: Whether it is raised at an `await` elsewhere, which may be anywhere.
         """
-        caught = place.caught
-        if later or place.scope.holder() is not self._survey.root:
+        caught = context.caught
+        if later or context.scope.holder() is not self._survey.root:
             caught |= self._survey.caught
-        return "note" if catches(caught, kind) else self.happens(place)
+        return "note" if catches(caught, kind) else self.happens(context)
 
-    def happens(self, place: Place) -> Severity:
-        """Return the severity of what raises nothing, and does not do what is meant."""
-        runs = id(place.scope.holder()) in self._called
+    def happens(self, context: Context) -> Severity:
+        """Return the severity of a mistake that raises nothing but has not the intended effect."""
+        runs = id(context.scope.holder()) in self._called
         return "deny" if runs and not self._survey.tricky else "note"
 
     @cached_property
     def _called(self) -> set[int]:
-        """Functions that something reaches, beginning with the program itself."""
+        """Ids of the function scopes that the program's statements reach, also indirectly."""
         survey = self._survey
         by_name: defaultdict[str, list[Scope]] = defaultdict(list)
         reached = [survey.root]
@@ -56,14 +57,14 @@ class Certainty:
             if not method:
                 by_name[node.name].append(scope)
             if node.decorator_list or (method and self._is_named(node.name)):
-                # Called through objects, or by whatever decorates it.
+                # May be called through an object or by its decorator.
                 reached.append(scope)
         uses: defaultdict[int, list[Scope]] = defaultdict(list)
-        for node, place in survey.each(ast.Name):
+        for node, context in survey.each(ast.Name):
             if node.id in by_name and isinstance(node.ctx, ast.Load):
-                owner = survey.owner(node.id, place)
+                owner = survey.owner(node.id, context)
                 named = [scope for scope in by_name[node.id] if scope.parent is owner]
-                uses[id(place.scope.holder())] += named
+                uses[id(context.scope.holder())] += named
         found: set[int] = set()
         while reached:
             scope = reached.pop()
@@ -73,7 +74,7 @@ class Certainty:
         return found
 
     def _is_named(self, method: str) -> bool:
-        """Return whether anything names a method, or Python itself calls it."""
+        """Return whether the program names a method anywhere, or Python calls it implicitly."""
         if method.startswith("__") or method in self.read_names or method in self._survey.words:
             return True
         return method in self._attributes

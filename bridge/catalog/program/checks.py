@@ -1,9 +1,9 @@
-"""The preflight: whether a program fits the tools it calls, read before it runs. Pure.
+"""The preflight: checks before a run whether a program fits the tools it calls. Pure.
 
-Owns the verdict on a program: what is certain to go wrong, and what may; and the names and imports
-that there are not. Certain is what fails, or does not do what is meant, in whatever way the program
-is run: not what some `except` around it catches, not what is never reached, not what only other
-data would tell. Only that stops a run; everything else is a note. Nothing is executed.
+Returns the verdict, and has the rules on names, imports and skills: undefined-name, missing-import,
+unknown-module, unknown-skill. A mistake is certain if it fails, or has not the intended effect, in
+every possible run: not if an `except` catches it, not if it may not be reached, not if it depends
+on data. Only certain mistakes stop a run; all others are notes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.awaits import Awaits
-from bridge.catalog.program.calls import Calls
+from bridge.catalog.program.awaits import AwaitRules
+from bridge.catalog.program.calls import CallRules
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.meaning import Meanings
 from bridge.catalog.program.report import Report, did_you_mean, listed, nearest, quoted
 from bridge.catalog.program.survey import Survey
+from bridge.catalog.program.symbols import SymbolResolver
 from bridge.catalog.program.tables import (
     BUILTINS,
     FOREIGN,
@@ -31,21 +31,21 @@ from bridge.catalog.program.tables import (
 from bridge.model import Finding, Severity
 
 _BUILTIN_CUTOFF = 0.78
-"""There are so many builtins that some look a little like anything."""
+"""Stricter than for other names: among so many builtins one is always a little similar."""
 
 _SDK = (
-    "is the MCP SDK's, which is neither here nor needed: the servers are connected; call tools as "
+    "is the MCP SDK's, which is not available or needed: servers are connected; call tools as "
     "`await mcp_<server>.<tool>(...)`"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What was found.
+    """The preflight's findings.
 
     Attributes:
         findings: In the order of the lines.
-        omitted: How many more there were.
+        omitted: Number of findings left out.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -53,12 +53,12 @@ class Verdict:
 
     @property
     def certain(self) -> tuple[Finding, ...]:
-        """What stops the run."""
+        """The findings that stop the run."""
         return tuple(found for found in self.findings if found.severity == "deny")
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """What does not."""
+        """The findings that do not stop the run."""
         return tuple(found for found in self.findings if found.severity == "note")
 
 
@@ -69,37 +69,37 @@ def check_program(
     more_names: bool = False,
     skills: Collection[str] | None = None,
 ) -> Verdict:
-    """Return what is wrong with a program.
+    """Return the preflight's verdict on a program.
 
     Args:
-        survey: Of the program, from whoever read it.
-        servers: Those whose tools are known, as the run would have them.
-        aliases: Name and alias of every server there is.
-        more_names: Whether it may use names that it does not bind, as those of a session.
-        skills: Names of those that are saved; None if that is not known.
+        survey: The program's survey.
+        servers: The servers whose tools are known, as loaded for the run.
+        aliases: Name and alias of every configured server.
+        more_names: Whether it may use names that it does not bind, as in a session.
+        skills: Names of the saved skills; None if unknown.
     """
     report = Report()
-    meanings = Meanings(survey, {server.alias: server for server in servers if server.known})
+    symbols = SymbolResolver(survey, {server.alias: server for server in servers if server.known})
     certainty = Certainty(survey)
-    Calls(survey, meanings, certainty, report).check()
-    Awaits(survey, meanings, certainty, report).check()
+    CallRules(survey, symbols, certainty, report).check()
+    AwaitRules(survey, symbols, certainty, report).check()
     known = frozenset(aliases.values())
     if not more_names:
-        # In a session most are an earlier program's; of the others the interpreter says enough.
+        # In a session most such names come from earlier programs; Python reports the others.
         _check_names(survey, certainty, report, known)
     _check_imports(survey, certainty, report, known)
     if skills is not None:
-        _check_skills(survey, meanings, certainty, report, skills)
+        _check_skills(survey, symbols, certainty, report, skills)
     return Verdict(findings=report.findings(), omitted=report.omitted)
 
 
 def _check_names(
     survey: Survey, certainty: Certainty, report: Report, servers: Collection[str]
 ) -> None:
-    """Report the names that nothing binds; what begins with `mcp_` is reported before."""
+    """Report names that nothing binds; `program.servers` reports those that begin with `mcp_`."""
     known = survey.names | BUILTINS | OWN_GLOBALS
     seen: set[str] = set()
-    for node, place in survey.each(ast.Name):
+    for node, context in survey.each(ast.Name):
         name = node.id
         if name in known or name in seen or not isinstance(node.ctx, ast.Load):
             continue
@@ -107,11 +107,11 @@ def _check_names(
             return
         if name.startswith(("__", "mcp_")):
             continue
-        severity = certainty.raises(place, "NameError")
-        if survey.stars or (name in LEGACY and place.conditional):
+        severity = certainty.raises(context, "NameError")
+        if survey.stars or (name in LEGACY and context.conditional):
             severity = "note"
         if severity == "deny":
-            # Once is enough, unless the first was not certain.
+            # Report each name once, but again if the first report was not certain.
             seen.add(name)
         missing = _import_for(name)
         if missing:
@@ -122,7 +122,7 @@ def _check_names(
 
 
 def _import_for(name: str) -> str:
-    """Return the import that a well-known name lacks; empty for any other."""
+    """Return the import statement for a well-known name; empty for any other."""
     if name in MEMBERS and name != "pprint":
         return f"from {MEMBERS[name]} import {name}"
     if name in SHORT_NAMES:
@@ -136,26 +136,26 @@ def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
     name = node.id
     dashed = _dashed(node, survey, servers)
     if dashed:
-        return f"Write {quoted(f'mcp_{dashed}')}: names have `_` for `-`."
-    told = f"{quoted(name)} is defined nowhere in the program."
+        return f"Write {quoted(f'mcp_{dashed}')}: names use `_` for `-`."
+    problem = f"{quoted(name)} is not defined in the program."
     if name in FOREIGN:
-        return f"{told} {FOREIGN[name]}"
+        return f"{problem} {FOREIGN[name]}"
     if name in servers:
-        return f"{told} The server's object is `mcp_{name}`."
+        return f"{problem} The server's object is `mcp_{name}`."
     near = nearest(name, [*sorted(survey.names), *sorted(OWN_GLOBALS)])
     near = near or nearest(name, sorted(BUILTINS - {"_"}), cutoff=_BUILTIN_CUTOFF)
     if near:
-        return f"{told} Did you mean {quoted(near)}?"
+        return f"{problem} Did you mean {quoted(near)}?"
     if any(key is node for one, _ in survey.each(ast.Dict) for key in one.keys):
-        return f"{told} Keys of a dict stand in quotes: `{{{name[:64]!r}: ...}}`."
-    told = f"{told} Every run starts anew: define or import it here"
+        return f"{problem} Quote a dict's keys: `{{{name[:64]!r}: ...}}`."
+    problem = f"{problem} Every run starts empty: define or import it here"
     if any(call.func is node for call, _ in survey.each(ast.Call)):
-        return f"{told}; tools are called as {quoted(f'await mcp_<server>.{name}(...)')}."
-    return f"{told}."
+        return f"{problem}; tools are called as {quoted(f'await mcp_<server>.{name}(...)')}."
+    return f"{problem}."
 
 
 def _dashed(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
-    """Return the server that `forge` in `mcp_git-forge.search(...)` belongs to, if it does."""
+    """Return "git_forge" for `forge` in `mcp_git-forge.search(...)`; empty if no such server."""
     for both, _ in survey.each(ast.BinOp):
         last = both.right
         while isinstance(last, ast.Call | ast.Attribute):
@@ -170,23 +170,20 @@ def _dashed(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
 def _check_imports(
     survey: Survey, certainty: Certainty, report: Report, servers: Collection[str]
 ) -> None:
-    """Report imports of what is there already, and of the MCP SDK's modules."""
-    for node, place in survey.each(ast.Import, ast.ImportFrom):
+    """Report imports of server objects, which need none, and of the MCP SDK's modules."""
+    for node, context in survey.each(ast.Import, ast.ImportFrom):
         named = isinstance(node, ast.ImportFrom)
         if named:
             names = [] if node.level else [node.module or ""]
         else:
             names = [item.name for item in node.names]
         for dotted in names:
-            severity = certainty.raises(place, "ModuleNotFoundError")
+            severity = certainty.raises(context, "ModuleNotFoundError")
             parts = dotted.split(".")
             alias = parts[0].removeprefix("mcp_")
             if parts[0] != alias and alias in servers:
                 other = f"from mcp.servers{f'.{alias} import ...' if named else f' import {alias}'}"
-                message = (
-                    f"{quoted(parts[0])} needs no import: it is there already; leave the line out, "
-                    f"or write `{other}`"
-                )
+                message = f"{quoted(parts[0])} needs no import: remove the line, or write `{other}`"
                 report.add(node, "unknown-module", severity, message)
             elif parts[0] == "mcp":
                 taken = [item.name for item in node.names] if named and len(parts) == 1 else []
@@ -198,24 +195,24 @@ def _check_imports(
 
 def _check_skills(
     survey: Survey,
-    meanings: Meanings,
+    symbols: SymbolResolver,
     certainty: Certainty,
     report: Report,
     skills: Collection[str],
 ) -> None:
-    """Report imports and uses of skills that nobody has saved."""
+    """Report imports and uses of skills that are not saved."""
     used: list[tuple[ast.AST, str, Severity]] = []
-    for node, place in survey.each(ast.ImportFrom):
+    for node, context in survey.each(ast.ImportFrom):
         if node.module == "skills" and not node.level:
-            severity = certainty.raises(place, "ImportError")
+            severity = certainty.raises(context, "ImportError")
             used += [(node, item.name, severity) for item in node.names]
-    for node, place in survey.each(ast.Attribute):
-        if "skills" in meanings.dotted(node.value, place):
-            used.append((node, node.attr, certainty.raises(place, "AttributeError")))
+    for node, context in survey.each(ast.Attribute):
+        if "skills" in symbols.dotted(node.value, context):
+            used.append((node, node.attr, certainty.raises(context, "AttributeError")))
     for node, name, severity in used:
         if name not in skills and name != "*" and not name.startswith("_"):
-            told = did_you_mean(name, sorted(skills)) or f" Saved: {listed(sorted(skills))}."
-            message = f"no skill is called {quoted(name)}.{told}"
+            hint = did_you_mean(name, sorted(skills)) or f" Saved: {listed(sorted(skills))}."
+            message = f"no skill is called {quoted(name)}.{hint}"
             report.add(node, "unknown-skill", severity, message)
 
 

@@ -1,9 +1,8 @@
-"""Which calls a program makes, as far as reading it tells. Pure.
+"""Lists the calls that a program may make, from its text. Pure.
 
-Owns the finding of calls, of the arguments that are written out in them, and of the places where a
-program may call something that its text does not name. Finds no fewer than there are only where
-`Foreseen.open` is empty, and says nothing about how often, or whether at all, a call is made.
-Nothing is executed.
+Finds calls of tools, resources and prompts with their literal arguments, and the lines that may
+call something that the text does not name. The list is complete only if `Foreseen.open` is empty.
+It does not say how often, or whether at all, a call is made.
 """
 
 from __future__ import annotations
@@ -13,32 +12,37 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.arguments import Arguments, Given, GivenReader, arguments_of
-from bridge.catalog.program.meaning import (
+from bridge.catalog.program.arguments import (
+    ArgumentReader,
+    CallArguments,
+    Parameters,
+    tool_parameters,
+)
+from bridge.catalog.program.survey import Context, Scope, Survey
+from bridge.catalog.program.symbols import (
     HELPER,
     PACKAGE,
     RUNTIME,
     SERVER,
     SERVERS,
     TOOL,
-    Meaning,
-    Meanings,
+    Symbol,
+    SymbolResolver,
 )
-from bridge.catalog.program.survey import Place, Scope, Survey
 from bridge.catalog.program.tables import BY_NAME
 from bridge.catalog.prose import clip
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 
 MAX_CALLS = 1_000
-"""Calls that are listed; a program has megabytes of room for more."""
+"""Calls listed; a program may contain far more."""
 
 MAX_OPEN = 50
-"""Places listed at which anything may be called."""
+"""Lines listed that may make unnamed calls."""
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
-"""As `bridge.gate.pipeline` calls these requests."""
+"""Method names of these requests, as in `bridge.gate.pipeline`."""
 
 _REQUESTS = {
     "read_resource": (READ_RESOURCE, "uri"),
@@ -52,16 +56,16 @@ _MAX_NAME_CHARS = 80
 
 @dataclass(frozen=True, kw_only=True)
 class ForeseenCall:
-    """One place at which a program calls something.
+    """One call in a program's text.
 
     Attributes:
         tool: The tool's own name, or `READ_RESOURCE` or `GET_PROMPT`.
-        arguments: Those that are written out.
-        unseen: Names of those that only running the program would tell.
+        arguments: The literal arguments.
+        unseen: Names of the arguments that are computed.
         open: Whether there may be arguments of any name.
-        definition: None if the server has no such tool, or was never asked.
-        loops: Lines at which loops around it begin, from the outside in.
-        deferred: Whether it is made when a function is called, wherever that is.
+        definition: The tool; None if the server has no such tool or its tools are unknown.
+        loops: First lines of the enclosing loops, outermost first.
+        deferred: Whether it is inside a function or generator, and so is made at another time.
     """
 
     line: int
@@ -76,7 +80,7 @@ class ForeseenCall:
     deferred: bool = False
 
     def may_follow(self, other: ForeseenCall) -> bool:
-        """Tell whether this may be made after `other` has been, in the same run."""
+        """Return whether this call may be made after `other` in the same run."""
         if self.deferred or other.deferred or set(self.loops) & set(other.loops):
             return True
         return (other.line, other.column) < (self.line, self.column)
@@ -84,10 +88,10 @@ class ForeseenCall:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenPlace:
-    """A place at which a program may call what it does not name there.
+    """A line that may call something it does not name.
 
     Attributes:
-        server: The one of which it may be any tool; None if it may be any server.
+        server: The server of which it may call any tool; None if it may be any server.
     """
 
     line: int
@@ -97,11 +101,11 @@ class OpenPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Foreseen:
-    """What was found.
+    """The calls that a program may make.
 
     Attributes:
         calls, open: In the order of the lines.
-        omitted: How many more of both there were.
+        omitted: Number of both left out.
     """
 
     calls: tuple[ForeseenCall, ...] = ()
@@ -110,16 +114,16 @@ class Foreseen:
 
 
 def foreseen_calls(survey: Survey, servers: Sequence[ServerEntry]) -> Foreseen:
-    """Return the calls that a program makes.
+    """Return the calls that a program may make.
 
     Args:
-        survey: Of the program, from whoever read it.
-        servers: Every server there is; of those that were never asked, calls are found by name.
+        survey: The program's survey.
+        servers: All configured servers. If a server's tools are unknown, any name counts as one.
     """
     reader = _Reader(survey, servers)
     reader.read()
     calls = sorted(reader.calls, key=lambda call: (call.line, call.column))
-    places = sorted(set(reader.open), key=lambda place: (place.line, place.why))
+    places = sorted(set(reader.open), key=lambda found: (found.line, found.why))
     return Foreseen(
         calls=tuple(calls[:MAX_CALLS]),
         open=tuple(places[:MAX_OPEN]),
@@ -130,24 +134,24 @@ def foreseen_calls(survey: Survey, servers: Sequence[ServerEntry]) -> Foreseen:
 class _Reader:
     def __init__(self, survey: Survey, servers: Sequence[ServerEntry]) -> None:
         self._survey = survey
-        self._meanings = Meanings(self._survey, {server.alias: server for server in servers})
-        self._given = GivenReader(self._survey)
+        self._symbols = SymbolResolver(self._survey, {server.alias: server for server in servers})
+        self._given = ArgumentReader(self._survey)
         self._accounted: set[int] = set()
-        self._accepted: dict[tuple[str, str], Arguments] = {}
+        self._parameters: dict[tuple[str, str], Parameters] = {}
         self.calls: list[ForeseenCall] = []
         self.open: list[OpenPlace] = []
 
     def read(self) -> None:
-        """Find the calls first; what else is made of a tool or a server is not seen through."""
-        for node, place in self._survey.each(ast.Call):
-            self._call(node, place)
+        """Read the calls first; any other use of a tool or a server is an unnamed call."""
+        for node, context in self._survey.each(ast.Call):
+            self._call(node, context)
         self._bindings()
-        # Names last: what they are taken for has then been seen.
-        for node, place in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
+        # Names last: by now those that are part of a known call are marked.
+        for node, context in self._survey.each(ast.Attribute, ast.Subscript, ast.Name):
             if id(node) not in self._accounted and isinstance(node.ctx, ast.Load):
-                self._mention(node, place)
+                self._mention(node, context)
         if self._survey.tricky:
-            self._anything(1, "it uses what can call things by computed names (eval, importlib, …)")
+            self._anything(1, "it can call things by computed names (eval, importlib, …)")
         for node, _ in self._survey.each(ast.ImportFrom):
             module = node.module or ""
             if module.startswith("mcp") and any(item.name == "*" for item in node.names):
@@ -155,70 +159,76 @@ class _Reader:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _call(self, node: ast.Call, place: Place) -> None:
-        meaning = self._meanings.of(node.func, place)
-        if meaning is not None and meaning.kind == TOOL:
-            assert meaning.server is not None
-            assert meaning.tool is not None
+    def _call(self, node: ast.Call, context: Context) -> None:
+        symbol = self._symbols.of(node.func, context)
+        if symbol is not None and symbol.kind == TOOL:
+            assert symbol.server is not None
+            assert symbol.tool is not None
             self._account(node.func)
-            tool = meaning.tool.tool
-            accepted = self._arguments(meaning.server, tool)
+            tool = symbol.tool.tool
+            parameters = self._arguments(symbol.server, tool)
             self._found(
-                node, place, meaning.server.name, tool, self._given.bound(node, accepted, place)
+                node,
+                context,
+                symbol.server.name,
+                tool,
+                self._given.bound(node, parameters, context),
             )
-        elif meaning is not None and meaning.kind == HELPER and meaning.helper is not None:
+        elif symbol is not None and symbol.kind == HELPER and symbol.helper is not None:
             self._account(node.func)
-            self._helper(node, meaning, place)
+            self._helper(node, symbol, context)
         elif isinstance(node.func, ast.Attribute):
-            self._unasked(node, node.func, place)
+            self._unasked(node, node.func, context)
 
-    def _unasked(self, node: ast.Call, function: ast.Attribute, place: Place) -> None:
-        """A call of a server that was never asked for its tools."""
-        base = self._meanings.of(function.value, place)
+    def _unasked(self, node: ast.Call, function: ast.Attribute, context: Context) -> None:
+        """Record a call of a server whose tools are unknown."""
+        base = self._symbols.of(function.value, context)
         if base is None or base.kind != SERVER or base.server is None or base.server.known:
             return
         self._account(function)
-        given = Given(open=bool(node.args))
-        self._given.by_keyword(given, node.keywords, None, place)
-        self._found(node, place, base.server.name, function.attr, given)
+        given = CallArguments(open=bool(node.args))
+        self._given.by_keyword(given, node.keywords, None, context)
+        self._found(node, context, base.server.name, function.attr, given)
 
-    def _helper(self, node: ast.Call, meaning: Meaning, place: Place) -> None:
-        assert meaning.helper is not None
-        name = meaning.helper.name
+    def _helper(self, node: ast.Call, symbol: Symbol, context: Context) -> None:
+        assert symbol.helper is not None
+        name = symbol.helper.name
         if name not in BY_NAME and name not in _REQUESTS:
             return
-        bound = self._positions(node, meaning.helper.positional)
+        bound = self._positions(node, symbol.helper.positional)
         if bound is None:
-            self._anything(node.lineno, f"{meaning.name} with arguments that cannot be seen")
+            self._anything(node.lineno, f"{symbol.name} with arguments that cannot be seen")
             return
-        if meaning.helper.owner == "runtime":
-            server = self._server(bound.get("server"), place)
+        if symbol.helper.owner == "runtime":
+            server = self._server(bound.get("server"), context)
         else:
             assert isinstance(node.func, ast.Attribute | ast.Name)
-            server = self._owner(node.func, place)
-        if name == "read_resource" and "uri" not in bound and meaning.helper.owner == "runtime":
-            self._anything(node.lineno, "a resource whose server is found out by its address")
+            server = self._owner(node.func, context)
+        if name == "read_resource" and "uri" not in bound and symbol.helper.owner == "runtime":
+            self._anything(node.lineno, "a resource whose server depends on its address")
         elif server is None:
-            self._anything(node.lineno, f"{meaning.name} with a server that is computed")
+            self._anything(node.lineno, f"{symbol.name} with a server that is computed")
         elif name in BY_NAME:
-            self._by_name(node, server, bound, place)
+            self._by_name(node, server, bound, context)
         else:
-            self._request(node, server, name, bound, place)
+            self._request(node, server, name, bound, context)
 
     def _by_name(
-        self, node: ast.Call, server: ServerEntry, bound: Mapping[str, ast.expr], place: Place
+        self, node: ast.Call, server: ServerEntry, bound: Mapping[str, ast.expr], context: Context
     ) -> None:
-        known, name = self._given.value(bound["tool"], place) if "tool" in bound else (False, None)
+        known, name = (
+            self._given.value(bound["tool"], context) if "tool" in bound else (False, None)
+        )
         if not known or not isinstance(name, str):
             self._any_tool(node.lineno, server, "the tool's name is computed")
             return
         entry = server.named(name)
-        arguments, given = bound.get("arguments"), Given()
+        arguments, given = bound.get("arguments"), CallArguments()
         if isinstance(arguments, ast.Dict):
-            self._given.by_dict(given, arguments, place)
+            self._given.by_dict(given, arguments, context)
         elif arguments is not None:
             given.open = not (isinstance(arguments, ast.Constant) and arguments.value is None)
-        self._found(node, place, server.name, entry.tool if entry else name, given)
+        self._found(node, context, server.name, entry.tool if entry else name, given)
 
     def _request(
         self,
@@ -226,30 +236,32 @@ class _Reader:
         server: ServerEntry,
         helper: str,
         bound: Mapping[str, ast.expr],
-        place: Place,
+        context: Context,
     ) -> None:
         method, first = _REQUESTS[helper]
-        # What is asked for besides is not seen here.
-        given = Given(open=helper in ("watch_resource", "complete"))
+        # Their further arguments are not read here.
+        given = CallArguments(open=helper in ("watch_resource", "complete"))
         if helper == "complete":
-            known, ref = self._given.value(bound["ref"], place) if "ref" in bound else (False, None)
+            known, ref = (
+                self._given.value(bound["ref"], context) if "ref" in bound else (False, None)
+            )
             if not known or not isinstance(ref, str):
-                self._anything(node.lineno, "a completion of what is computed")
+                self._anything(node.lineno, "a completion with a computed reference")
                 return
             if ":" in ref or "{" in ref:
                 method, first = READ_RESOURCE, "uri"
             bound = {first: bound["ref"]}
         for name in (first, "arguments"):
             if name in bound:
-                self._given.take(given, name, bound[name], None, place)
+                self._given.take(given, name, bound[name], None, context)
         if helper == "read_resource" and set(bound) - {"server", "uri"}:
-            # Filled into a template.
+            # The arguments are filled into the address, a template.
             given.seen.pop("uri", None)
             given.unseen = ["uri"]
-        self._found(node, place, server.name, method, given)
+        self._found(node, context, server.name, method, given)
 
     def _found(
-        self, node: ast.expr, place: Place, server: str, tool: Tool | str, given: Given
+        self, node: ast.expr, context: Context, server: str, tool: Tool | str, given: CallArguments
     ) -> None:
         self.calls.append(
             ForeseenCall(
@@ -261,18 +273,18 @@ class _Reader:
                 unseen=tuple(dict.fromkeys(given.unseen)),
                 open=given.open,
                 definition=None if isinstance(tool, str) else tool,
-                loops=place.loops,
-                deferred=_is_deferred(place),
+                loops=context.loops,
+                deferred=_is_deferred(context),
             )
         )
 
-    def _arguments(self, server: ServerEntry, tool: Tool) -> Arguments:
+    def _arguments(self, server: ServerEntry, tool: Tool) -> Parameters:
         key = (server.alias, tool.name)
-        if key not in self._accepted:
-            self._accepted[key] = arguments_of(tool.input_schema)
-        return self._accepted[key]
+        if key not in self._parameters:
+            self._parameters[key] = tool_parameters(tool.input_schema)
+        return self._parameters[key]
 
-    # --- whatever is not seen through ------------------------------------------------------------
+    # --- uses that are not understood ------------------------------------------------------------
 
     def _positions(self, node: ast.Call, names: Sequence[str]) -> dict[str, ast.expr] | None:
         """Return a helper's arguments by name; None if some are unpacked."""
@@ -284,62 +296,64 @@ class _Reader:
         found.update({str(keyword.arg): keyword.value for keyword in node.keywords})
         return found
 
-    def _server(self, node: ast.expr | None, place: Place) -> ServerEntry | None:
+    def _server(self, node: ast.expr | None, context: Context) -> ServerEntry | None:
         if node is None:
             return None
-        known, name = self._given.value(node, place)
-        return self._meanings.named_server(name) if known and isinstance(name, str) else None
+        known, name = self._given.value(node, context)
+        return self._symbols.named_server(name) if known and isinstance(name, str) else None
 
-    def _owner(self, function: ast.Attribute | ast.Name, place: Place) -> ServerEntry | None:
+    def _owner(self, function: ast.Attribute | ast.Name, context: Context) -> ServerEntry | None:
         if isinstance(function, ast.Attribute):
-            base = self._meanings.of(function.value, place)
+            base = self._symbols.of(function.value, context)
             if base is not None and base.kind == SERVER:
                 return base.server
-        label = self._meanings.of(function, place)
+        label = self._symbols.of(function, context)
         alias = label.name.partition(".")[0].removeprefix("mcp_") if label is not None else ""
-        return self._meanings.imported_server(alias)
+        return self._symbols.imported_server(alias)
 
     def _account(self, node: ast.expr) -> None:
-        """Note that what a call is made through is seen through, with all that it is taken of."""
+        """Mark an expression, and those it is taken from, as understood."""
         self._accounted.add(id(node))
         while isinstance(node, ast.Attribute | ast.Subscript):
             node = node.value
             self._accounted.add(id(node))
 
     def _bindings(self) -> None:
-        """Note what only gets another name: calls through that are seen."""
-        for node, place in self._survey.each(ast.Assign):
+        """Mark values that only get another name: calls by that name are found."""
+        for node, context in self._survey.each(ast.Assign):
             if all(
-                isinstance(target, ast.Name) and self._meanings.of(target, place) is not None
+                isinstance(target, ast.Name) and self._symbols.of(target, context) is not None
                 for target in node.targets
             ):
                 self._account(node.value)
 
-    def _mention(self, node: ast.Name | ast.Attribute | ast.Subscript, place: Place) -> None:
-        meaning = self._meanings.of(node, place)
-        if meaning is None:
+    def _mention(self, node: ast.Name | ast.Attribute | ast.Subscript, context: Context) -> None:
+        symbol = self._symbols.of(node, context)
+        if symbol is None:
             if isinstance(node, ast.Attribute):
-                # `runtime.MCPError`: what is taken of these is seen, or is nothing to be called.
-                base = self._meanings.of(node.value, place)
+                # `runtime.MCPError`: attributes of these are known, or make no call.
+                base = self._symbols.of(node.value, context)
                 if base is not None and base.kind in (RUNTIME, PACKAGE):
                     self._account(node.value)
                 elif base is not None and base.kind == SERVER and base.server is not None:
                     self._account(node)
-                    why = f"it is not known to have a tool {clip(node.attr, _MAX_NAME_CHARS)!r}"
+                    why = f"it has no known tool {clip(node.attr, _MAX_NAME_CHARS)!r}"
                     self._any_tool(node.lineno, base.server, why)
             return
         if isinstance(node, ast.Attribute | ast.Subscript):
-            # Told once, of the whole expression.
+            # Report the whole expression once.
             self._account(node)
-        if meaning.kind == TOOL and meaning.server is not None and meaning.tool is not None:
-            self._found(node, place, meaning.server.name, meaning.tool.tool, Given(open=True))
-        elif meaning.kind == SERVER and meaning.server is not None:
-            self._any_tool(node.lineno, meaning.server, "the server is used as a whole")
-        elif meaning.kind == HELPER and meaning.helper is not None:
-            if meaning.helper.name in BY_NAME or meaning.helper.name in _REQUESTS:
-                self._anything(node.lineno, f"{meaning.name} is passed on")
-        elif meaning.kind in (SERVERS, PACKAGE, RUNTIME):
-            self._anything(node.lineno, "it picks among the servers while it runs")
+        if symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
+            self._found(
+                node, context, symbol.server.name, symbol.tool.tool, CallArguments(open=True)
+            )
+        elif symbol.kind == SERVER and symbol.server is not None:
+            self._any_tool(node.lineno, symbol.server, "the server is used as a whole")
+        elif symbol.kind == HELPER and symbol.helper is not None:
+            if symbol.helper.name in BY_NAME or symbol.helper.name in _REQUESTS:
+                self._anything(node.lineno, f"{symbol.name} is passed on")
+        elif symbol.kind in (SERVERS, PACKAGE, RUNTIME):
+            self._anything(node.lineno, "it chooses among the servers at run time")
 
     def _any_tool(self, line: int, server: ServerEntry, why: str) -> None:
         self.open.append(OpenPlace(line=line, server=server.name, why=why))
@@ -348,9 +362,9 @@ class _Reader:
         self.open.append(OpenPlace(line=line, why=valid_text(clip(why, _MAX_NAME_CHARS))))
 
 
-def _is_deferred(place: Place) -> bool:
-    """Return whether something is done when a function is called, or a generator gone through."""
-    scope: Scope | None = place.scope
+def _is_deferred(context: Context) -> bool:
+    """Return whether a context is inside a function or a generator, so that it runs later."""
+    scope: Scope | None = context.scope
     while scope is not None:
         if scope.kind == "function" or scope.generator:
             return True

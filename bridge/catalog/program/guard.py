@@ -1,7 +1,7 @@
-"""The static guard: what a program says it will do, read before it runs. Pure.
+"""The static guard: finds what `guard_rules` names in a program's text. Pure.
 
-Owns the verdict on a program: what in it the rules name, with the line. It is advice in depth and
-no boundary: a program that wants to hide something from it can, and the sandbox holds without it.
+It is defence in depth and no security boundary: a program can hide its intent from the guard, and
+the sandbox does not rely on it.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bridge.catalog.program.meaning import IMPORTERS, Meanings
-from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import plainly
-from bridge.catalog.program.rules import (
+from bridge.catalog.program.guard_rules import (
     COMPUTED_IMPORT,
     DEFAULT,
-    NOT_BACK,
+    NOT_IN_OUT,
     SAVERS,
     SENSITIVE_PATH,
     Rule,
     Rules,
     is_left,
 )
-from bridge.catalog.program.survey import Place, Survey
+from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.report import plainly
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
 from bridge.model import Finding
 
 MAX_FINDINGS = 50
-"""Reported; the rest is counted. Whoever mends fifty places runs the program again."""
+"""Findings reported; the rest is counted. After fixing fifty, the program is checked again."""
 
 MAX_PATH_ARGUMENTS = 4
-"""Arguments of a call looked at for paths; no function in the table takes more."""
+"""Arguments of a call that may be paths; no function in the table takes more."""
 
 _MAX_SHOWN_CHARS = 80
 
@@ -45,13 +45,13 @@ _OWN_MODULES = "mcp."
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What the guard has to say.
+    """The guard's verdict.
 
     Attributes:
-        allowed: Whether nothing was found that denies the program.
-        findings: In the order of the lines; what denies is kept before what only notes.
-        omitted: How many more there were.
-        read: Whether the program could be read at all; if not, the one finding says why.
+        allowed: Whether no finding denies the program.
+        findings: In the order of the lines; if there are too many, denials are kept before notes.
+        omitted: Number of findings left out.
+        read: Whether the program could be parsed; if not, the one finding says why.
     """
 
     allowed: bool = True
@@ -66,7 +66,7 @@ class Scan:
 
 
 def scan(code: str, rules: Rules = DEFAULT) -> Scan:
-    """Return what `rules` make of a program's text."""
+    """Return the guard's verdict on a program's text."""
     tree = parse(code)
     return unread(tree) if isinstance(tree, Unread) else check(Survey(tree), rules)
 
@@ -77,10 +77,10 @@ def unread(why: Unread) -> Scan:
 
 
 def check(survey: Survey, rules: Rules = DEFAULT, *, files_stay: bool = False) -> Scan:
-    """Return what `rules` make of a program. Belongs in any thread.
+    """Return the guard's verdict on a program. May run in any thread.
 
     Args:
-        files_stay: Whether the next program finds what this one writes, as in a session.
+        files_stay: Whether later programs find the files that this one writes, as in a session.
     """
     checker = _Checker(survey, rules, files_stay)
     checker.check()
@@ -88,13 +88,13 @@ def check(survey: Survey, rules: Rules = DEFAULT, *, files_stay: bool = False) -
 
 
 class _Checker:
-    """Holds what one program's tree says against the rules."""
+    """Applies the rules to one program."""
 
     def __init__(self, survey: Survey, rules: Rules, files_stay: bool) -> None:
         self._survey = survey
         self._rules = rules
         self._files_stay = files_stay
-        self._meanings = Meanings(survey, {})
+        self._symbols = SymbolResolver(survey, {})
         self._kept: dict[str, list[Finding]] = {"deny": [], "note": []}
         self._seen: set[tuple[int, str]] = set()
         self._omitted = 0
@@ -112,20 +112,20 @@ class _Checker:
             (ast.MatchClass, self._match_class),
         )
         found = [
-            (getattr(node, "lineno", 0), check, node, place)
+            (getattr(node, "lineno", 0), check, node, context)
             for kind, check in checks
-            for node, place in self._survey.every(kind)
+            for node, context in self._survey.every(kind)
         ]
-        # In the order of the text: what is beyond the bound is the end of the program.
-        for _, check, node, place in sorted(found, key=lambda item: item[0]):
-            check(node, place)
+        # In the order of the text, so that the bound cuts off the end of the program.
+        for _, check, node, context in sorted(found, key=lambda item: item[0]):
+            check(node, context)
         if self._saved and not self._files_stay:
             constants = (node.value for node, _ in self._survey.every(ast.Constant))
             named = Counter(value for value in constants if isinstance(value, str))
             for node, path in self._saved:
-                # What is named again may be read again.
+                # A file that is named again may be read again.
                 if named[path] == 1:
-                    self._report(node, NOT_BACK, path)
+                    self._report(node, NOT_IN_OUT, path)
 
     def verdict(self) -> Scan:
         denials, notes = self._kept["deny"], self._kept["note"]
@@ -149,7 +149,7 @@ class _Checker:
         kept.append(
             Finding(
                 line=line,
-                # The tree counts bytes from 0; everybody else counts from 1.
+                # The tree counts columns from 0, a finding from 1.
                 column=getattr(node, "col_offset", -1) + 1,
                 rule=rule.name,
                 message=f"`{shown}` {rule.why}",
@@ -158,17 +158,17 @@ class _Checker:
         )
 
     def _module(self, node: ast.AST, dotted: str) -> bool:
-        """Report a module that is in the tables; return whether it is."""
+        """Report a module that is in the tables; return whether it was."""
         rule = self._rules.module(dotted)
         if rule is not None:
             self._report(node, rule, f"import {dotted}")
         return rule is not None
 
-    def _import(self, node: ast.Import, _: Place) -> None:
+    def _import(self, node: ast.Import, _: Context) -> None:
         for item in node.names:
             self._module(node, item.name)
 
-    def _import_from(self, node: ast.ImportFrom, _: Place) -> None:
+    def _import_from(self, node: ast.ImportFrom, _: Context) -> None:
         if node.level or not node.module or self._module(node, node.module):
             return
         for item in node.names:
@@ -176,14 +176,14 @@ class _Checker:
             if not self._module(node, dotted):
                 self._reference(node, (dotted,))
 
-    def _reference(self, node: ast.AST, meanings: Iterable[str]) -> None:
-        for dotted in meanings:
+    def _reference(self, node: ast.AST, symbols: Iterable[str]) -> None:
+        for dotted in symbols:
             rule = self._rules.references.get(dotted)
             if rule is not None:
                 self._report(node, rule, dotted.removeprefix("builtins."))
 
     def _save(self, node: ast.Call) -> None:
-        """Take note of a file that is written where nothing comes back from."""
+        """Remember a call that writes a file outside `out/`, from where none is returned."""
         function, path = node.func, node.args[0]
         if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
             return
@@ -196,21 +196,21 @@ class _Checker:
         if writes and is_left(path.value):
             self._saved.append((node, path.value))
 
-    def _name(self, node: ast.Name, place: Place) -> None:
+    def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load) or node.id not in self._tails:
             return
-        # A name that was imported or given is reported where that happened.
-        if self._survey.owner(node.id, place) is None:
-            self._reference(node, self._meanings.dotted(node, place))
+        # A name that the program binds is reported where it is bound.
+        if self._survey.owner(node.id, context) is None:
+            self._reference(node, self._symbols.dotted(node, context))
 
-    def _attribute(self, node: ast.Attribute, place: Place) -> None:
+    def _attribute(self, node: ast.Attribute, context: Context) -> None:
         rule = self._rules.attributes.get(node.attr)
         if rule is not None:
             self._report(node, rule, f".{node.attr}")
         elif node.attr in self._tails:
-            self._reference(node, self._meanings.dotted(node, place))
+            self._reference(node, self._symbols.dotted(node, context))
 
-    def _match_class(self, node: ast.MatchClass, _: Place) -> None:
+    def _match_class(self, node: ast.MatchClass, _: Context) -> None:
         for name in node.kwd_attrs:
             self._attribute_text(node, name)
 
@@ -219,67 +219,67 @@ class _Checker:
         if rule is not None:
             self._report(node, rule, f".{text}")
 
-    def _subscript(self, node: ast.Subscript, place: Place) -> None:
-        key = self._meanings.text(node.slice, place)
+    def _subscript(self, node: ast.Subscript, context: Context) -> None:
+        key = self._symbols.text(node.slice, context)
         if key is None:
             return
         if key.startswith("__"):
             self._attribute_text(node, key)
-        self._reference(node, self._meanings.dotted(node, place))
-        if "sys.modules" in self._meanings.dotted(node.value, place):
+        self._reference(node, self._symbols.dotted(node, context))
+        if "sys.modules" in self._symbols.dotted(node.value, context):
             self._module(node, key)
 
-    def _call(self, node: ast.Call, place: Place) -> None:
+    def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
         if node.args:
             self._save(node)
-        for dotted in self._meanings.dotted(function, place):
+        for dotted in self._symbols.dotted(function, context):
             rule = self._rules.calls.get(dotted)
             if rule is not None:
                 self._report(node, rule, f"{dotted.removeprefix('builtins.')}()")
             elif dotted in IMPORTERS:
-                self._import_call(node, place, dotted)
+                self._import_call(node, context, dotted)
             elif dotted in _ACCESSORS and len(node.args) > 1:
-                self._accessor(node, place)
+                self._accessor(node, context)
             elif dotted in _GETTERS:
-                self._named_attributes(node, node.args, place)
+                self._named_attributes(node, node.args, context)
             elif dotted in self._rules.openers:
-                self._paths(node, place)
+                self._paths(node, context)
         if isinstance(function, ast.Attribute):
             if function.attr in ("__getattribute__", "__getattr__"):
-                self._named_attributes(node, node.args, place)
+                self._named_attributes(node, node.args, context)
             elif function.attr == "connect":
                 # A socket of the host's is connected to by its path.
-                self._paths(node, place)
+                self._paths(node, context)
             elif function.attr in _PATH_METHODS:
-                self._path(node, function.value, place)
+                self._path(node, function.value, context)
 
-    def _import_call(self, node: ast.Call, place: Place, function: str) -> None:
+    def _import_call(self, node: ast.Call, context: Context, function: str) -> None:
         named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
         for argument in (node.args or named)[:1]:
-            name = self._meanings.text(argument, place)
+            name = self._symbols.text(argument, context)
             if name is not None:
                 self._module(node, name)
-            elif not self._meanings.start(argument, place).startswith(_OWN_MODULES):
-                # Which server's module is chosen is the program's own affair.
+            elif not self._symbols.start(argument, context).startswith(_OWN_MODULES):
+                # A computed name of a server's module is allowed.
                 self._report(node, COMPUTED_IMPORT, f"{function.removeprefix('builtins.')}()")
 
-    def _accessor(self, node: ast.Call, place: Place) -> None:
-        self._named_attributes(node, node.args[1:2], place)
-        self._reference(node, self._meanings.dotted(node, place))
+    def _accessor(self, node: ast.Call, context: Context) -> None:
+        self._named_attributes(node, node.args[1:2], context)
+        self._reference(node, self._symbols.dotted(node, context))
 
-    def _named_attributes(self, node: ast.Call, given: list[ast.expr], place: Place) -> None:
+    def _named_attributes(self, node: ast.Call, given: list[ast.expr], context: Context) -> None:
         for argument in given[:MAX_PATH_ARGUMENTS]:
-            text = self._meanings.text(argument, place)
+            text = self._symbols.text(argument, context)
             for part in text.split(".") if text else ():
                 self._attribute_text(node, part)
 
-    def _paths(self, node: ast.Call, place: Place) -> None:
+    def _paths(self, node: ast.Call, context: Context) -> None:
         given = [*node.args[:MAX_PATH_ARGUMENTS], *(item.value for item in node.keywords)]
         for argument in given[: 2 * MAX_PATH_ARGUMENTS]:
-            self._path(node, argument, place)
+            self._path(node, argument, context)
 
-    def _path(self, node: ast.Call, argument: ast.expr, place: Place) -> None:
-        path = self._meanings.text(argument, place)
+    def _path(self, node: ast.Call, argument: ast.expr, context: Context) -> None:
+        path = self._symbols.text(argument, context)
         if path is not None and self._rules.sensitive(path):
             self._report(node, SENSITIVE_PATH, path)

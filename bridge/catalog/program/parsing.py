@@ -1,9 +1,9 @@
-"""A program's text becomes a tree, or a syntax error with advice. Pure.
+"""Parses a program's text into a syntax tree, or into a finding with advice. Pure.
 
-The program is parsed as the guest parses it, with this interpreter's grammar, which may be older or
-newer than the sandbox's: so no syntax error is certain until the sandbox has confirmed it. What
-only compiling would find is left to the guest: compiling takes quadratic time over some small
-programs, parsing does not. Any text at all is an answer, never an exception.
+The grammar is this interpreter's, which may be older or newer than the sandbox's, so a syntax error
+is certain only once the sandbox has confirmed it. Errors that only compiling finds are left to the
+guest: compiling takes quadratic time for some small programs, parsing does not. No text raises an
+exception.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from bridge.catalog.program.report import lines_of, plainly
 from bridge.model import Finding
 
 MAX_SCANNED_CHARS = 128 * 1024
-"""A tree of so much text takes a second and 130 MB to build. For the longest program that a run
-accepts, ten seconds and 900 MB were measured."""
+"""Longest program that is parsed. The tree of so much text takes a second and 130 MB to build; for
+the longest program that a run accepts, ten seconds and 900 MB were measured."""
 
 MAX_BRACES = 10_000
-"""Opened in a program with f-strings. Python 3.11 parses each of their fields by itself: 20,000
-take a third of a second."""
+"""Opening braces allowed in a program with f-strings. Python 3.11 parses each field separately:
+20,000 take a third of a second."""
 
 MAX_LINE_CHARS = 640
-"""Of a program's line that advice is looked for in."""
+"""Part of a line that the patterns for advice are matched against."""
 
 _MAX_REASON_CHARS = 200
 _F_STRING = re.compile("[fF][rR]?['\"]")
@@ -51,8 +51,8 @@ class Unread:
 def parse(code: str) -> ast.Module | Unread:
     """Return a program's tree, or why there is none.
 
-    Belongs in the event loop's thread: it holds the interpreter's lock throughout, and turning
-    warnings off is a matter of the whole process.
+    Call it in the event loop's thread: it holds the interpreter's lock throughout, and it turns
+    warnings off for the whole process.
     """
     if len(code) > MAX_SCANNED_CHARS:
         message = (
@@ -67,7 +67,7 @@ def parse(code: str) -> ast.Module | Unread:
     source = code.removeprefix("\ufeff")
     try:
         with warnings.catch_warnings():
-            # Doubtful escapes in the user's strings are the user's affair.
+            # Invalid escapes in a program's strings are not reported.
             warnings.simplefilter("ignore")
             return _parse(source)
     except SyntaxError as error:
@@ -76,7 +76,7 @@ def parse(code: str) -> ast.Module | Unread:
         line = source.count("\n", 0, error.start) + 1
         return _syntax(f"{source[error.start]!r} is no character", line, 0)
     except (ValueError, OverflowError, SystemError) as error:
-        # Null bytes, in some releases; numbers of lines and columns past what a tree can hold.
+        # Null bytes, in some releases; more lines or columns than a tree can hold.
         return _syntax(str(error), 0, 0)
     except (RecursionError, MemoryError):
         message = "the program is nested too deeply to be checked; split up its expressions"
@@ -87,7 +87,7 @@ def _parse(source: str) -> ast.Module:
     try:
         return _compile(source)
     except IndentationError:
-        # The guest takes a program that is indented as a whole for its inside.
+        # The guest dedents a program that is indented as a whole.
         dedented = textwrap.dedent(source)
         if dedented == source:
             raise
@@ -95,7 +95,7 @@ def _parse(source: str) -> ast.Module:
             return _compile(dedented)
         except SyntaxError:
             pass
-        # The first error has the author's own lines.
+        # The first error has the original columns.
         raise
 
 
@@ -110,10 +110,10 @@ def _unread(rule: str, message: str, line: int = 0, column: int = 0) -> Unread:
 
 
 def _syntax(message: str | None, line: int | None, column: int | None) -> Unread:
-    said = plainly(message or "not Python", _MAX_REASON_CHARS)
+    reason = plainly(message or "not Python", _MAX_REASON_CHARS)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    told = f"syntax error: {said}, as Python {version} reads it"
-    return _unread(SYNTAX, told, max(line or 0, 0), max(column or 0, 0))
+    text = f"syntax error: {reason}, as Python {version} reads it"
+    return _unread(SYNTAX, text, max(line or 0, 0), max(column or 0, 0))
 
 
 # --- advice --------------------------------------------------------------------------------------
@@ -182,21 +182,21 @@ _BY_MESSAGE = (
     ("f-string: ", _SAME_QUOTES),
     ("expected an indented block", "Indent the block's lines, or write `pass`."),
 )
-"""Where Python's own words do not say what to write."""
+"""Advice for Python's messages that do not say what to write."""
 
 
 def explained(code: str, finding: Finding) -> Finding:
-    """Return a syntax error with advice, as a note: the sandbox's Python has the last word.
+    """Return a syntax error with advice, as a note: the sandbox's Python decides.
 
     Args:
-        finding: What the parser said, with the line.
+        finding: The parser's error, with the line.
     """
     lines = lines_of(code)
-    said = finding.message
+    problem = finding.message
     text = lines[finding.line - 1] if 0 < finding.line <= len(lines) else ""
-    advice = _by_line(text[:MAX_LINE_CHARS]) or _by_start(lines, said)
-    advice = advice or next((cure for part, cure in _BY_MESSAGE if part in said), "")
-    message = f"{said}. {advice}" if advice else said
+    advice = _by_line(text[:MAX_LINE_CHARS]) or _by_fence(lines, problem)
+    advice = advice or next((fix for part, fix in _BY_MESSAGE if part in problem), "")
+    message = f"{problem}. {advice}" if advice else problem
     return dataclasses.replace(finding, severity="note", message=message, source="preflight")
 
 
@@ -204,8 +204,9 @@ def _by_line(line: str) -> str:
     return next((advice for pattern, advice in _BY_LINE if pattern.match(line)), "")
 
 
-def _by_start(lines: list[str], said: str) -> str:
-    """A fence around a program shows in its first line, wherever the parser gave up."""
+def _by_fence(lines: list[str], problem: str) -> str:
+    """Return the advice on a Markdown fence if the first line, or the last, is one."""
     written = [line.lstrip() for line in lines if line.strip()]
-    ends = written[:1] + (written[-1:] if "unmatched" in said or "never closed" in said else [])
+    unclosed = "unmatched" in problem or "never closed" in problem
+    ends = written[:1] + (written[-1:] if unclosed else [])
     return _FENCE if any(line.startswith("```") for line in ends) else ""

@@ -1,4 +1,4 @@
-"""What the checks found, in words: bounded, each thing once, in the order of the lines."""
+"""Collects findings: bounded, each once, in the order of the lines; and words their messages."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from bridge.model import Finding, Severity
 from bridge.text import valid_text
 
 MAX_FINDINGS = 25
-"""Of each severity; who mends so many runs the program again."""
+"""Findings reported of each severity; after fixing so many, the program is checked again."""
 
 MAX_MESSAGE_CHARS = 1000
-"""Of one finding: a problem and a signature."""
+"""Length of one message: a problem and a signature."""
 
 SIGNATURE = " Signature: "
-"""Parts what is wrong with a call from how it is made."""
+"""Separates the problem with a call from the call's signature."""
 
 MAX_TRIED = 4 * MAX_FINDINGS
-"""Mistakes that are put into words: to find the nearest name takes a millisecond each."""
+"""Mistakes for which a message is written: finding the nearest name takes a millisecond each."""
 
 MAX_NAME_CHARS = 80
 MAX_LISTED = 12
 """Names listed in one message."""
 
 _MAX_COMPARED = 1000
-"""Names among which the nearest is looked for: more takes longer than it helps."""
+"""Names compared when looking for the nearest."""
 
 _USUAL_CUTOFF = 0.6
-"""From here on, two names look alike to whoever reads both."""
+"""From this ratio on, two names look alike to a reader."""
 
 _LIKELY = 12
-"""Of these, how many are compared letter by letter."""
+"""Names compared letter by letter, after a quick choice by pairs of letters."""
 
 
 class Report:
@@ -50,7 +50,7 @@ class Report:
 
     @property
     def exhausted(self) -> bool:
-        """Whether so much was reported that looking for reasons of more is not worth it."""
+        """Whether `MAX_TRIED` is used up: callers skip writing further messages."""
         return self._tried >= MAX_TRIED
 
     def add(self, node: ast.AST, rule: str, severity: Severity, message: str) -> None:
@@ -79,7 +79,7 @@ class Report:
 
 
 def plainly(text: str, size: int) -> str:
-    """Return the program's own words, cut, with all that is not plainly visible written out."""
+    """Return a text of the program, cut, with invisible characters as escapes."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in clip(text, size)
@@ -92,17 +92,17 @@ def quoted(name: str) -> str:
 
 
 def nearest(name: str, names: Iterable[str], *, cutoff: float = _USUAL_CUTOFF) -> str:
-    """Return the name that is most like another; empty if none is.
+    """Return the name most similar to `name`; empty if none is similar enough.
 
     Args:
-        cutoff: How much has to be the same. Above the usual, a part of a name does not do either.
+        cutoff: The least ratio. Above the usual one, names that only share a part do not count.
     """
     by_lower: dict[str, str] = {}
     for other in islice(names, _MAX_COMPARED):
         by_lower.setdefault(_plain(other), other)
     wanted = _plain(name)
     pairs = _pairs(wanted)
-    # Comparing in earnest takes fifty times as long as counting what two names share.
+    # `difflib` takes fifty times as long as counting shared pairs of letters.
     likely = heapq.nlargest(_LIKELY, by_lower, key=lambda other: _shared(pairs, other))
     close = difflib.get_close_matches(wanted, likely, n=1, cutoff=cutoff)
     if not close and cutoff <= _USUAL_CUTOFF:
@@ -110,7 +110,7 @@ def nearest(name: str, names: Iterable[str], *, cutoff: float = _USUAL_CUTOFF) -
         bare = wanted.replace("_", "")
         close = [one for one in likely if one.replace("_", "") == bare]
         if not close and len(bare) > 3:
-            # A name of one letter is a part of many.
+            # A single letter is part of many names.
             close = [o for o in likely if bare in o or (len(o) > 2 and o in wanted)][:1]
     return by_lower[close[0]] if close else ""
 
@@ -120,28 +120,28 @@ def _plain(name: str) -> str:
 
 
 def _pairs(name: str) -> set[str]:
-    return {name[place : place + 2] for place in range(len(name))}
+    return {name[start : start + 2] for start in range(len(name))}
 
 
 def _shared(pairs: set[str], other: str) -> float:
-    """Return how much of two names is the same, by their pairs of letters."""
+    """Return the share of letter pairs that two names have in common, 0 to 1."""
     own = _pairs(other)
     return len(pairs & own) / (len(pairs) + len(own) + 1)
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return " Did you mean ...?" for the name that is most like another, or nothing."""
+    """Return " Did you mean ...?" with the most similar name, or an empty string."""
     near = nearest(name, names)
     return f" Did you mean {quoted(near)}?" if near else ""
 
 
 def lines_of(code: str) -> list[str]:
-    """Return a program's lines as Python counts them: `str.splitlines` knows ends that are none."""
+    """Return a program's lines as Python counts them; `str.splitlines` would find more."""
     return [line.rstrip("\n") for line in io.StringIO(code, newline=None)]
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names for a message, cut to a bound."""
+    """Return names, separated by commas, at most `MAX_LISTED` of them."""
     shown = ", ".join(clip(name, MAX_NAME_CHARS) for name in names[:MAX_LISTED])
     more = len(names) - MAX_LISTED
     return f"{shown} and {more} more" if more > 0 else shown or "none"

@@ -1,13 +1,11 @@
-"""Which servers does a program name, and what of them can it get at?
+"""Finds the servers that a program names, and which of their tools it can reach.
 
-Owns the reading of a program before it runs, so that the servers it needs can be made ready and a
-misspelt one reported at once; and the question how much goes into a sandbox beside the program.
-Decides nothing about safety: a program that hides what it uses only makes itself wait, and tools
-that it does not find can still be called by name. Any string is accepted. Nothing is executed.
+The named servers are connected before the run, and a misspelt one is reported at once. The reach
+decides which tools are sent to the sandbox. Neither is a security decision: a program that hides
+what it uses only waits longer, and can still call any tool by name.
 
-One that does not parse here (a syntax error, or syntax newer than this interpreter's) or that is
-very long is scanned as text instead, which may find a server in a comment and reports nothing as
-unknown.
+A program that has no tree (a syntax error, syntax newer than this interpreter's, or too long) is
+scanned as text instead: that may find a server in a comment, and reports none as unknown.
 """
 
 from __future__ import annotations
@@ -20,19 +18,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.meaning import (
-    HELPER,
-    IMPORTERS,
-    MODULES,
-    SERVERS,
-    Meanings,
-)
-from bridge.catalog.program.survey import Place, Survey, last_name
+from bridge.catalog.program.survey import Context, Survey, last_name
+from bridge.catalog.program.symbols import HELPER, IMPORTERS, MODULES, SERVERS, SymbolResolver
 from bridge.catalog.prose import clip
 from bridge.text import valid_text
 
 MAX_UNKNOWN = 16
-"""Unknown names reported; more help nobody."""
+"""Unknown names reported."""
 
 _MAX_SHOWN_CHARS = 80
 _NEAREST = 3
@@ -45,10 +37,10 @@ _CALLS = frozenset(
     list_resources list_tools query_tool_docs read_resource watch_resource
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Of `runtime`: what takes a server first."""
+"""Helpers of `runtime` whose first argument is a server."""
 
 _IMPORTERS = IMPORTERS | {"builtins.import_module"}
-"""In a session an earlier program may have imported it."""
+"""Functions that import a module; an earlier program of a session may have imported the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +48,8 @@ class UnknownReference:
     """A server that the program names and that does not exist.
 
     Attributes:
-        text: As the program has it: `mcp_githb`, or the name in quotes.
-        nearest: What may have been meant, spelled the same way, best first.
+        text: The name as the program writes it: `mcp_githb`, or in quotes.
+        nearest: Similar names, written the same way, best first.
     """
 
     text: str
@@ -71,15 +63,14 @@ class UnknownReference:
 
 @dataclass(frozen=True, kw_only=True)
 class References:
-    """What a program says about servers.
+    """The servers that a program refers to.
 
     Attributes:
-        servers: Names of those it refers to, in order of first appearance.
+        servers: Their names, in order of first appearance.
         unknown: References that match no server.
-        dynamic: Whether it also picks among the loaded servers in a way that only running it can
-            tell. Reflection on anything else (`vars(thing)`, `eval`) does not count, as every
-            server there is would be started for it; nor do `runtime` calls with a computed name,
-            which reach servers that are not loaded.
+        dynamic: Whether it also chooses among the loaded servers at run time. Reflection on
+            anything else (`vars(thing)`, `eval`) does not count, because every server would be
+            started for it; nor do `runtime` calls with a computed name, which load no server.
         parsed: Whether the program was parsed; if not, `servers` comes from its text.
     """
 
@@ -95,9 +86,9 @@ def references(
     """Return the servers that `code` names.
 
     Args:
-        survey: Of its tree; None if it has none.
-        aliases: Every server's name and alias. A program may use either where it gives a name.
-        more_names: Whether it may use names that it does not bind, as those of a session.
+        survey: The program's survey; None if it has no tree.
+        aliases: Every server's name and alias. A program may pass either as a name.
+        more_names: Whether it may use names that it does not bind, as in a session.
     """
     if survey is None:
         return _scan_text(code, aliases)
@@ -107,38 +98,38 @@ def references(
 
 
 class _Reader:
-    """Collects what one program says."""
+    """Collects the references of one program."""
 
     def __init__(self, survey: Survey, aliases: Mapping[str, str]) -> None:
         self._survey = survey
         self._aliases = aliases
         self._names = {alias: name for name, alias in aliases.items()}
         servers = {alias: ServerEntry(name=name, alias=alias) for name, alias in aliases.items()}
-        self._meanings = Meanings(survey, servers)
+        self._symbols = SymbolResolver(survey, servers)
         self._dynamic = False
         self._found: list[tuple[int, int, str]] = []
         self._missing: list[tuple[int, int, str, bool]] = []
         self._consumed: set[int] = set()
 
     def read(self) -> None:
-        """Collect the uses of the mapping of all servers first: whatever else names it picks."""
-        for node, place in self._survey.every(ast.Import, ast.ImportFrom):
-            self._import(node, place)
-        for node, place in self._survey.every(ast.Call):
-            self._call(node, place)
-        for node, place in self._survey.every(ast.Subscript):
-            if self._is(node.value, place, SERVERS):
+        """Collect references; `mcp_servers` used other than with a literal key makes it dynamic."""
+        for node, context in self._survey.every(ast.Import, ast.ImportFrom):
+            self._import(node, context)
+        for node, context in self._survey.every(ast.Call):
+            self._call(node, context)
+        for node, context in self._survey.every(ast.Subscript):
+            if self._is(node.value, context, SERVERS):
                 self._consumed.add(id(node.value))
-                self._dynamic |= not self._literal(node, node.slice, place)
-        for node, place in self._survey.every(ast.Attribute):
-            if self._is(node.value, place, MODULES):
-                self._alias(node, node.attr, place, must_exist=not node.attr.startswith("_"))
-        for node, place in self._survey.every(ast.Name):
+                self._dynamic |= not self._literal(node, node.slice, context)
+        for node, context in self._survey.every(ast.Attribute):
+            if self._is(node.value, context, MODULES):
+                self._alias(node, node.attr, context, must_exist=not node.attr.startswith("_"))
+        for node, context in self._survey.every(ast.Name):
             if isinstance(node.ctx, ast.Load):
-                self._name(node, place)
+                self._name(node, context)
 
     def references(self, *, more_names: bool) -> References:
-        """Return what was collected, in the order of the program's text."""
+        """Return the collected references, in the order of the program's text."""
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
         unknown: dict[str, UnknownReference] = {}
         for line, _, text, is_name in sorted(self._missing):
@@ -164,12 +155,12 @@ class _Reader:
             text=repr(shown), line=line, nearest=tuple(repr(valid_text(near)) for near in own)
         )
 
-    def _is(self, node: ast.expr, place: Place, kind: str) -> bool:
+    def _is(self, node: ast.expr, context: Context, kind: str) -> bool:
         return any(
-            one is not None and one.kind == kind for one in self._meanings.all_of(node, place)
+            one is not None and one.kind == kind for one in self._symbols.all_of(node, context)
         )
 
-    def _import(self, node: ast.Import | ast.ImportFrom, place: Place) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, context: Context) -> None:
         if isinstance(node, ast.Import):
             dotted = [item.name for item in node.names]
         elif node.level or not node.module:
@@ -180,93 +171,93 @@ class _Reader:
             if name == f"{_PACKAGE}.*":
                 self._dynamic = True
             elif name.startswith(f"{_PACKAGE}."):
-                self._alias(node, name.split(".")[2], place)
+                self._alias(node, name.split(".")[2], context)
 
-    def _call(self, node: ast.Call, place: Place) -> None:
+    def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
         mapping = function.value if isinstance(function, ast.Attribute) else function
         gets = mapping is not function and last_name(function) == "get" and node.args
-        if gets and self._is(mapping, place, SERVERS):
+        if gets and self._is(mapping, context, SERVERS):
             self._consumed.add(id(mapping))
-            # Asking with `get` is how a program copes with a server that is not there.
-            self._dynamic |= not self._literal(node, node.args[0], place, must_exist=False)
-        for meaning in self._meanings.all_of(function, place):
-            if meaning is None:
+            # A program that uses `get` handles a missing server itself.
+            self._dynamic |= not self._literal(node, node.args[0], context, must_exist=False)
+        for symbol in self._symbols.all_of(function, context):
+            if symbol is None:
                 continue
-            if meaning.kind == HELPER and meaning.helper and meaning.helper.owner == "runtime":
-                self._server_argument(node, meaning.helper.name, place)
-            elif meaning.dotted in _IMPORTERS and node.args:
-                self._import_call(node, place)
-            elif meaning.dotted == "builtins.globals":
+            if symbol.kind == HELPER and symbol.helper and symbol.helper.owner == "runtime":
+                self._server_argument(node, symbol.helper.name, context)
+            elif symbol.dotted in _IMPORTERS and node.args:
+                self._import_call(node, context)
+            elif symbol.dotted == "builtins.globals":
                 self._dynamic = True
             elif (
-                meaning.dotted == "builtins.getattr"
+                symbol.dotted == "builtins.getattr"
                 and node.args
-                and self._is(node.args[0], place, MODULES)
+                and self._is(node.args[0], context, MODULES)
             ):
-                known = self._literal(node, node.args[-1], place, must_exist=False)
+                known = self._literal(node, node.args[-1], context, must_exist=False)
                 self._dynamic |= not known
 
-    def _server_argument(self, node: ast.Call, helper: str, place: Place) -> None:
+    def _server_argument(self, node: ast.Call, helper: str, context: Context) -> None:
         if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
-            # The server may be left out: this is the resource.
+            # Without a server, the only argument is the resource.
             return
         named = [keyword.value for keyword in node.keywords if keyword.arg == "server"]
         for argument in node.args[:1] or named:
-            self._literal(node, argument, place)
+            self._literal(node, argument, context)
 
-    def _import_call(self, node: ast.Call, place: Place) -> None:
-        """Read `import_module("mcp.servers.x")`, where the name may be put together."""
-        name = self._meanings.text(node.args[0], place)
+    def _import_call(self, node: ast.Call, context: Context) -> None:
+        """Read `import_module("mcp.servers.x")`, where the name may be computed."""
+        name = self._symbols.text(node.args[0], context)
         if name is None:
-            self._dynamic |= self._meanings.start(node.args[0], place).startswith(f"{_PACKAGE}.")
+            self._dynamic |= self._symbols.start(node.args[0], context).startswith(f"{_PACKAGE}.")
         elif name.startswith(f"{_PACKAGE}."):
-            self._alias(node, name.split(".")[2], place)
+            self._alias(node, name.split(".")[2], context)
 
-    def _name(self, node: ast.Name, place: Place) -> None:
+    def _name(self, node: ast.Name, context: Context) -> None:
         if node.id == "LOADED_MCP_SERVERS":
             self._dynamic = True
         elif node.id == "mcp_servers":
             self._dynamic |= id(node) not in self._consumed
         elif node.id.startswith(_PREFIX):
-            self._note(node, self._names.get(node.id.removeprefix(_PREFIX)), node.id, place, True)
+            self._note(node, self._names.get(node.id.removeprefix(_PREFIX)), node.id, context, True)
 
     def _literal(
-        self, node: ast.expr, argument: ast.expr, place: Place, *, must_exist: bool = True
+        self, node: ast.expr, argument: ast.expr, context: Context, *, must_exist: bool = True
     ) -> bool:
-        """Note the server that `argument` names; return whether it could be read."""
+        """Record the server that `argument` names; return whether it is a literal."""
         value = argument.value if isinstance(argument, ast.Constant) else None
         if not isinstance(value, str):
             return False
         alias = value.removeprefix(_PREFIX) if must_exist else value
         name = value if value in self._aliases else self._names.get(value, self._names.get(alias))
-        self._note(node, name, value if must_exist else "", place)
+        self._note(node, name, value if must_exist else "", context)
         return True
 
     def _alias(
-        self, node: ast.stmt | ast.expr, alias: str, place: Place, *, must_exist: bool = True
+        self, node: ast.stmt | ast.expr, alias: str, context: Context, *, must_exist: bool = True
     ) -> None:
-        self._note(node, self._names.get(alias), alias if must_exist else "", place)
+        self._note(node, self._names.get(alias), alias if must_exist else "", context)
 
     def _note(
         self,
         node: ast.stmt | ast.expr,
         name: str | None,
         missing: str,
-        place: Place,
+        context: Context,
         is_name: bool = False,
     ) -> None:
-        """Note a server, or, where the program would fail for it, that there is none."""
+        """Record a server, or an unknown one where the program would fail for it."""
         if name is not None:
             self._found.append((node.lineno, node.col_offset, name))
-        elif missing and not place.dead:
+        elif missing and not context.dead:
             self._missing.append((node.lineno, node.col_offset, missing, is_name))
 
 
-# --- what of them it can get at ------------------------------------------------------------------
+# --- reachable tools -----------------------------------------------------------------------------
 
 Reach = Mapping[str, frozenset[str] | None]
-"""By server, the attributes that are taken of it; None for one that is used as a whole."""
+"""By server, the attributes that the program uses; None for a server used as a whole object."""
 
 _PLAIN_MODULES = frozenset(
     """
@@ -277,7 +268,7 @@ _PLAIN_MODULES = frozenset(
     typing unicodedata urllib uuid xml zipfile zlib zoneinfo
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""What imports nothing of the program's own, and gives nobody its names by itself."""
+"""Modules that import nothing of the program's and do not look up names in it."""
 
 _REFLECTIVE = frozenset(
     """
@@ -286,22 +277,22 @@ _REFLECTIVE = frozenset(
     importlib inspect locals methodcaller modules query setattr sys tb_frame vars
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Names and attributes by which a program gets at what it does not name."""
+"""Names and attributes with which a program can reach objects that it does not name."""
 
 _HARMLESS = frozenset({"__name__", "__init__", "__file__", "__version__"})
 _EVERYTHING = frozenset({"mcp", "mcp_servers"})
 _OF_RUNTIME = frozenset({"MCPError", "Blob"})
-"""What `runtime` has without looking anything up."""
+"""Attributes of `runtime` that reach no server."""
 
 _TELLTALES = ("__", "mcp", "runtime", "globals")
-"""In a text: it may be a name to be looked up, or a format that looks inside."""
+"""Parts of a text that may be a name to look up, or a format that reads attributes."""
 
 
 def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
-    """Return what the program can get at; None if only running it could tell.
+    """Return the attributes of servers that the program can reach; None if that is unknown.
 
-    Ordinary programs write `mcp_github.create_issue(...)`; they then need that tool and not the
-    other five thousand. One that looks around, by whatever means, gets everything.
+    Ordinary programs write `mcp_github.create_issue(...)` and need that tool and not the other five
+    thousand. A program that uses reflection needs all of them.
 
     Args:
         aliases: Name and alias of each server that the program names.
@@ -314,7 +305,7 @@ def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
     for node, _ in survey.every(ast.Attribute):
         owner = node.value.id if isinstance(node.value, ast.Name) else ""
         if owner in names and not node.attr.startswith("_"):
-            # Whatever a tool is called: `query` is the name of many.
+            # A tool may have any name, also that of a reflective attribute such as `query`.
             owned.add(id(node.value))
             taken.setdefault(names[owner], set()).add(node.attr)
             continue

@@ -1,10 +1,9 @@
-"""One walk over a program's tree: scopes, what each name is given, where each expression stands.
+"""Walks a program's tree once and records its scopes, its bindings and the context of each node.
 
-Owns the one analysis of names that all rules rest on, and what the places say of spots in the
-text: which exceptions are caught around one, whether it is reached in every run, in which function
-and loops it is. Decides nothing about mistakes.
+All rules use this analysis. A node's context is its scope, the exceptions caught around it, whether
+every run reaches it, and the loops around it. Judges no mistakes.
 
-The walk is iterative and visits each node once; a program decides how deep it is nested.
+The walk is iterative, since the program decides how deeply it nests, and visits each node once.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
-"""What a name is given: an expression, a function, a dotted module; None if that is unclear."""
+"""The value bound to a name: an expression, a function, a dotted module; None if unknown."""
 
 MAX_SCOPES = 64
-"""Scopes looked through for a name. Python allows a hundred blocks, and lambdas without end."""
+"""Scopes searched for a name. Python allows a hundred nested blocks, and any number of lambdas."""
 
 EVERYTHING = frozenset({"*"})
 """Stands for every exception."""
@@ -39,7 +38,7 @@ _TRICKS = frozenset(
     __builtins__ __import__ compile delattr eval exec globals locals setattr vars
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Functions with which a program may give names something that its text does not show."""
+"""Functions that may bind names dynamically."""
 
 _TRICK_ATTRIBUTES = frozenset(
     """
@@ -55,28 +54,28 @@ class Scope:
 
     Attributes:
         kind: "module", "function", "class" or "comprehension".
-        bound: What each name is given here, with the places of these.
-        node: The function, if it is one.
+        bound: The values bound to each name in this scope, each with its context.
+        node: The function, if the scope is one.
         generator: Whether the function yields, or a comprehension is a generator.
-        outside: Names that are another scope's, by `global` and `nonlocal`.
+        outside: Names declared `global` or `nonlocal`, with the scope that they belong to.
     """
 
     kind: str
     parent: Scope | None = None
     node: Function | None = None
-    bound: dict[str, list[tuple[Bound, Place]]] = field(default_factory=dict)
+    bound: dict[str, list[tuple[Bound, Context]]] = field(default_factory=dict)
     generator: bool = False
     outside: dict[str, Scope] = field(default_factory=dict)
 
     def function(self) -> Scope:
-        """Return the scope of the function around, or of the class or module that has none."""
+        """Return the scope of the enclosing function, class or module, past comprehensions."""
         scope = self
         while scope.kind == "comprehension" and scope.parent is not None:
             scope = scope.parent
         return scope
 
     def holder(self) -> Scope:
-        """Return the scope of the function around, or the module's."""
+        """Return the scope of the enclosing function, or the module's."""
         scope = self
         while scope.kind in ("comprehension", "class") and scope.parent is not None:
             scope = scope.parent
@@ -84,21 +83,21 @@ class Scope:
 
     @property
     def asynchronous(self) -> bool:
-        """Whether `await` may stand here."""
+        """Whether `await` is allowed here."""
         scope = self.function()
         return scope.kind == "module" or isinstance(scope.node, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where a node stands.
+class Context:
+    """The surroundings of a node.
 
     Attributes:
         caught: Names of exceptions that do not end the program when raised here.
-        conditional: Whether something that is only known at run time decides if it is reached.
-        dead: Whether it is never reached, or an annotation.
-        last: Whether it is the program's last statement.
-        loops: Lines at which loops around it begin, from the outside in.
+        conditional: Whether it depends on run-time values if the node is reached.
+        dead: Whether the node is never reached, or is an annotation.
+        last: Whether the node is the program's last statement.
+        loops: First lines of the enclosing loops, outermost first.
     """
 
     scope: Scope
@@ -108,7 +107,7 @@ class Place:
     last: bool = False
     loops: tuple[int, ...] = ()
 
-    def but(
+    def inside(
         self,
         *,
         scope: Scope | None = None,
@@ -116,9 +115,9 @@ class Place:
         conditional: bool = False,
         dead: bool = False,
         loop: ast.stmt | ast.expr | None = None,
-    ) -> Place:
-        """Return the place of something inside."""
-        return Place(
+    ) -> Context:
+        """Return the context of a node inside this one; flags that are set stay set."""
+        return Context(
             scope=scope or self.scope,
             caught=self.caught | caught if caught else self.caught,
             conditional=self.conditional or conditional,
@@ -128,18 +127,19 @@ class Place:
 
 
 class Survey:
-    """What one tree holds.
+    """The nodes, scopes and bindings of one program.
 
     Attributes:
-        tree: What was read.
+        tree: The program's syntax tree.
+        root: The module's scope.
         functions: Scopes of all functions.
         names: Every name that the program binds anywhere.
         words: Short texts in the program, which may name attributes.
-        caught: All that is caught anywhere.
-        tricky: Whether names may get values that the text does not show.
-        stars: Modules of which all names are imported.
+        caught: Names of exceptions that are caught anywhere.
+        tricky: Whether names may be bound dynamically.
+        stars: Modules imported with `*`.
         stored: Attributes that are assigned to.
-        shared: Names that some function declares another scope's.
+        shared: Names that some function declares `global` or `nonlocal`.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -153,8 +153,8 @@ class Survey:
         self.stars: list[str] = []
         self.stored: set[str] = set()
         self.shared: set[str] = set()
-        self._nodes: defaultdict[type, list[tuple[Any, Place]]] = defaultdict(list)
-        self._stack: list[tuple[ast.AST, Place]] = []
+        self._nodes: defaultdict[type, list[tuple[Any, Context]]] = defaultdict(list)
+        self._stack: list[tuple[ast.AST, Context]] = []
         self._parts: dict[type, tuple[str, ...]] = {}
         self._handlers: dict[type, Any] = {
             ast.FunctionDef: self._function,
@@ -189,23 +189,23 @@ class Survey:
         self._walk(tree)
         self._move_outside()
 
-    def each(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Place]]:
-        """Yield the nodes of these kinds that are reached."""
+    def each(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
+        """Yield the nodes of these kinds that may be reached, each with its context."""
         return (found for found in self.every(*kinds) if not found[1].dead)
 
-    def every(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Place]]:
-        """Yield the nodes of these kinds, those too that are never reached."""
+    def every(self, *kinds: type[ast.AST]) -> Iterator[tuple[Any, Context]]:
+        """Yield all nodes of these kinds, including those that are never reached."""
         for kind in kinds:
             yield from self._nodes.get(kind, ())
 
-    def owner(self, name: str, place: Place) -> Scope | None:
-        """Return the scope that gives `name` its value at a place; None if none does."""
-        scope: Scope | None = place.scope
+    def owner(self, name: str, context: Context) -> Scope | None:
+        """Return the scope that binds `name` as seen from a context; None if none does."""
+        scope: Scope | None = context.scope
         first = True
         for _ in range(MAX_SCOPES):
             if scope is None:
                 return None
-            # A class's names are not seen from its methods.
+            # A class's names are not visible in its methods.
             if name in scope.bound and (first or scope.kind != "class"):
                 return scope
             first = first and scope.kind == "comprehension"
@@ -215,16 +215,16 @@ class Survey:
     # --- the walk --------------------------------------------------------------------------------
 
     def _walk(self, tree: ast.Module) -> None:
-        self._block(tree.body, Place(scope=self.root), last=True)
+        self._block(tree.body, Context(scope=self.root), last=True)
         stack, handlers, nodes = self._stack, self._handlers, self._nodes
         while stack:
             item = stack.pop()
-            node, place = item
+            node, context = item
             kind = type(node)
             nodes[kind].append(item)
-            handlers.get(kind, self._children)(node, place)
+            handlers.get(kind, self._children)(node, context)
 
-    def _children(self, node: ast.AST, place: Place) -> None:
+    def _children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)
         if kind not in self._parts:
             skipped = _SKIPPED_FIELDS | (_BINDING if kind is ast.alias else NOTHING)
@@ -232,118 +232,120 @@ class Survey:
         for name in self._parts[kind]:
             value = getattr(node, name, None)
             if type(value) is list:
-                stack.extend([(item, place) for item in value if isinstance(item, ast.AST)])
+                stack.extend([(item, context) for item in value if isinstance(item, ast.AST)])
             elif isinstance(value, ast.AST):
-                stack.append((value, place))
+                stack.append((value, context))
             elif name in _BINDING and isinstance(value, str):
-                # What is captured in patterns, and parameters of types.
-                self._bind(value, None, place)
+                # Captures in patterns, and type parameters.
+                self._bind(value, None, context)
 
-    def _block(self, body: Sequence[ast.stmt], place: Place, *, last: bool = False) -> None:
+    def _block(self, body: Sequence[ast.stmt], context: Context, *, last: bool = False) -> None:
         for statement in body:
             if last and statement is body[-1]:
-                place = replace(place, last=True)
-            self._stack.append((statement, place))
-            if place.dead:
+                context = replace(context, last=True)
+            self._stack.append((statement, context))
+            if context.dead:
                 continue
             if _leaves(statement):
-                place = place.but(dead=True)
-            elif isinstance(statement, ast.If) and not place.conditional and _may_leave(statement):
-                place = place.but(conditional=True)
+                context = context.inside(dead=True)
+            elif (
+                isinstance(statement, ast.If) and not context.conditional and _may_leave(statement)
+            ):
+                context = context.inside(conditional=True)
 
-    def _bind(self, name: str, value: Bound, place: Place) -> None:
-        place.scope.bound.setdefault(name, []).append((value, place))
+    def _bind(self, name: str, value: Bound, context: Context) -> None:
+        context.scope.bound.setdefault(name, []).append((value, context))
         self.names.add(name)
 
-    def _bind_targets(self, target: ast.expr, value: ast.expr, place: Place) -> None:
+    def _bind_targets(self, target: ast.expr, value: ast.expr, context: Context) -> None:
         if isinstance(target, ast.Name):
-            self._bind(target.id, value, place)
-            self._nodes[ast.Name].append((target, place))
+            self._bind(target.id, value, context)
+            self._nodes[ast.Name].append((target, context))
             return
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
             starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *value.elts))
             if len(target.elts) == len(value.elts) and not starred:
                 for part, given in zip(target.elts, value.elts, strict=True):
-                    self._bind_targets(part, given, place)
+                    self._bind_targets(part, given, context)
                 return
-        # Items, attributes, parts of something else: whatever they get is unclear.
-        self._stack.append((target, place))
+        # Items, attributes and parts of a value: what is assigned to them is unknown.
+        self._stack.append((target, context))
 
     def _move_outside(self) -> None:
-        """Bind what functions declare to be another scope's there."""
+        """Move bindings of `global` and `nonlocal` names to the scopes they belong to."""
         for scope in self.functions:
             for name, home in scope.outside.items():
                 if name in scope.bound:
                     home.bound.setdefault(name, []).extend(scope.bound.pop(name))
 
-    def _name(self, node: ast.Name, place: Place) -> None:
+    def _name(self, node: ast.Name, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load):
-            self._bind(node.id, None, place)
+            self._bind(node.id, None, context)
         elif node.id in _TRICKS:
             self.tricky = True
 
-    def _attribute(self, node: ast.Attribute, place: Place) -> None:
+    def _attribute(self, node: ast.Attribute, context: Context) -> None:
         if not isinstance(node.ctx, ast.Load):
             self.stored.add(node.attr)
         elif node.attr in _TRICK_ATTRIBUTES:
             self.tricky = True
-        self._stack.append((node.value, place))
+        self._stack.append((node.value, context))
 
-    def _constant(self, node: ast.Constant, _: Place) -> None:
+    def _constant(self, node: ast.Constant, _: Context) -> None:
         if isinstance(node.value, str) and len(node.value) <= _MAX_WORD_CHARS:
             self.words.add(node.value)
 
-    def _call(self, node: ast.Call, place: Place) -> None:
+    def _call(self, node: ast.Call, context: Context) -> None:
         watched = isinstance(node.func, ast.Attribute) and node.func.attr in (
             "exception", "add_done_callback", "wait",
         )  # fmt: skip
         if watched or any(keyword.arg == "return_exceptions" for keyword in node.keywords):
-            # What a task raised is looked at rather than raised again.
+            # A task's exception is inspected rather than raised again.
             self.caught |= EVERYTHING
-        self._children(node, place)
+        self._children(node, context)
 
-    def _yield(self, node: ast.AST, place: Place) -> None:
-        place.scope.function().generator = True
-        self._children(node, place)
+    def _yield(self, node: ast.AST, context: Context) -> None:
+        context.scope.function().generator = True
+        self._children(node, context)
 
-    def _assign(self, node: ast.Assign | ast.AnnAssign, place: Place) -> None:
+    def _assign(self, node: ast.Assign | ast.AnnAssign, context: Context) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if isinstance(node, ast.AnnAssign):
-            self._stack.append((node.annotation, place.but(dead=True)))
+            self._stack.append((node.annotation, context.inside(dead=True)))
         if node.value is None:
-            # An annotation alone binds nothing that could be used.
+            # An annotation without a value binds nothing.
             self.names.update(t.id for t in targets if isinstance(t, ast.Name))
             return
         for target in targets:
-            self._bind_targets(target, node.value, place)
-        self._stack.append((node.value, place))
+            self._bind_targets(target, node.value, context)
+        self._stack.append((node.value, context))
 
-    def _walrus(self, node: ast.NamedExpr, place: Place) -> None:
-        self._bind(node.target.id, node.value, place.but(scope=place.scope.function()))
-        self._stack.append((node.value, place))
+    def _walrus(self, node: ast.NamedExpr, context: Context) -> None:
+        self._bind(node.target.id, node.value, context.inside(scope=context.scope.function()))
+        self._stack.append((node.value, context))
 
-    def _import(self, node: ast.Import, place: Place) -> None:
+    def _import(self, node: ast.Import, context: Context) -> None:
         for item in node.names:
             top = item.name.partition(".")[0]
             self.tricky |= top in _TRICK_MODULES
-            name, meaning = (item.asname, item.name) if item.asname else (top, top)
-            self._bind(name, meaning, place)
+            name, symbol = (item.asname, item.name) if item.asname else (top, top)
+            self._bind(name, symbol, context)
 
-    def _import_from(self, node: ast.ImportFrom, place: Place) -> None:
+    def _import_from(self, node: ast.ImportFrom, context: Context) -> None:
         module = "" if node.level else node.module or ""
         self.tricky |= module.partition(".")[0] in _TRICK_MODULES
         for item in node.names:
             if item.name == "*":
                 self.stars.append(module)
             else:
-                meaning = f"{module}.{item.name}" if module else None
-                self._bind(item.asname or item.name, meaning, place)
+                symbol = f"{module}.{item.name}" if module else None
+                self._bind(item.asname or item.name, symbol, context)
 
-    def _global(self, node: ast.Global | ast.Nonlocal, place: Place) -> None:
+    def _global(self, node: ast.Global | ast.Nonlocal, context: Context) -> None:
         self.names.update(node.names)
-        # What another function gives a name, and when, does not show.
+        # Another function may bind the name at any time.
         self.shared.update(node.names)
-        scope = place.scope.function()
+        scope = context.scope.function()
         home: Scope | None = self.root
         if isinstance(node, ast.Nonlocal):
             home = scope.parent
@@ -351,114 +353,114 @@ class Survey:
                 home = home.parent
         scope.outside.update(dict.fromkeys(node.names, home or self.root))
 
-    def _handler(self, node: ast.ExceptHandler, place: Place) -> None:
+    def _handler(self, node: ast.ExceptHandler, context: Context) -> None:
         if node.name:
-            self._bind(node.name, None, place)
+            self._bind(node.name, None, context)
         if node.type is not None:
-            self._stack.append((node.type, place))
-        self._block(node.body, place)
+            self._stack.append((node.type, context))
+        self._block(node.body, context)
 
-    # --- what opens a scope ----------------------------------------------------------------------
+    # --- scopes ----------------------------------------------------------------------------------
 
-    def _function(self, node: Function, place: Place) -> None:
-        own = Scope(kind="function", parent=place.scope, node=node)
+    def _function(self, node: Function, context: Context) -> None:
+        own = Scope(kind="function", parent=context.scope, node=node)
         self.functions.append(own)
-        inner = Place(scope=own, dead=place.dead, loops=place.loops)
+        inner = Context(scope=own, dead=context.dead, loops=context.loops)
         given = node.args
-        unread = place.but(dead=True)
+        unread = context.inside(dead=True)
         for item in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
             if item is not None:
                 self._bind(item.arg, None, inner)
                 if item.annotation is not None:
                     self._stack.append((item.annotation, unread))
         defaults = (*given.defaults, *given.kw_defaults)
-        self._stack.extend((default, place) for default in defaults if default is not None)
+        self._stack.extend((default, context) for default in defaults if default is not None)
         if isinstance(node, ast.Lambda):
             self._stack.append((node.body, inner))
             return
-        self._bind(node.name, None if node.decorator_list else node, place)
-        self._stack.extend((decorator, place) for decorator in node.decorator_list)
+        self._bind(node.name, None if node.decorator_list else node, context)
+        self._stack.extend((decorator, context) for decorator in node.decorator_list)
         if node.returns is not None:
             self._stack.append((node.returns, unread))
         self._stack.extend((parameter, inner) for parameter in getattr(node, "type_params", ()))
         self._block(node.body, inner)
 
-    def _class(self, node: ast.ClassDef, place: Place) -> None:
-        self._bind(node.name, None, place)
+    def _class(self, node: ast.ClassDef, context: Context) -> None:
+        self._bind(node.name, None, context)
         for item in (*node.bases, *node.decorator_list, *(k.value for k in node.keywords)):
-            self._stack.append((item, place))
-        inner = place.but(scope=Scope(kind="class", parent=place.scope))
+            self._stack.append((item, context))
+        inner = context.inside(scope=Scope(kind="class", parent=context.scope))
         self._stack.extend((parameter, inner) for parameter in getattr(node, "type_params", ()))
         self._block(node.body, inner)
 
-    def _comprehension(self, node: Any, place: Place) -> None:
-        own = Scope("comprehension", place.scope, generator=isinstance(node, ast.GeneratorExp))
-        inner = place.but(scope=own, conditional=True, loop=node)
+    def _comprehension(self, node: Any, context: Context) -> None:
+        own = Scope("comprehension", context.scope, generator=isinstance(node, ast.GeneratorExp))
+        inner = context.inside(scope=own, conditional=True, loop=node)
         for index, generator in enumerate(node.generators):
-            self._stack.append((generator.iter, inner if index else place))
+            self._stack.append((generator.iter, inner if index else context))
             self._stack.append((generator.target, inner))
             self._stack.extend((test, inner) for test in generator.ifs)
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self._stack.extend((result, inner) for result in results)
 
-    # --- what decides whether something is reached, and what is caught ---------------------------
+    # --- control flow and caught exceptions ------------------------------------------------------
 
-    def _try(self, node: Any, place: Place) -> None:
+    def _try(self, node: Any, context: Context) -> None:
         caught = _swallowed(node.handlers, node.finalbody)
         self.caught |= caught
-        within = place.but(caught=caught) if caught else place
+        within = context.inside(caught=caught) if caught else context
         self._block(node.body, within)
-        self._block(node.orelse, within.but(conditional=True))
-        # Only if something was raised, which is what programs test for.
-        self._stack.extend((handler, place.but(conditional=True)) for handler in node.handlers)
-        self._block(node.finalbody, place)
+        self._block(node.orelse, within.inside(conditional=True))
+        # Reached only if something was raised.
+        self._stack.extend((handler, context.inside(conditional=True)) for handler in node.handlers)
+        self._block(node.finalbody, context)
 
-    def _with(self, node: ast.With | ast.AsyncWith, place: Place) -> None:
+    def _with(self, node: ast.With | ast.AsyncWith, context: Context) -> None:
         caught = _swallowed_in_with(node)
         self.caught |= caught
         for item in node.items:
-            self._stack.append((item.context_expr, place))
+            self._stack.append((item.context_expr, context))
             if item.optional_vars is not None:
-                self._stack.append((item.optional_vars, place))
-        self._block(node.body, place.but(caught=caught) if caught else place)
+                self._stack.append((item.optional_vars, context))
+        self._block(node.body, context.inside(caught=caught) if caught else context)
 
-    def _if(self, node: ast.If | ast.IfExp, place: Place) -> None:
+    def _if(self, node: ast.If | ast.IfExp, context: Context) -> None:
         known = truth(node.test)
-        self._stack.append((node.test, place))
+        self._stack.append((node.test, context))
         for branch, never in ((node.body, known is False), (node.orelse, known is True)):
-            within = place.but(dead=never, conditional=known is None)
+            within = context.inside(dead=never, conditional=known is None)
             if isinstance(branch, list):
                 self._block(branch, within)
             else:
                 self._stack.append((branch, within))
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, place: Place) -> None:
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, context: Context) -> None:
         if isinstance(node, ast.While):
             known = truth(node.test)
-            self._stack.append((node.test, place.but(loop=node)))
+            self._stack.append((node.test, context.inside(loop=node)))
         else:
             known = None
-            self._stack += [(node.iter, place), (node.target, place)]
-        within = place.but(dead=known is False, conditional=known is None, loop=node)
+            self._stack += [(node.iter, context), (node.target, context)]
+        within = context.inside(dead=known is False, conditional=known is None, loop=node)
         self._block(node.body, within)
-        self._block(node.orelse, place.but(conditional=True))
+        self._block(node.orelse, context.inside(conditional=True))
 
-    def _match(self, node: ast.Match, place: Place) -> None:
-        self._stack.append((node.subject, place))
-        within = place.but(conditional=True)
+    def _match(self, node: ast.Match, context: Context) -> None:
+        self._stack.append((node.subject, context))
+        within = context.inside(conditional=True)
         for case in node.cases:
             self._stack.append((case.pattern, within))
             if case.guard is not None:
                 self._stack.append((case.guard, within))
             self._block(case.body, within)
 
-    def _either(self, node: ast.BoolOp, place: Place) -> None:
-        self._stack.append((node.values[0], place))
-        within = place.but(conditional=True)
+    def _either(self, node: ast.BoolOp, context: Context) -> None:
+        self._stack.append((node.values[0], context))
+        within = context.inside(conditional=True)
         self._stack.extend((value, within) for value in node.values[1:])
 
 
-# --- what becomes of an exception ----------------------------------------------------------------
+# --- exceptions ----------------------------------------------------------------------------------
 
 _BUILTIN = {
     name: kind
@@ -472,7 +474,7 @@ _OWN_PARENTS = {
     "JSONDecodeError": ("ValueError",),
     "CancelledError": ("BaseException",),
 }
-"""Exceptions that are no builtins, and what they are."""
+"""Exceptions that are not builtins, and their base classes."""
 
 _ENDS = frozenset({"exit", "quit", "_exit", "abort"})
 _SWALLOWING = ("suppress", "raises", "Raises", "ignor", "except", "Except", "catch", "timeout")
@@ -485,7 +487,7 @@ _PLAIN_CONTEXTS = frozenset(
 
 
 def catches(caught: frozenset[str], kind: str) -> bool:
-    """Return whether one of the names catches an exception, builtin or one of `runtime`'s."""
+    """Return whether one of the `caught` names catches an exception, builtin or of `runtime`."""
     if not caught:
         return False
     names = {"*", kind, *_OWN_PARENTS.get(kind, ())}
@@ -495,13 +497,13 @@ def catches(caught: frozenset[str], kind: str) -> bool:
 
 
 def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) -> frozenset[str]:
-    """Return the exceptions that some handler, or the `finally`, keeps from going further.
+    """Return the exceptions that a handler, or the `finally`, does not let propagate.
 
-    Where it cannot be told, everything counts as caught: only what is sure to end a program may be
-    called certain.
+    If that is unknown, everything counts as caught: only an exception that is sure to end the
+    program may be called certain.
     """
     if last and isinstance(last[-1], ast.Return | ast.Break | ast.Continue):
-        # Whatever was raised is dropped.
+        # The exception is dropped.
         return EVERYTHING
     found = NOTHING
     for handler in handlers:
@@ -511,28 +513,28 @@ def _swallowed(handlers: Sequence[ast.ExceptHandler], last: Sequence[ast.stmt]) 
 
 
 def _raises_again(body: Sequence[ast.stmt]) -> bool:
-    """Whether a handler only says something and then raises the same again."""
+    """Return whether a handler only evaluates expressions and then raises the same again."""
     last = body[-1]
     plain = all(isinstance(statement, ast.Expr) for statement in body[:-1])
     return isinstance(last, ast.Raise) and last.exc is None and plain
 
 
 def _swallowed_in_with(node: ast.With | ast.AsyncWith) -> frozenset[str]:
-    """Return the exceptions that a `with` may keep from going further."""
+    """Return the exceptions that a `with` may suppress."""
     found = NOTHING
     for item in node.items:
-        context = item.context_expr
-        function = context.func if isinstance(context, ast.Call) else context
+        manager = item.context_expr
+        function = manager.func if isinstance(manager, ast.Call) else manager
         name = last_name(function)
         if name in _PLAIN_CONTEXTS:
             continue
-        if name == "suppress" and isinstance(context, ast.Call):
-            for argument in context.args:
+        if name == "suppress" and isinstance(manager, ast.Call):
+            for argument in manager.args:
                 found |= _exceptions(argument)
         elif isinstance(function, ast.Attribute) and not any(part in name for part in _SWALLOWING):
             continue
         else:
-            # The program's own, as far as can be told.
+            # Unknown, perhaps the program's own.
             found |= EVERYTHING
     return found
 
@@ -543,7 +545,7 @@ def _exceptions(node: ast.expr | None) -> frozenset[str]:
     name = last_name(node)
     if name in _OWN_PARENTS or (name in _BUILTIN and not name.endswith("ExceptionGroup")):
         return frozenset({name})
-    # A task group wraps whatever its tasks raise.
+    # An unknown class, or an exception group, which wraps any exception of its tasks.
     return EVERYTHING
 
 
@@ -564,12 +566,12 @@ def _leaves(statement: ast.stmt) -> bool:
 
 
 def _may_leave(statement: ast.If) -> bool:
-    """Return whether one way through an `if` ends the block around it."""
+    """Return whether one branch of an `if` ends the enclosing block."""
     return any(body and _leaves(body[-1]) for body in (statement.body, statement.orelse))
 
 
 def truth(test: ast.expr) -> bool | None:
-    """Return whether a condition holds, where its text says so."""
+    """Return a condition's value if its text alone decides it; else None."""
     wanted = True
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, wanted = test.operand, not wanted

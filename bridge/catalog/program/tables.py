@@ -144,7 +144,7 @@ SPARED = frozenset(
     memory_exists save_memory save_skill save_tool update_memory
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Helpers that need no `await`, and before which the guest takes one out."""
+"""Helpers that need no `await`; the guest removes one that stands before them."""
 
 GLOBAL_HELPERS = frozenset(
     """
@@ -152,7 +152,7 @@ GLOBAL_HELPERS = frozenset(
     update_memory
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Helpers that are also names of every program."""
+"""Helpers that every program also has as global names."""
 
 OWN_GLOBALS = GLOBAL_HELPERS | {
     "Blob",
@@ -170,7 +170,7 @@ _NEWER_BUILTINS = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 BUILTINS = frozenset(dir(builtins)) | _NEWER_BUILTINS | {"display"}
-"""Of this interpreter, what a newer one in the sandbox may have, and what the guest adds."""
+"""This interpreter's builtins, those of newer ones in the sandbox, and the guest's own."""
 
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -180,10 +180,10 @@ DATA_BUILTINS = frozenset(
     range reversed round set sorted sum tuple zip
     """.split()  # noqa: SIM905 - as words they can be read
 )
-"""Builtins that fail on something to be awaited, or take it for true."""
+"""Builtins that fail on a coroutine, or treat it as true."""
 
 SHOWING = frozenset({"ascii", "format", "print", "repr", "str"})
-"""Builtins that would show it rather than what comes of it."""
+"""Builtins that would show the coroutine instead of its result."""
 
 DATA_MEMBERS = frozenset(
     """
@@ -195,10 +195,10 @@ DATA_MEMBERS = frozenset(
 COROUTINES = frozenset(
     {"asyncio.sleep", "asyncio.to_thread", "asyncio.wait", "asyncio.wait_for", "anyio.sleep"}
 )
-"""Functions of the library whose calls do nothing until they are awaited."""
+"""Library functions whose calls do nothing until they are awaited."""
 
 FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
-"""Those that begin at once and are awaited for what comes of them."""
+"""Library functions that start at once and return something to await."""
 
 MEMBERS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -255,10 +255,10 @@ FOREIGN: Mapping[str, str] = {
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
     "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
     "xrange": "Write `range(...)`.",
-    "raw_input": "Nobody can type here: put the value into the program.",
+    "raw_input": "Nobody can type: put the value into the program.",
     "unicode": "Write `str`.",
-    "client": "There is no client to be made: call tools as `await mcp_<server>.<tool>(...)`.",
-    "session": "There is no session to be made: call tools as `await mcp_<server>.<tool>(...)`.",
+    "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
+    "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "tools": "Tools are called as `await mcp_<server>.<tool>(...)`.",
     "call_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
     "call_mcp_tool": "Write `await runtime.call_tool(server, tool, {...})`.",

@@ -1,10 +1,10 @@
-"""The Engine API calls a sandbox needs, awaitable and with our errors.
+"""The Engine API calls that a sandbox needs, awaitable and with the bridge's errors.
 
-Owns the docker SDK's client: its making, the threads its blocking calls run in, their timeouts, and
+Owns the docker SDK's client: its creation, the threads for its blocking calls, their timeouts, and
 the translation of its exceptions. Knows nothing of runs.
 
-One client serves all threads. requests' session is shared only for its connection pool, which is
-made for that; nothing on the session is changed after it was made.
+All threads share one client. requests' session is shared only for its connection pool, which is
+made for that; the session is not changed after its creation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from docker.tls import TLSConfig
 from bridge.errors import EngineDownError
 from bridge.model import Json
 from bridge.sandbox.container import facts, faults
-from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.facts import EngineFacts, EngineKind
 from bridge.sandbox.container.stream import ANSWER_SECONDS, AttachedStream, attach
 
@@ -94,7 +94,7 @@ class EngineApi:
         """Connect to a created container's stdin, stdout and stderr."""
         return await self._change(partial(self._attach, container), doing=_ATTACH)
 
-    async def attach_apart(self, container: str) -> AttachedStream:
+    async def attach_separately(self, container: str) -> AttachedStream:
         """Connect to a created container twice: what it prints comes by another way than its stdin.
 
         podman's monitor ends a connection by a reset when the container ends with input unread, and
@@ -102,7 +102,7 @@ class EngineApi:
         read to its end.
         """
 
-        def apart() -> AttachedStream:
+        def separate_streams() -> AttachedStream:
             # With the outputs: podman does not read what the monitor writes when nobody wants it,
             # and then the monitor waits.
             feeding = self._attach(container)
@@ -112,7 +112,7 @@ class EngineApi:
                 feeding.close()
                 raise
 
-        return await self._change(apart, doing=_ATTACH)
+        return await self._change(separate_streams, doing=_ATTACH)
 
     def _attach(self, container: str, feeding: AttachedStream | None = None) -> AttachedStream:
         stdin = "" if feeding is not None else "&stdin=1"

@@ -1,8 +1,11 @@
-"""docker and podman as places to run code.
+"""docker and podman: sandboxes as containers.
 
-Owns launching, probing, the settling of the image and the reaping of what dead bridges left. All
-that needs the engines' client libraries is imported from here on. The connection to the engine is
-`connection`'s, a single container's life `sandbox`'s, what it is created with `hardening`'s.
+Owns launching, probing, resolving the image and reaping what dead bridges left. The engines' client
+libraries are imported from here on only. The connection is in `connection`, one container's life in
+`sandbox`, its configuration in `hardening`.
+
+Enforces: a demanded OCI runtime is checked after each start. A layer that an engine declines is
+requested no more and reported as missing; a mandatory one that is seen missing ends the launch.
 """
 
 from __future__ import annotations
@@ -40,19 +43,19 @@ from bridge.sandbox.container.connection import (
     Connector,
     EnsureMachine,
 )
-from bridge.sandbox.container.engines import Surroundings
-from bridge.sandbox.container.examining import seen_from_inside
+from bridge.sandbox.container.endpoints import Surroundings
+from bridge.sandbox.container.examination import examined_isolation
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.machine_command import CommandRunner, SystemRunner
-from bridge.sandbox.container.sandbox import ContainerSandbox, remove_surely, run_container
+from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
 from bridge.sandbox.container.service import reap_services
 from bridge.sandbox.layers import is_gvisor
 from bridge.sandbox.limits import limits_for
-from bridge.sandbox.probing import failed_probe, try_out
+from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.reaper import OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.settings import Settings, runtime_dir
 
@@ -67,18 +70,18 @@ MAX_UNREMOVED = 1000
 
 
 class ContainerBackend:
-    """Runs sandboxes as containers of one engine. Enter it before use; it connects when needed.
+    """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
 
     Args:
         engine: "podman", "docker" or the path of either's executable.
         image: The runtime image's name; may be empty until `use_image`. It is never pulled here.
-        runtime_dir: A directory of this user's alone, for sockets, logs and what worked.
-        environ: The bridge's environment: tells where engines are and configures podman.
+        runtime_dir: This user's private directory, for sockets, logs and the OCI runtime in use.
+        environ: The bridge's environment, which locates engines and configures podman.
         user: "uid:gid" inside containers.
-        oci_runtime: What containers must be started with; None leaves it open.
+        oci_runtime: The required OCI runtime; None allows any.
         machine: Makes podman's virtual machine answer, on systems where it needs one.
-        run: Runs command lines; a process of this machine unless a test says otherwise.
-        limits: What the probe runs under.
+        run: Runs command lines; None runs them as processes of this machine.
+        limits: The probe's limits.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class ContainerBackend:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close connections, end a service of ours, let go of the machine. Idempotent."""
+        """Close connections, end the bridge's own service, release the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
             connection = self._connector.connection
             if connection is not None and self._unremoved:
@@ -149,11 +152,11 @@ class ContainerBackend:
 
     @property
     def flavour(self) -> str:
-        """The flavour of the runtime image, if it is one that the bridge built."""
+        """The runtime image's flavour; empty if the bridge did not build it."""
         return next((one for one in FLAVOURS if self._image == local_name(one)), "")
 
     def use_image(self, image: str) -> None:
-        """Start what is launched from now on from another image."""
+        """Set the image of further launches."""
         self._image = image
 
     @asynccontextmanager
@@ -164,13 +167,13 @@ class ContainerBackend:
 
     async def probe(self) -> Probe:
         """Run something in a container; see `Backend.probe`."""
-        return await try_out(
+        return await run_probe(
             self.name,
             self.launch,
             self._success,
             self._limits,
-            silent="Rebuild the image with `mcp-code-bridge image build`.",
-            late=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
+            no_answer_remedy="Rebuild the image with `mcp-code-bridge image build`.",
+            timeout_error=partial(EngineDownError, remedy=faults.down_remedy(self.name)),
         )
 
     @asynccontextmanager
@@ -184,7 +187,7 @@ class ContainerBackend:
                 yield
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Stop a podman machine of ours when it is idle; see `Backend.tend`."""
+        """Stop a podman machine that this bridge started when it is idle; see `Backend.tend`."""
         machine = self._connector.machine
         if machine is not None:
             machine.before_stop = drain
@@ -204,20 +207,20 @@ class ContainerBackend:
             if not await anyio.to_thread.run_sync(partial(is_dead, owner, judge=judge)):
                 continue
             logger.info("removing container %s of a bridge that died", container[:12])
-            if await remove_surely(connection.api, container):
+            if await remove_with_retries(connection.api, container):
                 reaped += 1
             else:
                 self._keep_unremoved(container)
         return reaped
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
-        """Start a container, with other means where the first do not work."""
+        """Start a container; retry with fewer extra layers, another OCI runtime or connection."""
         for _ in range(MAX_ATTEMPTS - 1):
             connection = await self._connector.connected()
             try:
                 return await stack.enter_async_context(self._launch_on(connection, spec))
             except (LaunchError, OciRuntimeError, CgroupError) as error:
-                if connection.reinforcement.declined(error, proven=connection.proven):
+                if connection.extra_layers.declined(error, proven=connection.proven):
                     logger.warning("trying again with less, after: %s", error.message)
                     continue
                 if isinstance(error, LaunchError):
@@ -243,7 +246,7 @@ class ContainerBackend:
             raise ImageMissingError("No runtime image was chosen.")
         async with AsyncExitStack() as stack:
             await self._remove_leftovers(connection.api)
-            facts, local, asked = connection.facts, connection.local, connection.reinforcement
+            facts, local, asked = connection.facts, connection.local, connection.extra_layers
             placement = hardening.Placement(
                 image=self._image,
                 user=self._user,
@@ -258,7 +261,7 @@ class ContainerBackend:
             )
             if spec.binds:
                 placement = await anyio.to_thread.run_sync(
-                    hardening.placed, placement, spec, facts, asked.seccomp
+                    hardening.with_host_paths, placement, spec, facts, asked.seccomp
                 )
             config = hardening.container_config(spec, facts, placement)
             isolation = hardening.isolation(
@@ -270,11 +273,11 @@ class ContainerBackend:
                 host_kernel=connection.host_kernel,
             )
             if command is not None:
-                isolation = await seen_from_inside(
+                isolation = await examined_isolation(
                     connection.api,
                     config,
                     isolation,
-                    connection.looked,
+                    connection.examinations,
                     self._keep_unremoved,
                 )
             sandbox = await stack.enter_async_context(
@@ -284,10 +287,10 @@ class ContainerBackend:
                     config,
                     isolation=isolation,
                     # podman's monitor misses the event when the first process itself is killed.
-                    knows_oom=facts.limits_memory and facts.kind == "docker",
+                    reports_oom=facts.limits_memory and facts.kind == "docker",
                     not_removed=self._keep_unremoved,
                     # Commands may end without having read their input; programs read all of it.
-                    apart=command is not None and facts.kind == "podman",
+                    separate_streams=command is not None and facts.kind == "podman",
                 )
             )
             await self._verify_runtime(connection, sandbox)
@@ -296,7 +299,7 @@ class ContainerBackend:
             yield sandbox
 
     async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
-        """See that the engine used the OCI runtime it was told to; once, or always if demanded."""
+        """Check the OCI runtime that the engine used; once, or always if one is required."""
         choice = self._connector.choice(connection.facts.kind)
         if connection.proven and choice.named is None:
             return
@@ -318,10 +321,10 @@ class ContainerBackend:
             self._unremoved.add(name)
 
     async def _remove_leftovers(self, api: EngineApi) -> None:
-        """Try again to remove what an engine would not remove before."""
+        """Try again to remove containers that the engine did not remove."""
         for name in sorted(self._unremoved):
             self._unremoved.discard(name)
-            if not await remove_surely(api, name):
+            if not await remove_with_retries(api, name):
                 self._keep_unremoved(name)
                 break  # it still does not work; the next launch tries again
 
@@ -363,7 +366,7 @@ NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of th
 
 
 def container_backend(engine: str, settings: Settings) -> ContainerBackend:
-    """Return the backend for one engine; nothing is started or asked yet."""
+    """Return the backend for one engine, without starting or connecting to anything."""
     run = SystemRunner(env=settings.environ)
     machine = None
     # On Linux podman needs no machine unless it was told to use one; asking costs a process a run.
@@ -394,7 +397,7 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
 
 
 async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
-    """Settle the image, and run something in it."""
+    """Choose the image, pull it if necessary, and probe it."""
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
@@ -403,9 +406,9 @@ async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:
-        # Whatever listens there speaks HTTP, and is no engine that anybody has met.
-        logger.exception("settling the image of %s failed in a way nobody foresaw", backend.name)
-        message = f"What answers as {backend.name} does not answer as an engine does: {error!r}."
+        # What listens there speaks HTTP, but not like a known engine.
+        logger.exception("choosing the image of %s failed unexpectedly", backend.name)
+        message = f"The service at {backend.name}'s socket does not behave like it: {error!r}."
         return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
     backend.use_image(image)
     probe = await backend.probe()

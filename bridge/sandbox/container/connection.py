@@ -1,9 +1,8 @@
-"""Being connected to an engine: finding it, or starting it, and choosing its OCI runtime.
+"""The connection to an engine: found or started, with its OCI runtime chosen.
 
-Owns the one connection in use, the podman service started for it and podman's machine.
-What is launched over the connection is `backend`'s part. OCI runtimes that isolate alike stand in
-for each other; one that the user named is never replaced. The choice is a guess until a container
-has run.
+Owns the one connection in use, the podman service started for it and podman's machine. `backend`
+launches over it. OCI runtimes with equal isolation stand in for each other; one that the user named
+is never replaced. The choice is a guess until a container has run.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ import anyio.to_thread
 
 from bridge.errors import EngineDownError, OciRuntimeError
 from bridge.model import HostKernel
-from bridge.sandbox.container import engines, faults
+from bridge.sandbox.container import endpoints as engines
+from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
-from bridge.sandbox.container.engines import Endpoint, Surroundings
-from bridge.sandbox.container.examining import Looked
+from bridge.sandbox.container.endpoints import Endpoint, Surroundings
+from bridge.sandbox.container.examination import Examinations
+from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
 from bridge.sandbox.container.machine_command import CommandRunner
-from bridge.sandbox.container.reinforcement import Reinforcement, reinforce
 from bridge.sandbox.container.service import PodmanService
 from bridge.sandbox.layers import this_kernel
 from bridge.sandbox.reaper import current_owner
@@ -41,15 +41,15 @@ depends on the host: crun refuses mixed cgroups, runc may lack the kernel's newe
 
 _MEMORY_FILE = "oci-runtime.json"
 MEMORY_BYTES = 4096
-"""A few short entries; more is not ours."""
+"""Most read of the file, which has a few short entries."""
 
 
 class RuntimeChoice:
-    """The runtime to ask the engine for, and what to try when it does not work.
+    """The OCI runtime to request, and which to try if it does not work.
 
     Attributes:
-        named: The one the user demands; None when any of `EQUALS` will do.
-        current: What to ask for now; None means the engine's own default.
+        named: The one the user requires; None if any of `EQUALS` will do.
+        current: The one to request now; None for the engine's default.
     """
 
     def __init__(self, named: str | None, memory: RuntimeMemory) -> None:
@@ -64,12 +64,12 @@ class RuntimeChoice:
             self._memory.keep(runtime)
 
     def replace(self, broken: str, offered: Sequence[str] | None = None) -> bool:
-        """Choose another than `broken`; False when there is none.
+        """Choose another runtime than `broken`; return False if there is none.
 
         Args:
-            offered: Names the engine knows; None when only trying tells.
+            offered: Names the engine knows; None if unknown.
         """
-        # An engine set up to use gVisor or a virtual machine is not talked out of it either.
+        # An engine's default of gVisor or a virtual machine is kept as well.
         if self.named is not None or broken not in EQUALS:
             return False
         self._memory.forget()
@@ -83,13 +83,13 @@ class RuntimeChoice:
 
 
 class RuntimeMemory:
-    """A small file that saves the next bridge from trying what is known not to work.
+    """A small file with the OCI runtime that worked, so that the next bridge tries it first.
 
-    A wrong memory costs one failed attempt, after which it is forgotten.
+    A wrong entry costs one failed attempt and is then removed.
 
     Args:
-        directory: Where the file is; need not exist.
-        key: Names the engine, its configuration and the boot that the memory is about.
+        directory: The file's directory; need not exist.
+        key: Identifies the engine, its configuration and the boot.
     """
 
     def __init__(self, directory: Path, key: str) -> None:
@@ -97,17 +97,17 @@ class RuntimeMemory:
         self._key = key
 
     def recall(self) -> str | None:
-        """Return what worked, if it is one of `EQUALS`."""
+        """Return the runtime that worked, if it is one of `EQUALS`."""
         name = self._load().get(self._key)
         return name if name in EQUALS else None
 
     def keep(self, runtime: str) -> None:
-        """Remember what worked."""
+        """Store the runtime that worked."""
         if runtime in EQUALS and self.recall() != runtime:
             self._store({self._key: runtime})
 
     def forget(self) -> None:
-        """Forget it."""
+        """Remove the entry."""
         if self.recall() is not None:
             self._store({})
 
@@ -136,16 +136,16 @@ EnsureMachine = Callable[[], Awaitable[PodmanMachine | None]]
 
 @dataclass(kw_only=True)
 class Connection:
-    """An engine that answers, and how it is used.
+    """A connected engine.
 
     Attributes:
-        oci_runtime: What containers are started with on it.
+        oci_runtime: The OCI runtime of its containers.
         service: The podman service behind it, if the bridge started one.
         proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
         local: Whether it sees this machine's files and is under its limits.
         host_kernel: What is under it.
         reinforcement: What is asked of it beyond its defaults.
-        looked: What was seen from inside of commands' containers on it.
+        examinations: Results of examining containers for commands; see `examination`.
     """
 
     api: EngineApi
@@ -156,12 +156,12 @@ class Connection:
     proven: bool = False
     local: bool = False
     host_kernel: HostKernel = HostKernel()
-    reinforcement: Reinforcement = field(default_factory=Reinforcement)
-    looked: Looked = field(default_factory=dict)
+    extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
+    examinations: Examinations = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
-        """False when it is known to be dead."""
+        """Whether it is not known to be dead."""
         return self.service is None or self.service.running
 
     async def aclose(self) -> None:
@@ -172,9 +172,9 @@ class Connection:
 
 
 class Connector:
-    """Keeps one connection to an engine, made when first wanted.
+    """Keeps one connection to an engine, made at first use.
 
-    Connections that are given up stay open until `aclose`: a sandbox may still be using them.
+    Retired connections stay open until `aclose`: a sandbox may still use them.
 
     Attributes:
         machine: podman's virtual machine, if one is involved.
@@ -205,7 +205,7 @@ class Connector:
 
     @property
     def name(self) -> str:
-        """The engine's name, as far as it is known yet."""
+        """The engine's name, or that of its executable until it has answered."""
         return self._kind or Path(self._engine).name
 
     @property
@@ -214,7 +214,7 @@ class Connector:
         return self._connection
 
     async def connected(self) -> Connection:
-        """Return the connection, making it if there is none that lives.
+        """Return the connection, made anew if there is none or it is dead.
 
         Raises:
             SandboxError: There is no engine, or none that answers.
@@ -227,10 +227,10 @@ class Connector:
             return self._connection
 
     async def replace_runtime(self, broken: Connection) -> bool:
-        """Turn to another OCI runtime; True when what failed is worth trying again."""
+        """Switch to another OCI runtime; return whether to retry."""
         async with self._connecting:
             if self._connection is not broken:
-                return True  # somebody else has done it already
+                return True  # another task has done it
             if broken.facts.kind == "podman" and broken.endpoint.explicit:
                 return False
             offered = broken.facts.oci_runtimes if broken.facts.kind == "docker" else None
@@ -240,7 +240,7 @@ class Connector:
             return True
 
     async def retire(self, dead: Connection) -> None:
-        """Note that the engine behind a connection has gone, so that it is looked for anew."""
+        """Retire the connection to an engine that has gone, so that the next use reconnects."""
         async with self._connecting:
             if self._connection is dead:
                 self._give_up()
@@ -248,7 +248,7 @@ class Connector:
                 self.machine.lost()
 
     def choice(self, kind: EngineKind) -> RuntimeChoice:
-        """Return the choice of the OCI runtime, made once."""
+        """Return the OCI runtime choice, made once."""
         if self._choice is None:
             configuration = self._around.environ.get("CONTAINERS_CONF", "")
             key = f"{kind} {current_owner().boot} {configuration}"
@@ -257,7 +257,7 @@ class Connector:
         return self._choice
 
     async def aclose(self) -> None:
-        """Close every connection and let go of the machine. Idempotent."""
+        """Close every connection and the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
             if self._connection is not None:
                 self._give_up()
@@ -303,11 +303,11 @@ class Connector:
             facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
         here = this_kernel()
         local = endpoint.socket_path is not None and self.machine is None
-        # A socket of this machine may still lead into a virtual one.
+        # A socket on this machine may lead into a virtual machine.
         local = local and facts.kernel in ("", here.release)
-        reinforcement = await anyio.to_thread.run_sync(
+        extra_layers = await anyio.to_thread.run_sync(
             partial(
-                reinforce,
+                choose_extra_layers,
                 facts,
                 oci_runtime=wanted,
                 runtime_dir=self._runtime_dir,
@@ -324,14 +324,14 @@ class Connector:
             service=service,
             local=local,
             host_kernel=here if local else HostKernel(release=facts.kernel),
-            reinforcement=reinforcement,
+            extra_layers=extra_layers,
         )
 
     @staticmethod
     def _suits(connection: Connection, choice: RuntimeChoice) -> bool:
-        """Tell whether an engine that was listening starts what was chosen.
+        """Return whether a listening engine uses the chosen OCI runtime.
 
-        podman starts what its service was started with, whatever a container asks for.
+        podman uses the one that its service was started with, whatever a container requests.
         """
         if connection.facts.kind == "docker" or choice.current is None:
             return True
@@ -371,7 +371,7 @@ class Connector:
         if kind == "podman" and self._ensure_machine is not None and self.machine is None:
             self.machine = await self._ensure_machine()
         if self.machine is not None:
-            # Whoever started it may have stopped it since.
+            # It may have been stopped since.
             await self.machine.bring_up()
             return await engines.machine_endpoint(self._engine, self.machine.name, self._run)
         endpoints = engines.candidates(kind, self._around)
@@ -385,7 +385,7 @@ class Connector:
 
 
 def _owner(endpoint: Endpoint) -> int:
-    """Return the id of the user who listens; root's where that cannot be told."""
+    """Return the uid that owns the socket; root's if unknown."""
     path = endpoint.socket_path
     try:
         return path.stat().st_uid if path is not None else 0

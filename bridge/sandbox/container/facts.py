@@ -1,7 +1,6 @@
-"""What an engine is and what it can enforce, read from its answers.
+"""What an engine is and what it can enforce, from its `/info`. Pure.
 
-Owns `EngineFacts` and how it is made from the JSON of `/info`. Pure. Engines'
-claims are taken as upper bounds: what they say they cannot do is not asked for.
+Engines' claims are upper bounds: what they say they cannot do is not requested.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Literal
 from bridge.model import Json
 
 _IGNORE_CGROUPS = "--ignore-cgroups"
-"""What gVisor is told where it cannot use the host's control groups."""
+"""gVisor's flag for hosts whose cgroups it cannot use."""
 
 EngineKind = Literal["docker", "podman"]
 
@@ -24,20 +23,20 @@ class EngineFacts:
     """One engine, as reached through one socket.
 
     Attributes:
-        kind: What answers, whatever name it was asked for by.
+        kind: The engine that answers, whatever its socket's name.
         rootless: Whether it runs as an ordinary user, in a user namespace.
-        oci_runtime: What it starts containers with when not told otherwise.
-        oci_runtimes: What it can be told per container, by name.
+        oci_runtime: Its default OCI runtime.
+        oci_runtimes: The runtimes that can be chosen per container, by name.
         cgroup_version: "1", "2" or empty.
-        cpus: How many the engine has; 0 if it does not say.
-        limits_memory, limits_pids, limits_cpu: Whether a limit asked for will be applied.
-        obeys_ulimits: Whether ulimits asked for reach the process.
+        cpus: How many the engine has; 0 if unknown.
+        limits_memory, limits_pids, limits_cpu: Whether a requested limit is applied.
+        obeys_ulimits: Whether requested ulimits reach the process.
         seccomp: Whether its default seccomp filter is in force.
         mandatory_access: "apparmor" or "selinux" when one confines containers, else empty.
         remaps_ids: Whether its daemon puts every container into a user namespace.
-        kernel: The release of the kernel under it; empty if it does not say.
-        storage: How it stores images ("overlay", "vfs"); empty if it does not say.
-        unlimited: Those of `oci_runtimes` that are told to apply no limits.
+        kernel: The host kernel's release; empty if unknown.
+        storage: Its storage driver ("overlay", "vfs"); empty if unknown.
+        unlimited: Those of `oci_runtimes` that are configured to apply no limits.
     """
 
     kind: EngineKind
@@ -60,12 +59,12 @@ class EngineFacts:
 
 
 def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
-    """Tell from a ping's headers which engine answers; podman often stands in for Docker."""
+    """Return the engine, from a ping's headers; podman often replaces Docker."""
     return "podman" if "Libpod-Api-Version" in ping_headers else "docker"
 
 
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
-    """Read Docker's `/info`."""
+    """Return the facts from Docker's `/info`."""
     options = _security_options(info)
     return EngineFacts(
         kind="docker",
@@ -93,11 +92,11 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
 
 
 def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
-    """Read the `/info` of podman's own API.
+    """Return the facts from `/info` of podman's own API.
 
-    The Docker-like one claims every limit, even where rootless podman applies none; the list of
-    delegated controllers in this one tells the truth. It does not list the other OCI runtimes
-    podman knows, which are of no use anyway: one service starts everything with the same.
+    The Docker-like one claims every limit, even where rootless podman applies none; this one lists
+    the delegated controllers. It omits the other OCI runtimes that podman knows, which cannot be
+    used anyway: a service uses one runtime for all containers.
     """
     host: Mapping[str, Json] = info.get("host") or {}
     security: Mapping[str, Json] = host.get("security") or {}
@@ -125,7 +124,7 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
 
 
 def runtime_name(runtime: str) -> str:
-    """Return an OCI runtime's short name, be it given by name or by path."""
+    """Return an OCI runtime's short name, from a name or a path."""
     return PurePosixPath(runtime).name
 
 

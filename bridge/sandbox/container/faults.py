@@ -1,11 +1,10 @@
-"""What went wrong with an engine, told from what it and the SDK said.
+"""Engine failures as the bridge's errors, each with a remedy. Pure.
 
-Owns the translation of the docker SDK's and requests' exceptions, of engines' own words and of the
-podman command's output into the bridge's error classes, each with a remedy. Pure: it looks at
-values and raises nothing. When to ask is the callers' business.
+Owns the translation of the docker SDK's and requests' exceptions, of engines' error texts and of
+the podman command's output. Raises nothing itself.
 
 The patterns were taken from real engines (Docker 20.10, podman 4.3) and are tested against those
-very strings. Order matters: the first pattern that fits decides, and the specific ones stand first.
+very strings. Order matters: the first pattern that matches decides, so specific ones come first.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from bridge.errors import (
 )
 
 MAX_DETAIL = 2000
-"""Characters kept of what an engine said: enough for a long chain of causes."""
+"""Most characters kept of an engine's error: enough for a long chain of causes."""
 
 _NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
 
@@ -143,7 +142,7 @@ _PATTERNS: tuple[_Pattern, ...] = (
 
 
 def permission_remedy(engine: str) -> str:
-    """Say how to be let in by `engine`'s socket."""
+    """Return the remedy for a socket of `engine` that this user may not use."""
     if engine == "docker":
         return (
             "Add this user to the group `docker` (`sudo usermod -aG docker $USER`, then log in"
@@ -154,7 +153,7 @@ def permission_remedy(engine: str) -> str:
 
 
 def down_remedy(engine: str) -> str:
-    """Say how to start `engine`."""
+    """Return the remedy for an `engine` that does not run."""
     if engine == "docker":
         return "Start it (`sudo systemctl start docker`, or Docker Desktop), or check DOCKER_HOST."
     return (
@@ -164,7 +163,7 @@ def down_remedy(engine: str) -> str:
 
 
 def not_found(engine: str) -> EngineNotFoundError:
-    """Make the error for an engine of which there is no trace."""
+    """Return the error for an engine that is not installed."""
     if engine == "docker":
         remedy = "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman."
     else:
@@ -176,11 +175,11 @@ def not_found(engine: str) -> EngineNotFoundError:
 
 
 def from_text(text: str, *, doing: str, engine: str) -> SandboxError:
-    """Classify what an engine, its service or its command said.
+    """Return the error for the output of an engine, its service or its command.
 
     Args:
-        text: The engine's own words.
-        doing: What was being tried, for the message ("create a container").
+        text: The output.
+        doing: The attempted action, for the message ("create a container").
         engine: "docker" or "podman".
     """
     detail = shorten(text)
@@ -222,14 +221,14 @@ def from_exception(error: BaseException, *, doing: str, engine: str) -> BridgeEr
 
 
 def is_gone(error: BaseException) -> bool:
-    """Tell whether an engine's refusal means that the container is not there any more."""
+    """Return whether an engine's refusal means that the container no longer exists."""
     if isinstance(error, docker.errors.APIError):
         return error.status_code == 404 and not isinstance(error, docker.errors.ImageNotFound)
     return False
 
 
 def is_not_running(error: BaseException) -> bool:
-    """Tell whether an engine refused to kill because nothing is running."""
+    """Return whether an engine refused to kill because nothing is running."""
     return isinstance(error, docker.errors.APIError) and bool(
         re.search(
             r"is not running|can only kill running containers|container state improper"
@@ -241,7 +240,7 @@ def is_not_running(error: BaseException) -> bool:
 
 
 def is_being_removed(error: BaseException) -> bool:
-    """Tell whether an engine refused because the removal is already under way."""
+    """Return whether an engine refused because the container is already being removed."""
     return isinstance(error, docker.errors.APIError) and bool(
         re.search(r"removal of container .* is already in progress", _explanation(error), re.I)
     )

@@ -1,12 +1,18 @@
-"""What a sandbox's container is created with.
+"""The configuration of a sandbox's container, and its layers. Pure, but for `with_host_paths`.
 
-Owns the whole body of the engine's create call, and the account of which layers it puts in force.
-Pure but for `placed`. Everything is written out, even what engines default to, so that an
-engine's changed default or a user's engine configuration does not loosen a sandbox.
+Enforces, through the body of the create call: no network, read-only root, sized tmpfs without
+execution, no capabilities, no new privileges, private IPC, an unprivileged user, our seccomp
+profile where the engine takes it, resource limits, no logs on disk. Every field is explicit, even
+engines' defaults, so a changed default or the user's engine configuration does not loosen a
+sandbox.
 
-What engines add to the environment of the process by themselves: docker PATH, HOSTNAME and HOME;
-podman also TERM and container=podman; both what the image's own configuration sets. None of it
+Does not: mask /proc and /sys itself; the engine's masks stay. Limits that an engine cannot apply
+are not requested, and `isolation` reports them as weaker. Engines add to the environment: docker
+PATH, HOSTNAME and HOME; podman also TERM and container=podman; both what the image sets. None of it
 comes from the host.
+
+Verified: from inside in every sandbox (`layers`), `tests/sandbox/container/test_hardening.py`, and
+`tests/contract/test_container_layers.py` on real engines.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from pathlib import Path
 
 from bridge.model import MEBIBYTE, HostKernel, Isolation, Json
 from bridge.sandbox.backend import Bind, LaunchSpec
-from bridge.sandbox.binds import STRANGER, bind_layers, group_of, has_directories
+from bridge.sandbox.binds import NOBODY_ID, bind_layers, group_of, has_user_directories
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
 from bridge.sandbox.reaper import RUN_LABEL
@@ -30,11 +36,11 @@ TMP = "/tmp"
 SHM = "/dev/shm"
 
 HOSTNAME = "sandbox"
-"""The same everywhere: neither the host's name nor the container's id is the guest's business."""
+"""The host name inside, so that a guest sees neither the host's name nor the container's id."""
 
 TMPFS_INODES = 16_384
-"""Files and directories each writable mount can hold. Many small files cost kernel memory, though
-that too counts towards the memory limit."""
+"""Most files and directories of each writable mount. Small files cost kernel memory, though that
+counts towards the memory limit."""
 
 SHM_BYTES = 16 * MEBIBYTE
 """For /dev/shm, which multiprocessing's locks need; counts towards the memory limit."""
@@ -52,7 +58,7 @@ _EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
 _NAME_PREFIX = "mcp-code-bridge"
 _NAME_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_.-]+")
 _NAME_RUN_CHARACTERS = 64
-"""Of a run's id in its container's name: room for a UUID, short of the engines' name limits."""
+"""Characters of a run's id in its container's name: a UUID fits, within the engines' limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +68,15 @@ class Placement:
     Attributes:
         image: The image's name, present on the engine.
         user: "uid:gid" inside the container.
-        oci_runtime: What docker is told to start it with; empty leaves docker's default. podman
-            takes no such wish per container, so there it says only what is in use.
-        labels: Whose it is.
-        seccomp: What the engine is given as its seccomp profile; empty leaves its own.
-        user_namespace: podman's mode for it; empty leaves the engine's default.
-        tasks_per_process: What one process inside costs of the pids limit.
+        oci_runtime: The runtime requested of docker; empty for docker's default. podman has no
+            such option per container, so there it only names the one in use.
+        labels: The owner's labels.
+        seccomp: The engine's seccomp option; empty for the engine's own profile.
+        user_namespace: podman's mode; empty for the engine's default.
+        tasks_per_process: How many tasks of the pids limit one process inside takes.
         local: Whether the engine sees this machine's files.
-        max_open_files, max_processes: Hard limits of the host, which cannot be exceeded; None when
-            the engine's host is not ours or has none.
+        max_open_files, max_processes: Hard limits of the engine's host; None if unknown or
+            unlimited.
     """
 
     image: str
@@ -86,25 +92,25 @@ class Placement:
 
 
 def container_name(run_id: str, nonce: str) -> str:
-    """Make a container's name, known before it exists so that it can always be removed."""
+    """Return a container's name, known before it exists so that it can always be removed."""
     safe = _NAME_FORBIDDEN.sub("-", run_id)[:_NAME_RUN_CHARACTERS]
     return f"{_NAME_PREFIX}-{safe}-{nonce}"
 
 
-_NOBODY = f"{STRANGER}:{STRANGER}"
+_NOBODY = f"{NOBODY_ID}:{NOBODY_ID}"
 
 
-def placed(
+def with_host_paths(
     placement: Placement, spec: LaunchSpec, facts: EngineFacts, seccomp: Mapping[Purpose, str]
 ) -> Placement:
-    """Return where and as whom a sandbox runs that is given paths of the host's. Blocks.
+    """Return the placement of a sandbox with host paths: its user, image and filter. Blocks.
 
-    Files there shall belong to whom they belong outside, and be open to no more. It is the bridge's
-    own user, or the owner of the workspace or of what may be written to; never root. Images of
-    commands are their profile's, so nothing is known of what is in them.
+    Files written there must belong to the right user outside, with no more access than that user
+    has: the bridge's own user, or the owner of the workspace or of the writable directories; never
+    root. A command's image is its profile's and may contain anything.
 
     Args:
-        seccomp: Our filters, as far as the engine takes them.
+        seccomp: The bridge's filters, those that the engine accepts.
     """
     command = spec.command
     if command is not None:
@@ -113,7 +119,7 @@ def placed(
             placement, image=command.image, user=_NOBODY, seccomp=seccomp.get(purpose, "")
         )
         own = [bind for bind in spec.binds if bind.inside == WORKSPACE]
-    elif has_directories(spec.binds) and placement.user == _NOBODY:
+    elif has_user_directories(spec.binds) and placement.user == _NOBODY:
         own = [bind for bind in spec.binds if bind.writable]
     else:
         return placement
@@ -134,7 +140,7 @@ def _networked(spec: LaunchSpec) -> bool:
 
 
 def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
-    """Make the body of the create call."""
+    """Return the body of the create call."""
     return {
         "Image": placement.image,
         "Entrypoint": list(spec.argv),
@@ -148,10 +154,10 @@ def container_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement)
         "AttachStdout": True,
         "AttachStderr": True,
         "OpenStdin": True,
-        # With it the process sees its stdin end when the bridge dies, and ends itself.
+        # With it stdin ends when the bridge dies, and the process exits.
         "StdinOnce": True,
         "Tty": False,
-        # Docker then writes no hosts and resolv.conf of its own either.
+        # Docker then does not write its own hosts and resolv.conf.
         "NetworkDisabled": not _networked(spec),
         "Healthcheck": {"Test": ["NONE"]},
         "StopSignal": "SIGKILL",
@@ -179,11 +185,11 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
         "Devices": [],
         "GroupAdd": [],
         "Ulimits": _ulimits(spec, placement),
-        # Nothing that a program prints may end up on the host's disk.
+        # A program's output must not be logged to the host's disk.
         "LogConfig": {"Type": "none", "Config": {}},
-        # The bridge's own first process reaps; the engine's helper may not even be installed.
+        # The guest's supervisor reaps; the engine's init helper may not be installed.
         "Init": False,
-        # Removal is ours: an engine that removes by itself takes the exit report away.
+        # The bridge removes it: automatic removal would remove the exit report too.
         "AutoRemove": False,
         "RestartPolicy": {"Name": "no", "MaximumRetryCount": 0},
     }
@@ -198,7 +204,7 @@ def _host_config(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> 
 
 
 def _security_options(placement: Placement) -> list[str]:
-    # Nothing is said of masked and read-only paths below /proc and /sys, which keeps the engine's.
+    # Masked and read-only paths below /proc and /sys are left to the engine's defaults.
     options = ["no-new-privileges"]
     if placement.seccomp:
         options.append(f"seccomp={placement.seccomp}")
@@ -206,7 +212,7 @@ def _security_options(placement: Placement) -> list[str]:
 
 
 def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> dict[str, Json]:
-    """Ask for the limits the engine applies; for others some engines refuse to start at all."""
+    """Return the limits that the engine applies; some engines refuse to start with others."""
     limits = spec.limits
     resources: dict[str, Json] = {}
     if facts.limits_memory:
@@ -226,7 +232,7 @@ def _resources(spec: LaunchSpec, facts: EngineFacts, placement: Placement) -> di
 
 def _tmpfs(spec: LaunchSpec, facts: EngineFacts, user: str) -> dict[str, str]:
     options = "rw,noexec,nosuid,nodev,mode=1777"
-    # A directory that the image has already gives its mode to the mount, so the owner matters too.
+    # If the image has the directory, its mode applies to the mount, so the owner matters too.
     if facts.kind == "docker":
         options += f",nr_inodes={TMPFS_INODES}{_owned_by(user)}"
     else:
@@ -252,18 +258,18 @@ def _binds(facts: EngineFacts) -> list[str]:
     if facts.kind != "podman":
         return []
     # podman copies the host's names and name servers in, even without a network, unless these
-    # places are taken. The null device exists wherever an engine runs.
+    # paths are mounted. The null device exists wherever an engine runs.
     return ["/dev/null:/etc/hosts:ro", "/dev/null:/etc/resolv.conf:ro"]
 
 
 def _given(
     spec: LaunchSpec, facts: EngineFacts, placement: Placement
 ) -> tuple[list[str], list[Json]]:
-    """Return the host's directories, as podman takes them and as docker does.
+    """Return the host's directories as `Binds` for a local podman, or as `Mounts` for others.
 
-    Only podman's words for a mount have nosuid, nodev and noexec. But it makes a directory that is
-    not there, which on another machine is the wrong one, so that it gets those words here only.
-    Elsewhere "no_new_privs" stands for nosuid, and the lack of device nodes for nodev.
+    Only podman's binds have nosuid, nodev and noexec. But podman creates a missing directory, which
+    would be wrong on another machine, so only a local one gets binds. Elsewhere "no_new_privs"
+    replaces nosuid, and dropped capabilities prevent device nodes.
     """
     words: list[str] = []
     mounts: list[Json] = []
@@ -285,7 +291,7 @@ def _given(
 def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
     files = _at_most(spec.limits.open_files, placement.max_open_files)
     processes = _at_most(USER_PROCESSES, placement.max_processes)
-    # Always both: engines' own defaults for them may be more than the host allows.
+    # Always set: the engines' defaults may be more than the host allows.
     made: list[dict[str, Json]] = [
         {"Name": "nofile", "Soft": files, "Hard": files},
         {"Name": "nproc", "Soft": processes, "Hard": processes},
@@ -311,12 +317,12 @@ def isolation(
     lacking: Sequence[str] = (),
     host_kernel: HostKernel | None = None,
 ) -> Isolation:
-    """Say which layers `container_config` puts in force on an engine, and which it cannot.
+    """Return the layers that `container_config` puts in force on an engine, and what is weaker.
 
     Args:
-        oci_runtime: What containers are started with, by whoever's choice.
-        lacking: What was not asked for because the engine cannot, with causes.
-        host_kernel: What is under the engine.
+        oci_runtime: The OCI runtime in use.
+        lacking: Layers not requested because the engine cannot apply them, with causes.
+        host_kernel: The engine's host kernel.
     """
     layers = [
         *(() if _networked(spec) else ("no-network",)),
@@ -334,7 +340,7 @@ def isolation(
         layers.append("unprivileged-user")
     own_kernel = brings_own_kernel(oci_runtime)
     if own_kernel:
-        # Whether the filter reaches the program there is each runtime's own affair; mostly not.
+        # Most of these runtimes do not apply the filter to the program.
         layers.append(OWN_KERNEL)
     elif placement.seccomp:
         layers += ["seccomp", "own-seccomp"]

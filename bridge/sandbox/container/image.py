@@ -1,7 +1,7 @@
-"""The runtime image: what it is called, which one a run gets, and what is known of one.
+"""The runtime image: its names and labels, which one a run uses, and its status.
 
-Owns the names, the labels, the choice among setting, built image and public image, and the status
-report. Building is `image_build`'s, talking to an engine `image_engine`'s.
+Decides among the setting, a built image and the public image. `image_build` builds; `image_engine`
+speaks to engines.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progr
 Flavour = Literal["slim", "data"]
 
 FLAVOURS: tuple[Flavour, ...] = ("data", "slim")
-"""In the order in which a built one is chosen: who built `data` has a use for its packages, and
-it holds all that `slim` does."""
+"""In order of preference if both are built: a user who built `data` needs its packages, and it
+contains all of `slim`."""
 
 DEFAULT_FALLBACK = "python:3.13-slim"
-"""What runs get when nothing was built and nothing set."""
+"""The image of runs if none was built and none is set."""
 
 REPOSITORY = "localhost/mcp-code-bridge-runtime"
 """One name for both engines. podman gives `localhost/` to what it builds, and completes a bare name
@@ -34,23 +34,23 @@ LABEL_VERSION = "org.mcp-code-bridge.image.version"
 LABEL_GUEST = "org.mcp-code-bridge.guest-digest"
 
 LEFTOVER_SECONDS = 6 * 3600.0
-"""Age at which an unfinished build's name is taken for a dead one's; a build is bounded by less."""
+"""Age at which an unfinished build counts as dead; a build takes less."""
 
 _PARTIAL = re.compile(rf"{re.escape(REPOSITORY)}:(?:slim|data)-new-(?P<at>\d{{1,12}})-[0-9a-f]+")
 
 
 def local_name(flavour: Flavour) -> str:
-    """Return what `image build` calls its result."""
+    """Return the name that `image build` gives its result."""
     return f"{REPOSITORY}:{flavour}"
 
 
 def partial_name(flavour: Flavour, *, now: float) -> str:
-    """Return a name of its own for an image that is not finished."""
+    """Return a unique name for an unfinished image."""
     return f"{REPOSITORY}:{flavour}-new-{int(now)}-{secrets.token_hex(4)}"
 
 
 def leftovers(names: Sequence[str], *, now: float) -> tuple[str, ...]:
-    """Return the names that builds which never finished have left behind."""
+    """Return the names that dead builds have left."""
     return tuple(
         name
         for name in names
@@ -84,16 +84,16 @@ async def choose(setting: str | None, engine: ImageEngine) -> str:
 async def ensure_present(
     name: str, engine: ImageEngine, *, progress: Progress, place: str = "MCP_BRIDGE_IMAGE"
 ) -> None:
-    """Have the engine hold the image, fetching it if need be.
+    """Pull an image unless the engine has it.
 
-    Call it outside of a run's timeout: a fetch takes minutes on a slow line.
+    Call it outside of a run's timeout: a pull takes minutes on a slow line.
 
     Args:
         place: Where the image is set, for errors.
 
     Raises:
-        ImageMissingError: It is a local name, which nobody serves.
-        ImagePullError: It could not be fetched.
+        ImageMissingError: It is a local name, which no registry serves.
+        ImagePullError: It could not be pulled.
     """
     if await engine.inspect(name) is not None:
         return
@@ -111,14 +111,14 @@ async def ensure_present(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStatus:
-    """One image on one engine, as `image status` tells it.
+    """One image on one engine, as `image status` shows it.
 
     Attributes:
-        present: Whether the engine holds it; the rest is empty when not.
-        created: ISO 8601, as the engine gives it.
-        flavour, version: From our labels; empty for images that are not ours.
-        guest_matches: Whether it carries this bridge's guest, compiled; None for foreign images.
-        stale: Why a rebuild is worth while; empty when it is not.
+        present: Whether the engine has it; the rest is empty if not.
+        created: ISO 8601, as the engine reports it.
+        flavour, version: From the bridge's labels; empty for other images.
+        guest_matches: Whether it contains this bridge's guest, compiled; None for other images.
+        stale: Why to rebuild it; empty if there is no reason.
     """
 
     engine: EngineKind
@@ -141,10 +141,10 @@ def describe(
     guest_digest: str,
     version: str,
 ) -> ImageStatus:
-    """Return the status of an image from what the engine knows of it.
+    """Return an image's status from the engine's facts.
 
-    A stale image still works: the guest that a run uses is always the bridge's own, and one that
-    the image carries is only taken when its digest is the same.
+    A stale image still works: a run always uses the bridge's own guest, and the image's copy only
+    if its digest is the same.
     """
     if facts is None:
         return ImageStatus(engine=engine, name=name, present=False)

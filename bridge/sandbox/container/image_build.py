@@ -1,8 +1,8 @@
 """`image build`: the runtime image onto an engine, from the public base image or from packages.
 
-Owns the order of steps and their safety: an image is made under a name of its own and takes the
-real name only when it is whole, so a build that fails, is cancelled or is killed leaves the image
-that worked. Both ways go through the engine's API (`image_engine`), never through a command.
+Owns the order of steps and their safety: an image is built under a temporary name and gets the real
+name only when it is complete, so a build that fails, is cancelled or is killed leaves the previous
+image. Both ways use the engine's API (`image_engine`), never a command.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONTAINERFILE = "Containerfile"
 _GUEST_STAGE = re.compile(r"^FROM scratch AS guest[ \t]*$", re.MULTILINE)
 
 CLEANUP_SECONDS = 60.0
-"""Bound of clearing up after a build, which goes on though the build was cancelled."""
+"""Bound of cleaning up after a build, which continues even if the build was cancelled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class BuildRequest:
 
     Attributes:
         offline: From Debian packages, with no image registry.
-        fresh: Offline: anew, though the root filesystem of an earlier build could be used.
+        fresh: Offline: rebuild the root filesystem even if a cached one could be used.
     """
 
     flavour: Flavour = "slim"
@@ -164,7 +164,7 @@ def with_guest(containerfile: str) -> str:
 
 
 def _check(status: ImageStatus, flavour: Flavour) -> None:
-    """Refuse to give the real name to something else than what was asked for."""
+    """Reject an image that is not the requested one, before it gets the real name."""
     if not status.present or status.flavour != flavour or not status.guest_matches:
         message = (
             f"{status.engine} made an image without the settings it was given (flavour "
@@ -179,14 +179,14 @@ async def _clear_leftovers(engine: ImageEngine, *, now: float) -> None:
 
 
 async def _remove_nameless(engine: ImageEngine, image: str) -> None:
-    """Remove the image that lost its name, unless the user gave it another one."""
+    """Remove an image that lost its name, unless the user gave it another one."""
     facts = await engine.inspect(image)
     if facts is not None and not facts.names:
         await _remove(engine, image)
 
 
 async def _remove(engine: ImageEngine, name: str) -> None:
-    """Remove an image that nobody needs; if that fails, a later build tries again."""
+    """Remove an unused image; if that fails, a later build tries again."""
     with (
         anyio.CancelScope(shield=True),
         anyio.move_on_after(CLEANUP_SECONDS),

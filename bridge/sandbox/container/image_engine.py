@@ -1,8 +1,8 @@
-"""Images on an engine: look, fetch, build, import, tag, remove.
+"""Images on an engine: inspect, pull, build, import, tag, remove.
 
-Owns the seam for it and the implementation on the docker SDK, for docker and podman alike: both
-serve the same calls on their sockets, so neither command need be installed, and a remote engine
-gets its context and tarballs through the same connection. Decides no names.
+Owns the Protocol and its implementation on the docker SDK, for docker and podman alike: both serve
+the same calls on their sockets, so neither command need be installed, and a remote engine gets its
+context and tarballs over the same connection. Decides no names.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ImageEngine(Protocol):
         """Fetch an image.
 
         Raises:
-            ImagePullError: It could not be had.
+            ImagePullError: It could not be pulled.
         """
         ...
 
@@ -114,7 +114,7 @@ class ImageEngine(Protocol):
         ...
 
     async def tag(self, name: str, new: str) -> None:
-        """Give an image another name, taking it from the image that has it."""
+        """Give an image a further name, taking it from another image that has it."""
         ...
 
     async def remove(self, name: str) -> None:
@@ -123,7 +123,7 @@ class ImageEngine(Protocol):
 
 
 class SdkImages:
-    """`ImageEngine` on a client of the docker SDK, which stays its owner's to close."""
+    """`ImageEngine` on a client of the docker SDK. Does not close the client."""
 
     def __init__(self, client: docker.APIClient, kind: EngineKind) -> None:
         self._client = client
@@ -279,12 +279,12 @@ class SdkImages:
 
 @dataclass
 class _Tail:
-    """What a stream of progress documents came to."""
+    """The outcome of a stream of progress documents."""
 
     error: str = ""
 
     def add(self, document: object) -> str:
-        """Take one document in and return the line to show for it, if any."""
+        """Process one document and return the line to show for it, if any."""
         if not isinstance(document, dict):
             return ""
         if told := document.get("error"):
@@ -330,7 +330,7 @@ _REGISTRY = (
 
 
 def _is_missing(error: BaseException) -> bool:
-    """Tell whether an engine means that it has no such image, whatever the status code."""
+    """Return whether an error means that the image does not exist, whatever the status code."""
     if not isinstance(error, docker.errors.APIError):
         return False
     # podman 4 answers 500 to the id of an image that is gone: it tries to read it as a name.

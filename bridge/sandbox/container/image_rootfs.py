@@ -1,7 +1,7 @@
-"""The root filesystem of the offline image: where its recipe is, how it is made, where it is kept.
+"""The root filesystem of the offline image: its recipe, how it is built, where it is cached.
 
-Owns running `build-rootfs.sh` and the cache of what it made. What is in the image is the recipe's
-business; turning the tarball into an image is `image_build`'s.
+Owns running `build-rootfs.sh` and the cache of its results. The recipe decides what is in the
+image; `image_build` turns the tarball into one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CACHE_SECONDS = 14 * 24 * 3600.0
 """Age at which a cached tarball is made anew: its packages miss two weeks of security fixes."""
 
 PARTIAL_SECONDS = 6 * 3600.0
-"""Age at which an unfinished tarball is taken for a dead build's."""
+"""Age at which an unfinished tarball counts as a dead build's."""
 
 SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
 """Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
@@ -50,7 +50,7 @@ DETAIL_CHARS = 1500
 
 @dataclass(frozen=True, kw_only=True)
 class RootfsContext:
-    """What making a root filesystem needs from outside.
+    """The environment of building a root filesystem.
 
     Attributes:
         recipe: The directory with the script; see `recipe_dir`.
@@ -145,7 +145,7 @@ async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
     """Return the image's settings as Dockerfile instructions, from the recipe.
 
     Raises:
-        ImageBuildError: The recipe does not tell.
+        ImageBuildError: The recipe's script fails.
     """
     argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
     result = await context.run(argv, timeout=CHANGES_SECONDS)
@@ -157,7 +157,7 @@ async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
 
 @contextmanager
 def guest_tree() -> Iterator[Path]:
-    """Lend a directory with the guest's sources, laid out as an image carries them."""
+    """Yield a temporary directory with the guest's sources, laid out as in an image."""
     with tempfile.TemporaryDirectory(prefix="mcp-code-bridge-") as name:
         # Another user reads it when packages are unpacked in a user namespace.
         root = Path(name)
@@ -194,7 +194,7 @@ async def _make(
 def failure(result: CommandResult) -> ImageBuildError:
     """Return the error for a script that failed, with its remedy."""
     told = result.stderr.strip() or result.stdout.strip()
-    detail = " ".join(told[-DETAIL_CHARS:].split()) or "it said nothing"
+    detail = " ".join(told[-DETAIL_CHARS:].split()) or "it wrote nothing"
     if result.timed_out:
         message = f"The root filesystem was not built in time: {detail}"
         return ImageBuildError(message, remedy="Check the Debian mirror in /etc/apt.")
@@ -237,7 +237,7 @@ def _remedy(told: str, result: CommandResult) -> str:
 
 
 def _check_space(flavour: Flavour, cache: Path) -> None:
-    """Refuse a build that would fill a disk half-way.
+    """Reject a build for which the disk space is insufficient.
 
     Raises:
         ImageBuildError: There is too little, or no directory to write to.

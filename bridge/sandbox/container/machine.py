@@ -1,9 +1,9 @@
-"""podman's virtual machine, where podman needs one: started if needed, and stopped when idle.
+"""podman's virtual machine, where podman needs one: started if needed, stopped when idle.
 
-Owns the sequence of `podman` commands and the reading of what podman prints. A machine is stopped
-by the bridge that started it, and only when no container runs there. None is made here, and a
-machine's settings (rootful or not, volumes, CPUs) are the user's and never changed. Nothing here
-runs on Linux, unless podman is set up there as a remote client of a machine.
+Owns the sequence of `podman` commands and parsing their output. A machine is stopped only by the
+bridge that started it, and only when no container runs there. None is created, and a machine's
+settings (rootful or not, volumes, CPUs) are never changed. Nothing here runs on Linux, unless
+podman is set up there as a remote client of a machine.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Plan:
 
     Attributes:
         action: "none": nothing, podman works without a machine. "ready": the machine is up.
-            "wait": it is coming up by somebody else's hand. "start": podman's command.
+            "wait": another process is starting it. "start": run podman's command.
         machine: Its name; empty for "none".
     """
 
@@ -81,7 +81,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What podman said, as far as it was asked.
+    """podman's answers so far.
 
     Attributes:
         platform: `sys.platform`.
@@ -181,7 +181,7 @@ def parse_machines(result: CommandResult | None) -> tuple[Machine, ...]:
 
 
 def raced(result: CommandResult, verb: str, machine: str) -> bool:
-    """Return whether a command failed only because somebody else was quicker."""
+    """Return whether a command failed only because another process was quicker."""
     said = result.stderr + result.stdout
     if verb == "start" and _ALREADY_UP.search(said) and _LEFTOVER not in said:
         return other_machine(machine, said) is None
@@ -280,7 +280,7 @@ def _reason(result: CommandResult) -> str:
     for line in reversed(lines):
         if line.startswith("Error:"):
             return line.removeprefix("Error:").strip()
-    return next((line for line in reversed(lines) if line), "it said nothing")
+    return next((line for line in reversed(lines) if line), "it wrote nothing")
 
 
 def _cut(text: str) -> str:
@@ -321,7 +321,7 @@ class MachineContext:
         env: The environment podman runs with.
         podman: The command.
         idle_timeout: Seconds without a run after which a machine that we started is stopped.
-        progress: Told what podman says while it starts a machine.
+        progress: Called with podman's output while it starts a machine.
         clock: Seconds, monotonic.
         sleep: Waits that many seconds.
     """
@@ -336,11 +336,11 @@ class MachineContext:
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep
 
     async def ask(self, *arguments: str) -> CommandResult:
-        """Run podman for a question."""
+        """Run a podman query."""
         return await self.run([self.podman, *arguments], timeout=ASK_SECONDS)
 
     async def tell(self, timeout: float, *arguments: str) -> CommandResult:
-        """Run podman for something that takes its time."""
+        """Run a slow podman command."""
         if self.progress is not None:
             self.progress(f"{self.podman} {' '.join(arguments)}")
         return await self.run([self.podman, *arguments], timeout=timeout, on_line=self.progress)
@@ -368,7 +368,7 @@ async def ensure_machine(context: MachineContext) -> PodmanMachine | None:
 
 
 async def _look(context: MachineContext) -> Plan:
-    """Ask podman how things are and return what to do."""
+    """Query podman and return the next step."""
     info = await context.ask("info", "--format", "json")
     if not concerns_machine(context.platform, context.env, info):
         return Plan(action="none")
@@ -408,7 +408,7 @@ class PodmanMachine:
 
     @property
     def started_by_us(self) -> bool:
-        """Whether it falls to this bridge to stop the machine."""
+        """Whether this bridge started the machine and may stop it."""
         return self._started
 
     async def __aenter__(self) -> PodmanMachine:
@@ -452,7 +452,7 @@ class PodmanMachine:
         self._started = False
 
     async def bring_up(self) -> None:
-        """See that podman answers, starting the machine if it does not.
+        """Make podman answer, starting the machine if it does not.
 
         Raises:
             SandboxError: podman cannot be made to answer.
@@ -476,7 +476,7 @@ class PodmanMachine:
             elif await self._start():
                 self._started = True
             else:
-                # Somebody else's start is under way, which the machine list may not show yet.
+                # Another process is starting it, which the machine list may not show yet.
                 await self._context.sleep(READY_POLL_SECONDS)
 
     async def _start(self) -> bool:

@@ -1,7 +1,7 @@
-"""One command line run to its end, with bounded output and a deadline.
+"""Runs one command line to its end, with bounded output and a deadline.
 
-Owns the seam that `podman machine` and the image build go through, and its real implementation.
-Decides nothing about what the output means.
+Owns the Protocol that `podman machine` and the image build use, and its implementation. Does not
+interpret output.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class CommandResult:
 
 
 class CommandRunner(Protocol):
-    """Runs a command line. Never raises for what the command does."""
+    """Runs a command line. Raises nothing for a failing command."""
 
     async def __call__(
         self,
@@ -83,7 +83,7 @@ class CommandRunner(Protocol):
 
 @dataclass(kw_only=True)
 class SystemRunner:
-    """Runs commands as processes of this machine, each in a session of its own.
+    """Runs commands as processes of this machine, each in its own session.
 
     Attributes:
         env: Their whole environment; None inherits the bridge's, which the user's own engine and

@@ -1,8 +1,9 @@
-"""One container with a program in it, as the engine sees it.
+"""One container with a program in it, as the engine reports it.
 
-Owns the life of a single container: create, attach, start, and its removal whatever happens; and
-the reading of how its first process ended. Which engine, which image and which limits were chosen
-elsewhere.
+Owns its life: create, attach, start, removal whatever happens; and reading how its first process
+ended. Engine, image and limits were chosen elsewhere.
+
+Verified: `tests/sandbox/container/test_sandbox.py`, and `tests/contract` on real engines.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ from bridge.sandbox.container.stream import AttachedStream
 logger = logging.getLogger(__name__)
 
 REMOVE_SECONDS = 30.0
-"""For kill and removal, 0.05 to 0.5 s usually. What is not gone then is tried again later."""
+"""For kill and removal, 0.05 to 0.5 s usually. A removal that takes longer is tried again later."""
 
 FIRST_POLL_SECONDS = 0.01
 LAST_POLL_SECONDS = 1.0
-"""Between looks whether a container has ended: at first the time an engine takes to notice, then
-doubled, so that waiting through a long run costs one cheap call a second."""
+"""Intervals of asking whether a container has ended: first the time an engine takes to notice, then
+doubled, so that waiting for a long run costs one cheap call a second."""
 
 _SIGNAL_BASE = 128
 """Engines report death by signal n as exit code 128 + n, as shells do."""
 
 
 class ContainerCalls(Protocol):
-    """What a container's life needs of an engine; `EngineApi` offers it."""
+    """The engine calls for a container's life; `EngineApi` implements them."""
 
     async def create(self, config: Mapping[str, Json], name: str) -> str: ...
     async def attach(self, container: str) -> AttachedStream: ...
-    async def attach_apart(self, container: str) -> AttachedStream: ...
+    async def attach_separately(self, container: str) -> AttachedStream: ...
     async def start(self, container: str) -> None: ...
     async def inspect(self, container: str) -> Mapping[str, Json] | None: ...
     async def kill(self, container: str) -> None: ...
@@ -56,13 +57,13 @@ class ContainerSandbox:
         stream: AttachedStream,
         *,
         isolation: Isolation,
-        knows_oom: bool,
+        reports_oom: bool,
     ) -> None:
         self._api = api
         self._container = container
         self._stream = stream
         self._isolation = isolation
-        self._knows_oom = knows_oom
+        self._reports_oom = reports_oom
         self._refused = False
         self._ending = anyio.Event()
 
@@ -73,15 +74,15 @@ class ContainerSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What the backend put in force."""
+        """The layers in force."""
         return self._isolation
 
     def on_error(self, take: Callable[[bytes], None]) -> None:
-        """Pass all that is read of stderr to `take` from now on."""
+        """Pass stderr to `take` from now on."""
         self._stream.on_error(take)
 
     def end_input(self) -> None:
-        """Let stdin end."""
+        """Close stdin."""
         self._stream.end_input()
 
     async def send(self, data: bytes) -> None:
@@ -89,9 +90,9 @@ class ContainerSandbox:
         await self._stream.send(data)
 
     async def end_output(self) -> None:
-        """End the command: both outputs come on one connection, so none can be refused alone.
+        """Kill the command: both outputs share a connection, so one cannot be closed alone.
 
-        The connection goes first: engines wait for their monitor, which waits for whoever reads.
+        The connection is closed first: engines wait for their monitor, which waits for a reader.
         """
         self._refused = True
         self._stream.close()
@@ -105,7 +106,7 @@ class ContainerSandbox:
         return data
 
     def diagnostics(self) -> str:
-        """Return the end of what the process wrote to stderr, as far as it was read."""
+        """Return the end of stderr, as far as it was read."""
         return self._stream.stderr
 
     async def kill(self) -> None:
@@ -125,7 +126,7 @@ class ContainerSandbox:
             seen = await self._api.inspect(self._container)
             if seen is None:
                 return ExitReport(detail="The container was removed from outside.")
-            report = exit_report(seen.get("State") or {}, knows_oom=self._knows_oom)
+            report = exit_report(seen.get("State") or {}, reports_oom=self._reports_oom)
             if report is not None:
                 return report
             if self._ending.is_set():
@@ -138,10 +139,10 @@ class ContainerSandbox:
             pause = min(pause * 2, LAST_POLL_SECONDS)
 
 
-def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | None:
-    """Read an engine's `State`; None while the container has not ended.
+def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport | None:
+    """Return how the first process ended, from an engine's `State`; None while it runs.
 
-    A first process that itself exits with 128 + n cannot be told from one killed by signal n.
+    Exit status 128 + n is indistinguishable from death by signal n.
     """
     if state.get("Running") or state.get("Status") in ("created", "running", "paused"):
         return None
@@ -152,8 +153,8 @@ def exit_report(state: Mapping[str, Json], *, knows_oom: bool) -> ExitReport | N
     return ExitReport(
         exit_code=None if killed or not isinstance(code, int) else code,
         signal=signal if killed else None,
-        # Without a limit of its own a sandbox falls to the host's OOM killer, and no engine sees.
-        oom_killed=oom if oom or knows_oom else None,
+        # Without a memory limit the host's OOM killer acts, which engines do not report.
+        oom_killed=oom if oom or reports_oom else None,
         detail=str(state.get("Error") or ""),
     )
 
@@ -173,15 +174,16 @@ async def run_container(
     config: Mapping[str, Json],
     *,
     isolation: Isolation,
-    knows_oom: bool,
+    reports_oom: bool,
     not_removed: Callable[[str], None],
-    apart: bool = False,
+    separate_streams: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
-    """Start a container under a name nobody else has; on leaving it is gone.
+    """Start a container under a unique name; remove it on leaving.
 
     Args:
-        not_removed: Told the name, should the engine not remove it now.
-        apart: Whether stdin and the outputs get a connection each; see `EngineApi.attach_apart`.
+        not_removed: Called with the name if the engine does not remove it now.
+        separate_streams: Whether stdin and the outputs get a connection each; see
+            `EngineApi.attach_separately`.
 
     Raises:
         SandboxError: On entering, when it cannot be started.
@@ -190,21 +192,21 @@ async def run_container(
     try:
         container = await api.create(config, name)
         # Before the start, so that no byte is missed: nothing is logged to read it from later.
-        stream = await (api.attach_apart if apart else api.attach)(container)
+        stream = await (api.attach_separately if separate_streams else api.attach)(container)
         await api.start(container)
-        yield ContainerSandbox(api, container, stream, isolation=isolation, knows_oom=knows_oom)
+        yield ContainerSandbox(api, container, stream, isolation=isolation, reports_oom=reports_oom)
     finally:
         if stream is not None:
             stream.close()
         # By name: it is known even when the answer to the creation is not.
-        if not await remove_surely(api, name):
+        if not await remove_with_retries(api, name):
             not_removed(name)
 
 
-async def remove_surely(api: ContainerCalls, name: str) -> bool:
-    """Remove a container, even when cancelled; tell whether it is gone.
+async def remove_with_retries(api: ContainerCalls, name: str) -> bool:
+    """Remove a container, even when cancelled; return whether it is gone.
 
-    podman refuses to remove what is ending just now, so a refusal is followed by another try.
+    podman refuses to remove a container that is just ending, so a refusal is retried.
     """
     pause = FIRST_POLL_SECONDS
     refusal = f"no answer within {REMOVE_SECONDS:g} s"

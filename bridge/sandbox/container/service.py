@@ -1,10 +1,10 @@
-"""A podman service of the bridge's own, for hosts where none is listening.
+"""A podman service of the bridge's own, for hosts where none listens.
 
 Owns the process `podman system service`, the private directory with its socket and log, and the
-removal of both; and of what dead bridges left of theirs. Speaks no API.
+removal of both, also of those that dead bridges left. Speaks no API.
 
-The service dies with the bridge: at `aclose`; when the bridge is killed, because the kernel then
-signals it (on Linux); and failing that, because the next bridge ends it.
+The service ends with the bridge: at `aclose`; when the bridge is killed, by a signal from the
+kernel (on Linux); failing that, by the next bridge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from anyio.abc import Process
 
 from bridge.errors import EngineDownError, LaunchError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.reaper import Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ KILL_SECONDS = 5.0
 """For a killed process to be reaped."""
 
 POLL_SECONDS = 0.02
-"""Between looks for the socket: podman has no way to say that it is ready."""
+"""Interval of trying the socket: podman cannot signal that it is ready."""
 
 LOG_BYTES = 64 * 1024
 """Read of a log's end for an error message."""
@@ -72,11 +72,11 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Asks for SIGTERM at the parent's death, looks whether it came too late, becomes podman."""
+"""Requests SIGTERM at the parent's death, checks that the parent still lives, becomes podman."""
 
 
 def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str]:
-    """Make the command line of a service."""
+    """Return the command line of a service."""
     argv = [podman]
     if oci_runtime:
         argv += ["--runtime", oci_runtime]
@@ -86,7 +86,7 @@ def service_argv(podman: str, socket: Path, oci_runtime: str | None) -> list[str
 
 
 def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Make the environment of a service: the bridge's, less what would make it a remote client.
+    """Return a service's environment: the bridge's, without what would make it a remote client.
 
     Proxies stay, since images are fetched through it; its Docker-like API passes none of them on
     to containers.
@@ -103,9 +103,9 @@ class PodmanService:
 
     Args:
         podman: The executable.
-        runtime_dir: Where private directories are made; only this user's.
+        runtime_dir: The parent of its directory; private to this user.
         environ: The bridge's environment, which configures podman.
-        oci_runtime: What it starts containers with; None leaves podman's default.
+        oci_runtime: The OCI runtime of its containers; None for podman's default.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class PodmanService:
         """Start it and wait until it listens.
 
         Raises:
-            SandboxError: It does not come up; the message holds what it said.
+            SandboxError: It does not start; the message holds its output.
         """
         if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
             message = f"{self.socket} is too long a path for a socket."
@@ -178,7 +178,7 @@ class PodmanService:
             argv = [*wrapper, *argv]
         with (self._directory / _LOG).open("wb") as log:
             try:
-                # Cancelled in the middle, it would leave a process that nobody waits for.
+                # A cancellation in between would leave a process that is never waited for.
                 with anyio.CancelScope(shield=True):
                     process = await anyio.open_process(
                         argv,
@@ -204,7 +204,7 @@ class PodmanService:
         doing = "start its service"
         if process.returncode is None:
             doing = f"listen within {START_SECONDS:g} s"
-        failure = faults.from_text(said or "it said nothing", doing=doing, engine="podman")
+        failure = faults.from_text(said or "it wrote nothing", doing=doing, engine="podman")
         if isinstance(failure, LaunchError):
             raise EngineDownError(failure.message, remedy=faults.down_remedy("podman"))
         raise failure
@@ -218,10 +218,10 @@ class PodmanService:
 
 
 def check_private(directory: Path) -> None:
-    """Refuse a directory in which another user could put a socket in place of ours.
+    """Reject a directory in which another user could replace the socket.
 
     Raises:
-        PermissionError: Somebody else owns it, or may write to it.
+        PermissionError: Another user owns it, or may write to it.
     """
     found = directory.stat()
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -257,7 +257,7 @@ def _owner_of(directory: Path) -> Owner | None:
 
 
 def _listeners(url: str) -> Sequence[int]:
-    """Find processes started to serve `url`, which names a directory that nobody else has."""
+    """Return the processes that serve `url`, which names a unique directory."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -276,7 +276,7 @@ async def _accepts(socket: Path) -> bool:
 
 
 async def _end(process: Process) -> None:
-    """End the process and its group: asked first, then made to."""
+    """End the process and its group: SIGTERM, then SIGKILL."""
     for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
         # The group outlives its first process: rootless podman is two of them.
         with suppress(ProcessLookupError, PermissionError):

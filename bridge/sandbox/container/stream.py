@@ -1,14 +1,14 @@
-"""The attached connection: a sandbox's stdin, stdout and stderr on one socket.
+"""The attached connection: a container's stdin, stdout and stderr on one socket.
 
-Owns asking the engine to upgrade an HTTP connection to a raw stream, and reads and writes that
-without blocking the event loop, whether it is a local, a TCP or a TLS one.
+Owns asking the engine to upgrade an HTTP connection to a raw stream, and non-blocking reads and
+writes on it, whether it is local, TCP or TLS.
 
-What comes is stdout and stderr in frames: an eight-byte header (stream number, three zero bytes,
-big-endian length) and a payload. Engines cut frames anywhere, so a frame says nothing about lines
-or messages, and a payload is passed on as it comes.
+stdout and stderr arrive in frames: an eight-byte header (stream number, three zero bytes,
+big-endian length) and a payload. Engines cut frames anywhere, so a frame means nothing for lines or
+messages, and a payload is passed on as it arrives.
 
-Nothing is read ahead: bytes stay in the kernel's buffers until somebody calls `receive`, so a
-program that floods its output stops at the kernel's bounds and not at the host's memory.
+Nothing is read ahead: bytes stay in the kernel's buffers until `receive` is called, so a flood
+stops at the kernel's bounds and not at the host's memory.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ import h11
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.facts import EngineKind
 
 HEADER_BYTES = 8
 _HEADER = struct.Struct(">BxxxL")
 
 _STDOUT_STREAMS = frozenset({0, 1})
-"""1 is stdout. 0 is what an engine echoes of stdin, which its documentation sends to stdout."""
+"""1 is stdout. 0 is stdin echoed by an engine, which its documentation assigns to stdout."""
 _STDERR = 2
 _ENGINE_ERROR = 3
-"""What the engine itself has to say, e.g. that it could not go on copying."""
+"""The engine's own messages, e.g. that it could not continue copying."""
 
 DIAGNOSTIC_BYTES = 16 * 1024
 """Kept of a sandbox's stderr. A guest writes there only when it dies before it can report, and a
@@ -82,12 +82,12 @@ class Tail:
 
 
 class FrameDecoder:
-    """Turns attach-stream bytes into stdout, setting stderr aside.
+    """Splits attach-stream bytes into stdout, which it returns, and stderr.
 
     Attributes:
         stderr: The tail of the process's stderr.
-        engine_error: The tail of what the engine said in the stream, if anything.
-        on_error: Given all of stderr as well, if somebody wants it.
+        engine_error: The tail of the engine's own messages in the stream.
+        on_error: Called with all of stderr, if set.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ SWITCHED = 101
 """The status of an answer that makes a connection raw."""
 
 DISCARDS = 16
-"""Reads in a row of what is thrown away."""
+"""Most reads in a row of discarded data."""
 
 _READ, _WRITE, _WAIT = "read from", "write to", "wait for"
 
@@ -169,9 +169,9 @@ class AttachedStream:
 
     Args:
         connection: The socket.
-        leftover: What was read from it already, behind the engine's HTTP header.
-        feeding: Another connection to the same container, which stdin goes by instead. What it
-            brings of the output is thrown away.
+        leftover: Bytes already read from it, after the engine's HTTP header.
+        feeding: Another connection to the same container, used for stdin. Output that arrives on
+            it is discarded.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class AttachedStream:
             return None
 
     def discard_now(self) -> None:
-        """Throw away what is there."""
+        """Discard the available data."""
         for _ in range(DISCARDS):  # by turns, when the engine is faster than we are
             if self._closed:
                 return
@@ -261,7 +261,7 @@ class AttachedStream:
                 self.close()
 
     async def discard(self) -> None:
-        """Throw away what comes, until it ends in whatever way."""
+        """Discard all data until the connection ends."""
         with suppress(ChannelClosedError):
             while await self.receive():
                 pass
@@ -285,7 +285,7 @@ class AttachedStream:
         return b""
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`, waiting while the other side does not read.
+        """Write all of `data`; wait while the other side does not read.
 
         Raises:
             ChannelClosedError: The connection broke, or was closed here.
@@ -311,7 +311,7 @@ class AttachedStream:
         self._decoder.on_error = take
 
     def end_input(self) -> None:
-        """Let the process's stdin end; its output is still read. Idempotent."""
+        """Close the process's stdin; its output is still read. Idempotent."""
         if self._feeding is not None:
             self._feeding.end_input()
         elif not self._closed:
@@ -319,7 +319,7 @@ class AttachedStream:
                 self._socket.shutdown(SHUT_WR)
 
     def close(self) -> None:
-        """Let go of the connection; whoever waits on it is told that it is closed. Idempotent."""
+        """Close the connection; tasks that wait on it get `ChannelClosedError`. Idempotent."""
         if self._feeding is not None:
             self._feeding.close()
         if self._closed:
@@ -348,7 +348,7 @@ class AttachedStream:
 
     async def _read_encrypted(self) -> bytes:
         if not self._rested:
-            # A flood must not keep the event loop from other tasks.
+            # A flood must not starve other tasks.
             await anyio.lowlevel.checkpoint()
         self._rested = False
         while True:
@@ -373,7 +373,7 @@ class AttachedStream:
 
     def _end(self) -> None:
         self._ended = True
-        # Docker goes on taking stdin for a while when nobody is there to read it.
+        # Docker accepts stdin for a while after the process has ended.
         self.close()
         if not self._decoder.at_boundary:
             message = "The engine cut the sandbox's output off in the middle of a frame."
@@ -411,7 +411,7 @@ def attach(
 
 
 def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
-    """Have a connection upgraded; return what came behind the header of the answer."""
+    """Upgrade a connection; return the bytes after the answer's header."""
     http = h11.Connection(h11.CLIENT)
     headers = [("Host", "engine"), ("Connection", "Upgrade"), ("Upgrade", "tcp")]
     request = h11.Request(method="POST", target=target, headers=[*headers, ("Content-Length", "0")])
@@ -425,7 +425,7 @@ def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
             return http.trailing_data[0]
         elif isinstance(event, h11.Data):
             said += event.data
-        # Anything else than the switch is a refusal, and its body says why.
+        # Any other status is a refusal; its body says why.
         if isinstance(event, h11.EndOfMessage | h11.ConnectionClosed) or len(said) > READ_BYTES:
             text = said.decode("utf-8", "replace")
             raise faults.from_text(text, doing="attach to a container", engine=engine)

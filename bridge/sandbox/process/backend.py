@@ -1,11 +1,11 @@
-"""bubblewrap as a place to run code: namespaces of this machine's own kernel.
+"""bubblewrap: sandboxes in namespaces of this machine's kernel.
 
-Owns launching, probing and the reaping of what dead bridges left, and what is found out once: the
-interpreter, the filters, the control groups. A single sandbox's life is `sandbox`'s, what it is
-made of `command`'s.
+Owns launching, probing, reaping what dead bridges left, and the findings made once per backend:
+interpreter, filters, cgroups. The layers are described in `command`; the life of one sandbox is in
+`sandbox`.
 
-There is one way to put a sandbox together. Where a layer that needs nothing but a kernel feature is
-lacking (Landlock, control groups) the isolation says so; where anything else is, nothing runs.
+There is one way to put a sandbox together. Where an optional kernel feature is missing (Landlock,
+cgroups) the isolation says so; where anything else is missing, nothing runs.
 """
 
 from __future__ import annotations
@@ -29,39 +29,40 @@ from bridge.errors import WrongSystemError
 from bridge.model import Limits
 from bridge.sandbox import syscalls
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.probing import try_out
+from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import command, faults, host, landlock, libseccomp
 from bridge.sandbox.process.command import Surroundings
-from bridge.sandbox.process.compiling import compiled_for, loader_command
+from bridge.sandbox.process.compiling import compiled_stage, loader_command
 from bridge.sandbox.process.examination import compiled, judged
 from bridge.sandbox.process.group import (
     PREFIX,
     SCOPE_SECONDS,
-    Group,
-    Grouping,
-    Shelf,
-    find_shelf,
-    lacking,
+    CgroupManager,
+    CgroupParents,
+    SandboxCgroups,
+    find_cgroup_parents,
+    missing_controllers,
     reap,
     scope_command,
 )
 from bridge.sandbox.process.interpreter import Interpreter, find
-from bridge.sandbox.process.sandbox import Start, joined, run_sandbox
-from bridge.sandbox.process.warden import Warden
+from bridge.sandbox.process.sandbox import LaunchPlan, joined, run_sandbox
+from bridge.sandbox.process.watchdog import LaunchWatchdog
 from bridge.sandbox.reaper import Owner, current_owner
 
 _SCOPE_ENVIRONMENT = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
-"""Where the user's systemd is asked; bubblewrap clears it."""
+"""What `systemd-run --user` needs; bubblewrap clears it for the sandbox."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What was found out about this machine.
+class Findings:
+    """Facts about this machine, found once per backend.
 
     Attributes:
-        bwrap: The executable.
-        systemd_run: The one that makes scopes; empty when groups are made directly, or not at all.
-        setpriv: The one that becomes another user; empty where that is not needed, or not there.
+        bwrap: bubblewrap's path.
+        systemd_run: Path of the command that makes scopes; empty if cgroups are made directly, or
+            not at all.
+        setpriv: Path of the command that changes the user; empty if not needed or not installed.
     """
 
     bwrap: str
@@ -69,23 +70,23 @@ class Found:
     stage: bytes
     filters: tuple[bytes, ...]
     around: Surroundings
-    shelf: Shelf
+    cgroup_parents: CgroupParents
     owner: Owner
     systemd_run: str = ""
     setpriv: str = ""
 
 
 class BubblewrapBackend:
-    """Runs sandboxes in namespaces. Enter it before use; it looks around when first needed.
+    """Runs sandboxes in namespaces. Enter it before use; it examines the machine at first use.
 
     Args:
-        environ: The bridge's environment: tells where commands and the user's systemd are.
+        environ: The bridge's environment, for the search path and the user's systemd.
         bwrap: The executable's name or path.
-        interpreter: The one Python to put inside; None finds one.
+        interpreter: The Python to put inside; None finds one.
         packages: A directory of packages, such as a virtual environment's `site-packages`, that
             programs may import from, read-only.
-        limits: What the probe runs under.
-        seccomp: The library that makes filters, as the loader finds it.
+        limits: The probe's limits.
+        seccomp: File name of libseccomp, for the loader.
     """
 
     def __init__(
@@ -104,12 +105,12 @@ class BubblewrapBackend:
         self._packages = packages
         self._limits = limits or Limits()
         self._seccomp = seccomp
-        # Whom sandboxes are outside; another than the bridge when that is root.
+        # The user of sandboxes outside; None for the bridge's own. Set when the bridge is root.
         self._uid: int | None = None
         self._lock = anyio.Lock()
-        self._found: Found | None = None
-        self._groups = Grouping()
-        self._warden = Warden()
+        self._found: Findings | None = None
+        self._groups = CgroupManager()
+        self._watchdog = LaunchWatchdog()
         self._examination = ""
 
     def __repr__(self) -> str:
@@ -132,10 +133,10 @@ class BubblewrapBackend:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
+        """Try again to remove cgroups that are left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self._warden.close)
+            await anyio.to_thread.run_sync(self._watchdog.close)
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -143,10 +144,10 @@ class BubblewrapBackend:
         found = await self._look_around()
         uid, gid, code = self._uid, self._uid, ""
         if spec.binds:
-            uid, gid = await anyio.to_thread.run_sync(host.whom, spec, self._uid)
+            uid, gid = await anyio.to_thread.run_sync(host.outside_ids, spec, self._uid)
         if spec.command is not None:
             code = await self._examining(found)
-        async with self._groups.group(found.shelf, found.owner, spec.limits) as group:
+        async with self._groups.group(found.cgroup_parents, found.owner, spec.limits) as group:
             start = replace(self._start(found, spec, group, code), uid=uid, gid=gid)
             async with run_sandbox(start) as sandbox:
                 if found.systemd_run:
@@ -155,7 +156,7 @@ class BubblewrapBackend:
 
     async def probe(self) -> Probe:
         """Run something in a sandbox; see `Backend.probe`."""
-        return await try_out(self.name, self.launch, self._success, self._limits)
+        return await run_probe(self.name, self.launch, self._success, self._limits)
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -169,26 +170,26 @@ class BubblewrapBackend:
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.
 
-        Their processes died with them, by the kernel's hand; what can be left is control groups.
+        The kernel ended their processes with them; only cgroups can be left.
         """
         found = await self._look_around()
-        return await anyio.to_thread.run_sync(reap, found.shelf, found.owner)
+        return await anyio.to_thread.run_sync(reap, found.cgroup_parents, found.owner)
 
-    async def _examining(self, found: Found) -> str:
+    async def _examining(self, found: Findings) -> str:
         async with self._lock:
             if not self._examination:
                 executable = found.interpreter.executable
                 self._examination = await anyio.to_thread.run_sync(compiled, executable)
             return self._examination
 
-    async def _look_around(self) -> Found:
+    async def _look_around(self) -> Findings:
         async with self._lock:
             if self._found is None:
                 self._found = await anyio.to_thread.run_sync(self._look)
-                await anyio.to_thread.run_sync(self._warden.start)
+                await anyio.to_thread.run_sync(self._watchdog.start)
             return self._found
 
-    def _look(self) -> Found:
+    def _look(self) -> Findings:
         if sys.platform != "linux":
             raise WrongSystemError("Only Linux has bubblewrap.")
         if os.getuid() == 0 and host.is_mapped(command.UID, host.text("/proc/self/uid_map")):
@@ -197,12 +198,14 @@ class BubblewrapBackend:
         if bwrap is None:
             raise faults.not_installed(self._bwrap)
         interpreter = find(
-            packages=self._packages, only=self._interpreter, as_stranger=self._uid is not None
+            packages=self._packages, only=self._interpreter, as_nobody=self._uid is not None
         )
         owner = current_owner()
-        shelf = find_shelf(host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner)
+        cgroup_parents = find_cgroup_parents(
+            host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner
+        )
         systemd_run = ""
-        controllers = shelf.controllers
+        controllers = cgroup_parents.controllers
         if not controllers and self._uid is None:
             systemd_run = self._find_scopes()
             controllers = frozenset(("memory", "pids", "cpu")) if systemd_run else controllers
@@ -211,23 +214,23 @@ class BubblewrapBackend:
             cpus=host.usable_cpus(),
             masked=host.masked_paths(),
             controllers=controllers,
-            limits_elsewhere=lacking(sorted(controllers), root=self._uid is not None),
+            limits_elsewhere=missing_controllers(sorted(controllers), root=self._uid is not None),
             processes_per_namespace=host.counts_processes_per_namespace(os.uname().release),
         )
-        return Found(
+        return Findings(
             bwrap=bwrap,
             interpreter=interpreter,
-            stage=compiled_for(interpreter),
+            stage=compiled_stage(interpreter),
             filters=libseccomp.filters(self._seccomp),
             around=around,
-            shelf=shelf,
+            cgroup_parents=cgroup_parents,
             owner=owner,
             systemd_run=systemd_run,
             setpriv="" if self._uid is None else host.find_setpriv(self._uid, self._environ),
         )
 
     def _find_scopes(self) -> str:
-        """Return the command that has the user's systemd limit things, if it really does."""
+        """Return the path of `systemd-run` if the user's systemd applies limits; else empty."""
         systemd_run = host.find_command("systemd-run", self._environ)
         if systemd_run is None or not self._environ.get("XDG_RUNTIME_DIR"):
             return ""
@@ -248,7 +251,9 @@ class BubblewrapBackend:
     def _scope_environment(self) -> dict[str, str]:
         return {k: v for k, v in self._environ.items() if k in _SCOPE_ENVIRONMENT}
 
-    def _start(self, found: Found, spec: LaunchSpec, group: Group | None, code: str) -> Start:
+    def _start(
+        self, found: Findings, spec: LaunchSpec, group: SandboxCgroups | None, code: str
+    ) -> LaunchPlan:
         words = [found.bwrap]
         environ: dict[str, str] = {}
         if found.systemd_run:
@@ -260,8 +265,8 @@ class BubblewrapBackend:
         asked = spec.command
         if asked is not None:
             refused = syscalls.NETWORKED_COMMAND if asked.network else syscalls.LOCAL_COMMAND
-            filters = (libseccomp.refusing(refused, self._seccomp), *filters[1:])
-        return Start(
+            filters = (libseccomp.refusal_filter(refused, self._seccomp), *filters[1:])
+        return LaunchPlan(
             command=words,
             inside=lambda descriptors: loader_command(found.interpreter, str(descriptors.stage)),
             stage=lambda descriptors: command.stage_input(
@@ -276,13 +281,13 @@ class BubblewrapBackend:
             environ=environ,
             uid=self._uid,
             setpriv=found.setpriv,
-            warden=self._warden,
+            watchdog=self._watchdog,
             group=group,
             isolation=made,
             judge=None
             if asked is None
             else partial(judged, made, places=command.places(spec, found.interpreter)),
-            bwrap_failed=lambda said: faults.classify(said, settings()),
+            monitor_failed=lambda said: faults.classify(said, settings()),
             stage_failed=lambda said: faults.stage_failed(said, settings()),
         )
 

@@ -1,14 +1,24 @@
-"""What bubblewrap is told, what the stage does inside, and which layers that makes.
+"""bubblewrap's options, the stage's plan, and the layers they make. Pure, but for path checks.
 
-Pure: values in, values out. Everything is written out, and nothing depends on bubblewrap's defaults
-beyond an empty root. bubblewrap makes the namespaces and the read-only tree; `stage`, the first
-thing that runs inside, does what bubblewrap cannot and locks up.
+Everything is explicit; nothing depends on bubblewrap's defaults beyond an empty root. bubblewrap
+makes the namespaces and the read-only tree; `stage`, the first code that runs inside, does the
+rest.
 
-A command of the user's has the same namespaces, filters, limits and Landlock, and of the host's
-files besides the system's libraries only what it is granted. What it may execute is a rule of
-Landlock's: the executables named, their interpreters and the loader. The system's directories of
-programs are not there at all. A program that may be executed can still have the loader run any
-other that it can read or write: what it can do by that it could do by itself as well.
+Enforces: user, pid, mount, network, IPC, UTS and cgroup namespaces; a read-only root with only the
+interpreter's files; sized tmpfs without execution; no capabilities; no new privileges; resource
+limits; Landlock and the system call filters.
+
+Does not: bound memory, processes and CPU of all processes together without a cgroup (see `group`).
+Where that or Landlock is missing, `Isolation.weaker` says so.
+
+A command of the user's gets the same namespaces, filters, limits and Landlock. Of the host it sees
+the system's libraries and what it is granted, not the system's program directories. It may execute
+the named executables, their interpreters and the loader. A program that may be executed can have
+the loader run any other file that it can read or write; that gives it nothing beyond what its own
+code could do.
+
+Verified: from inside in every sandbox (`layers`), by attacks in `tests/sandbox/process` and
+`tests/security`, and by `tests/security/test_broken_layers.py`.
 """
 
 from __future__ import annotations
@@ -33,16 +43,16 @@ SHM = "/dev/shm"
 
 HOSTNAME = "sandbox"
 UID = 65534
-"""Inside, and outside too when the bridge is root: an id that owns nothing anywhere."""
+"""The user id inside, and outside too if the bridge is root. It owns nothing anywhere."""
 
 SHM_BYTES = 16 * MEBIBYTE
 """For /dev/shm, which multiprocessing's locks need."""
 
 TMPFS_INODES = 16_384
-"""Files and directories each writable mount can hold: small files cost kernel memory."""
+"""Most files and directories of each writable mount: small files cost kernel memory."""
 
 STACK_BYTES = 8 * MEBIBYTE
-"""What every distribution has, so that recursion ends where programs expect it to."""
+"""Every distribution's default, so that recursion ends where programs expect it to."""
 
 CPU_SPARE_SECONDS = 10
 """On top of what the time limit allows on all CPUs: start-up, and the guest's own work."""
@@ -52,11 +62,11 @@ CPU_KILL_SECONDS = 5
 
 ADDRESS_SPACE_FACTOR = 4
 ADDRESS_SPACE_SPARE = 1024 * MEBIBYTE
-"""Where a control group bounds memory, address space is only a backstop: threads and allocators
-reserve far more of it than they use."""
+"""If a cgroup bounds memory, the address space limit is a backstop: threads and allocators reserve
+far more than they use."""
 
 PROCESSES_BACKSTOP = 4096
-"""Where the kernel counts processes per user of the whole host instead of per sandbox."""
+"""For kernels that count processes per user of the whole host instead of per sandbox."""
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _DEVICE_LINKS = (
@@ -76,13 +86,13 @@ MASKED = (
     "/proc/scsi",
     "/proc/timer_list",
 )
-"""What container engines hide of /proc; those of them that this host has are covered."""
+"""The paths of /proc that container engines mask; those that this host has are covered."""
 
 GROUP = f"sandbox:x:{UID}:\n"
 
 
 def passwd(spec: LaunchSpec) -> str:
-    """Return the one line of /etc/passwd."""
+    """Return the content of /etc/passwd, one line."""
     home = WORKSPACE if spec.command is None else HOME
     return f"sandbox:x:{UID}:{UID}::{home}:/nonexistent\n"
 
@@ -98,7 +108,7 @@ SYSTEM = (
     "/lib32",
     "/lib64",
 )
-"""For commands: libraries and data of the system, the same for all its users. Not its programs."""
+"""For commands: the system's libraries and data, public to all its users. Not its programs."""
 
 SYSTEM_FILES = (
     "/etc/ld.so.cache",
@@ -119,21 +129,21 @@ NETWORK_FILES = (
 )
 
 _BIND_TCP = 0b01
-"""Of Landlock's network rights the one that stays refused with a network."""
+"""The one of Landlock's network rights that stays refused for commands with a network."""
 
 PYTHON = ("python3", "-I", "-S", "-c")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Descriptors:
-    """Open descriptors that are handed down, by their numbers.
+    """The numbers of the descriptors that are inherited.
 
     Attributes:
-        info: Where bubblewrap writes what it started and how that ended.
-        status: Where the stage writes why it could not go on; its silent end is success.
-        passwd, group: Hold the texts of those files.
-        data: Hold further files, in the order of `Start.data`.
-        leave: Where the stage reads that it may go on, when it was asked what it sees.
+        info: bubblewrap writes its child's pid and exit code here.
+        status: The stage writes `stage.CONFINED` here, or why it failed.
+        passwd, group: Hold the contents of those files.
+        data: Hold further files, in the order of `LaunchPlan.data`.
+        permission: The stage of a command reads here that it may continue.
         stage: Holds the stage and its plan.
     """
 
@@ -142,20 +152,20 @@ class Descriptors:
     passwd: int = -1
     group: int = -1
     data: tuple[int, ...] = ()
-    leave: int = -1
+    permission: int = -1
     stage: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What decides how a sandbox is put together, beyond what was asked for.
+    """This machine's features that decide how a sandbox is put together.
 
     Attributes:
-        landlock_abi: The kernel's version of it; 0 for none.
-        cpus: How many this machine has.
+        landlock_abi: The kernel's Landlock ABI version; 0 for none.
+        cpus: How many CPUs programs may run on.
         masked: Those of `MASKED` that exist, and whether each is a directory.
-        controllers: What a control group bounds: "memory", "pids", "cpu".
-        limits_elsewhere: Why there is no control group; empty when there is.
+        controllers: The cgroup controllers in use: "memory", "pids", "cpu".
+        limits_elsewhere: Why controllers are missing; empty if none is.
         processes_per_namespace: Whether the kernel counts processes per user namespace.
     """
 
@@ -176,20 +186,20 @@ def stage_input(
     stage: str | bytes,
     code: str = "",
 ) -> bytes:
-    """Make what bubblewrap's command reads: the stage, and what it is to do.
+    """Return the payload for bubblewrap's command: the stage and its plan.
 
     Args:
-        code: What the stage of a command looks around with; see `examination`.
+        code: The examination's code, for a command; see `examination`.
     """
     plan = stage_plan(spec, interpreter, around, filters)
     if spec.command is not None:
         named = interpreter.executable in _executes(spec.command)
         plan["examine"] = {
             "code": code,
-            # That one would write to the workspace, which is the user's; the mounts tell it too.
+            # That attempt would write to the user's workspace; the mount options show it as well.
             "attempts": [x for x in isolation(spec, around).layers if x != "sized-tmpfs-noexec"],
             "unnamed": "" if named or not around.landlock_abi else interpreter.executable,
-            "leave": descriptors.leave,
+            "permission": descriptors.permission,
         }
     return loaded(stage, json.dumps({**plan, "status": descriptors.status}))
 
@@ -197,7 +207,7 @@ def stage_input(
 def options(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
 ) -> list[str]:
-    """Make bubblewrap's options."""
+    """Return bubblewrap's options."""
     return [
         "--unshare-all",
         "--unshare-user",
@@ -205,8 +215,8 @@ def options(
         *("--hostname", HOSTNAME),
         "--die-with-parent",
         "--new-session",
-        # The guest's supervisor reaps; its end is the end of everything in the pid namespace. A
-        # command would get no signals as the first process that it does not handle.
+        # The guest's supervisor reaps, and its end ends the pid namespace. A command as pid 1
+        # would not get the signals that it does not handle.
         *(("--as-pid-1",) if spec.command is None else ()),
         "--clearenv",
         *_environment(spec.env),
@@ -236,7 +246,7 @@ def _tree(
     directories = [SHM, TMP, WORKSPACE]
     shown: list[str] = []
     if command is not None:
-        # A command may be made of what programs are not to import.
+        # A command may need packages that programs must not import.
         shown += [*SYSTEM, *(path for tool in command.executables for path in tool.needs)]
         links += [link for tool in command.executables for link in tool.links]
         places = [place for _, place in bound]
@@ -263,7 +273,7 @@ def _tree(
 
 
 def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
-    """Return what is bound read-only besides what is given: source and place."""
+    """Return the read-only mounts besides `spec.binds`: source and path inside."""
     command = spec.command
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
@@ -290,12 +300,12 @@ def _covered(path: str, places: Iterable[str]) -> bool:
 
 
 def _executes(command: CommandSpec) -> dict[str, None]:
-    """Return all files that may be executed."""
+    """Return all files that a command may execute."""
     return dict.fromkeys(path for tool in command.executables for path in tool.executes)
 
 
 def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
-    """Return what is mounted inside for a command, and whether it may be written to."""
+    """Return the mounts of a command's sandbox, and whether each is writable."""
     made = dict.fromkeys(("/", *(place for _, place in _bound(spec, interpreter))), False)
     own = spec.command.writable if spec.command is not None else ()
     made |= dict.fromkeys(("/proc", TMP, SHM, *own), True)
@@ -304,10 +314,10 @@ def places(spec: LaunchSpec, interpreter: Interpreter) -> dict[str, bool]:
 
 
 def _pseudo_files(around: Surroundings) -> list[str]:
-    """Return the options that make /proc and the few devices."""
+    """Return bubblewrap's options for /proc and the few devices."""
     made = ["--proc", "/proc"]
     for path, is_directory in around.masked:
-        # An empty directory, or a file that is empty to whoever may read it.
+        # Covered by an empty directory, or by the null device.
         made += ["--tmpfs", path] if is_directory else ["--ro-bind", "/dev/null", path]
     for name in _DEVICES:
         made += ["--dev-bind", f"/dev/{name}", f"/dev/{name}"]
@@ -319,7 +329,7 @@ def _pseudo_files(around: Surroundings) -> list[str]:
 def stage_plan(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
 ) -> dict[str, Json]:
-    """Make what the stage is to do; see `stage`."""
+    """Return the stage's plan; see `stage`."""
     limits, command = spec.limits, spec.command
     in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
     own = (WORKSPACE,) if command is None else command.writable
@@ -330,10 +340,10 @@ def stage_plan(
         "text": spec.argv[4] if in_process else None,
         "packages": list(interpreter.packages) if command is None else [],
         "cwd": command.cwd if command is not None else WORKSPACE,
-        # bubblewrap sets it, whether asked to or not.
+        # bubblewrap always sets it.
         "unset": [name for name in ("PWD",) if name not in spec.env],
         "mounts": [[path, _tmpfs_options(size)] for path, size in (*mounts, (SHM, SHM_BYTES))],
-        # Bubblewrap sees to everything else about them.
+        # bubblewrap does the rest of these mounts.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(limits, around, command),
         "landlock": ruleset(_rules(spec, interpreter), around, command),
@@ -344,7 +354,7 @@ def stage_plan(
 def ruleset(
     rules: Iterable[landlock.Rule], around: Surroundings, command: CommandSpec | None = None
 ) -> dict[str, Json] | None:
-    """Return a Landlock ruleset as the stage takes it; None where there is no Landlock."""
+    """Return a Landlock ruleset for the stage's plan; None if the kernel has no Landlock."""
     made = landlock.ruleset(rules, around.landlock_abi)
     if made is None:
         return None
@@ -400,14 +410,14 @@ def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
         rules.append(landlock.Rule(path=HOME, rights=landlock.READ))
         return rules
     rules.append(landlock.Rule(path=WORKSPACE, rights=landlock.WRITE))
-    # What is beside the places of several: so that programs can list them.
+    # The parents of mounted directories, so that programs can list them.
     above = {bind.inside.rpartition("/")[0] for bind in spec.binds} - {""}
     return rules + [landlock.Rule(path=path, rights=landlock.READ) for path in sorted(above)]
 
 
 def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
-    """Return the rules for what is the host's."""
-    # Code is loaded from what may be read; the right to execute is that of starting programs.
+    """Return the rules for the host's files."""
+    # Code can be mapped from what may be read; EXECUTE is the right to start programs.
     given = [
         landlock.Rule(
             path=bind.inside,
@@ -433,7 +443,7 @@ def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landloc
 
 
 def _device_rules() -> list[landlock.Rule]:
-    """Return the rules for what `_pseudo_files` makes."""
+    """Return the rules for /proc and the devices of `_pseudo_files`."""
     rules = [
         landlock.Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True)
         for name in _DEVICES
@@ -443,7 +453,7 @@ def _device_rules() -> list[landlock.Rule]:
 
 
 def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
-    """Say which layers a launch puts in force, and which it cannot."""
+    """Return the layers that a launch puts in force, and what is weaker."""
     layers = [
         "no-network",
         "read-only-root",
@@ -496,7 +506,7 @@ def _add_command(
 def limit_layer(
     layers: list[str], weaker: list[str], name: str, around: Surroundings, lacking: str
 ) -> None:
-    """Note that a control group bounds something, or why none does."""
+    """Add a limit's layer if a cgroup applies it, else the reason why it is weaker."""
     if name in around.controllers:
         layers.append(f"{name}-limit")
     else:

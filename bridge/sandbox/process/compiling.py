@@ -1,10 +1,10 @@
-"""What a sandbox's interpreter begins with: a short command, and a descriptor that holds the rest.
+"""The interpreter's command line in a sandbox, and what its loader reads from a descriptor.
 
-Owns the stage's command line, which is read by people and by scanners of endpoints, and what lies
-behind it: the stage as code and its plan. Compiling the stage in every start would cost 8 ms there;
-to load it costs a tenth of a millisecond.
+Owns the short command line, which people and endpoint scanners read, and the payload behind it: the
+stage as code, and its plan. Compiling the stage in every start would cost 8 ms there; loading it
+costs a tenth of a millisecond.
 
-Bytecode is for one kind of interpreter. This one compiles for its own kind; another one is asked to
+Bytecode is for one kind of interpreter. This one compiles for its own kind; another one is run to
 compile for itself.
 """
 
@@ -26,10 +26,10 @@ COMPILE_SECONDS = 60.0
 """For an interpreter to compile two modules: 0.05 s, more from a cold disk."""
 
 LIST_VERSION = 2
-"""Of what `marshal` writes, for a list of texts and bytes: every Python 3 reads it."""
+"""The marshal version for lists of str and bytes, which every Python 3 reads."""
 
 LOADER = """\
-# mcp-code-bridge starts a sandbox: what does it lies on the descriptor that the next word names.
+# mcp-code-bridge starts a sandbox: the code is on the descriptor that the next word numbers.
 import gc, marshal, sys
 gc.disable()
 with open(int(sys.argv[1]), "rb") as given:
@@ -37,8 +37,8 @@ with open(int(sys.argv[1]), "rb") as given:
 sys.argv[1:2] = words
 exec(step if isinstance(step, str) else marshal.loads(step))
 """
-"""Runs what a descriptor holds, as `loaded` made it, with its words in place of the number. No
-garbage is looked for before the stage is done: that would make loading modules a third longer."""
+"""Runs the payload that `loaded` made, with its words in place of the descriptor's number. The
+garbage collector is off until the stage is done: it would make loading modules a third slower."""
 
 _COMPILE = """
 import json, marshal, sys
@@ -55,37 +55,37 @@ def stage_text() -> str:
 
 
 def loader_command(interpreter: Interpreter, *words: str) -> list[str]:
-    """Make the command that does what a descriptor holds, the number of which comes first."""
+    """Return the command that runs a descriptor's payload; its number is the first of `words`."""
     return [interpreter.executable, *INTERPRETER[1:], LOADER, *words]
 
 
 def loaded(step: str | bytes, *words: str) -> bytes:
-    """Return what the descriptor is to hold.
+    """Return the payload for a descriptor.
 
     Args:
-        step: A program, as text or as `marshal` writes its code.
-        words: What it finds in `sys.argv`.
+        step: A program, as text or as marshalled code.
+        words: Its `sys.argv[1:]`.
     """
     return marshal.dumps([step, *words], LIST_VERSION)
 
 
-def compiled_for(interpreter: Interpreter) -> bytes:
-    """Return the stage as code for an interpreter. Blocks where another one is asked.
+def compiled_stage(interpreter: Interpreter) -> bytes:
+    """Return the stage as code for an interpreter. Blocks if that one has to compile it.
 
     Raises:
-        LaunchError: That one cannot compile it.
+        LaunchError: It cannot compile it.
     """
     if interpreter.tag == own_tag():
         return marshal.dumps(_compile(stage_text()))
-    [code] = compiled_by(interpreter.executable, [stage_text()], name="<string>")
+    [code] = compile_with(interpreter.executable, [stage_text()], name="<string>")
     return code
 
 
-def compiled_by(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:
-    """Have an interpreter compile texts; return each as it marshals it. Blocks.
+def compile_with(executable: str, texts: Sequence[str], *, name: str) -> list[bytes]:
+    """Return texts as marshalled code, compiled by an interpreter. Blocks.
 
     Raises:
-        LaunchError: It cannot.
+        LaunchError: It cannot compile them.
     """
     try:
         done = subprocess.run(
@@ -97,13 +97,13 @@ def compiled_by(executable: str, texts: Sequence[str], *, name: str) -> list[byt
             timeout=COMPILE_SECONDS,
             check=True,
         )
-        # As text: nothing outside a sandbox ever reads what `marshal` wrote.
+        # As hexadecimal text: nothing outside of a sandbox unmarshals it.
         return [bytes.fromhex(line) for line in done.stdout.decode("ascii").splitlines()]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        message = f"{executable} does not compile what sandboxes start with: {error}."
+        message = f"{executable} cannot compile the sandbox's start-up code: {error}."
         raise LaunchError(message) from error
 
 
 def _compile(text: str) -> CodeType:
-    # As the interpreter inside does it, whatever options this one was started with.
+    # As the interpreter inside compiles, whatever options this one was started with.
     return compile(text, "<string>", "exec", dont_inherit=True, optimize=0)

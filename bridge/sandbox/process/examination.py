@@ -1,8 +1,10 @@
-"""What the stage is asked to look at before a command starts, and what is made of its answer.
+"""The stage's examination of a command's isolation, and the verdict on it.
 
-Programs have a guest that reports what it sees of its isolation; a command has none, so the stage
-looks in its place, by the guest's own code, after everything is in force and before it becomes the
-command. The command starts only when this side has judged the answer.
+Programs have a guest that reports what it sees of its isolation; a command has none. So the stage
+runs the guest's examination after everything is in force and before it executes the command.
+
+Enforces: the command starts only after the host has judged the report; the mandatory layers of
+`layers`, and no mount that was not requested.
 """
 
 from __future__ import annotations
@@ -23,29 +25,29 @@ from bridge.sandbox.bundle import guest_modules
 from bridge.sandbox.layers import insist, verified
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import TMP
-from bridge.sandbox.process.compiling import LIST_VERSION, compiled_by
+from bridge.sandbox.process.compiling import LIST_VERSION, compile_with
 from bridge.sandbox.process.pipes import read_now, wait_ready
 
 Judge = Callable[[Mapping[str, Any]], Isolation]
 
 MAX_SEEN_BYTES = 512 * 1024
-"""Of what the stage sees: some kilobytes, and a hundred bytes for each mount."""
+"""Most of the stage's report: some kilobytes, and a hundred bytes for each mount."""
 
 
 def compiled(executable: str) -> str:
-    """Have an interpreter compile what the stage looks around with. Blocks.
+    """Return the examination's code, compiled by an interpreter, in base64. Blocks.
 
     Compiling it in each stage would cost 8 ms there; loading it costs a tenth.
 
     Raises:
-        LaunchError: It cannot.
+        LaunchError: The interpreter cannot compile it.
     """
     modules = guest_modules()
     texts = [
         modules["bridge.guest.supervisor.isolation_facts"],
         modules["bridge.guest.supervisor.denial_probes"],
     ]
-    codes = compiled_by(executable, texts, name="<examination>")
+    codes = compile_with(executable, texts, name="<examination>")
     return base64.b64encode(marshal.dumps(codes, LIST_VERSION)).decode("ascii")
 
 
@@ -53,26 +55,26 @@ def judged(isolation: Isolation, facts: Mapping[str, Any], places: Mapping[str, 
     """Return the isolation of a command as it was seen from inside.
 
     Args:
-        places: What is mounted: the path inside, and whether it may be written to.
+        places: The requested mounts: path inside, and whether it is writable.
 
     Raises:
-        BrokenIsolationError: What was seen may not be.
+        BrokenIsolationError: A mandatory layer does not hold.
     """
     found = facts.get("mounts")
     seen = {
         **facts,
-        # The workspace is the user's directory; what else can be written to is in memory.
+        # The workspace is the user's directory; all else that is writable is in memory.
         "mounts": {TMP: found[TMP]} if isinstance(found, dict) and TMP in found else {},
-        "strays": strays(facts.get("mount_table"), places),
+        "unexpected_mounts": unexpected_mounts(facts.get("mount_table"), places),
     }
     insist(isolation, seen)
     return verified(isolation, seen)
 
 
-def strays(table: object, places: Mapping[str, bool]) -> list[str] | None:
-    """Return what is mounted and should not be, or not so; None when that cannot be told.
+def unexpected_mounts(table: object, places: Mapping[str, bool]) -> list[str] | None:
+    """Return mounts that were not requested, or are writable against it; None if unknown.
 
-    What is mounted below a path of the host comes with it, and is no stray.
+    Mounts below a requested host path belong to it.
     """
     if not isinstance(table, list) or not table:
         return None
@@ -95,24 +97,26 @@ def _innermost(path: str, places: Collection[str]) -> str | None:
 
 
 def _unescaped(text: str) -> str:
-    """Undo how a mount table writes spaces and the like."""
+    """Undo a mount table's octal escapes."""
     for character in " \t\n":
         text = text.replace(f"\\{ord(character):03o}", character)
     return text.replace("\\134", "\\")
 
 
-async def hear(status: int, leave: int, judge: Judge) -> tuple[Isolation | None, bytes]:
-    """Hear what the stage sees, judge it and let the stage go on.
+async def receive_examination(
+    status: int, permission: int, judge: Judge
+) -> tuple[Isolation | None, bytes]:
+    """Read the stage's report, judge it and permit the stage to continue.
 
     Args:
-        status: Where it says so.
-        leave: Where it waits for leave.
+        status: Descriptor of the report.
+        permission: Descriptor on which the stage waits for permission.
 
     Returns:
-        The isolation as it was seen, None when the stage gave up before; and what else it said.
+        The isolation as seen from inside, None if the stage failed before; and further bytes read.
 
     Raises:
-        SandboxError: What it sees may not be.
+        SandboxError: A mandatory layer does not hold.
     """
     os.set_blocking(status, False)
     said = b""
@@ -130,9 +134,9 @@ async def hear(status: int, leave: int, judge: Judge) -> tuple[Isolation | None,
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
-        message = f"The sandbox's first process did not say what it sees but {line[:200]!r}."
+        message = f"The sandbox's first process sent no report of its isolation but {line[:200]!r}."
         raise LaunchError(message)
     isolation = judge(facts)
-    with suppress(BrokenPipeError):  # it ended, which its silence will tell
-        os.write(leave, stage.LEAVE)
+    with suppress(BrokenPipeError):  # it ended; the missing confirmation shows that
+        os.write(permission, stage.PERMISSION)
     return isolation, rest

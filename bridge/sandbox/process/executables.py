@@ -1,8 +1,7 @@
-"""Which files of the host an executable is made of: itself, its interpreter, the loader.
+"""The host files that an executable consists of: itself, its interpreter, the loader.
 
-Owns following links, `#!` lines and ELF headers, once per profile. What directories of the system
-hold is in every sandbox that runs commands (see `command`); what is added here is what lies
-elsewhere, such as a virtual environment.
+Owns following links, `#!` lines and ELF headers, once per profile. System directories are in every
+command's sandbox (see `command`); this adds what lies elsewhere, such as a virtual environment.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from bridge.errors import SettingsError
 from bridge.sandbox.backend import Executable
 
 MAX_INTERPRETERS = 4
-"""Of scripts that are interpreted by scripts; the kernel allows about as many."""
+"""Most scripts that interpret one another; the kernel allows about as many."""
 
 _HEADER_BYTES = 4096
 _ELF = b"\x7fELF"
 _PROGRAM_INTERPRETER = 3
 _BIN_NAMES = ("bin", "sbin")
 _PREFIX_PARTS = ("lib", "lib64", "pyvenv.cfg")
-"""What lies beside a `bin` directory and is read by what is in it."""
+"""Siblings of a `bin` directory that programs in it read."""
 
 
 def find_executables(
@@ -36,11 +35,11 @@ def find_executables(
     Args:
         entries: Names or absolute paths.
         search_path: Where names are looked up.
-        home: No directory is bound that holds it.
-        place: The profile, for errors.
+        home: The home directory; no directory that contains it is mounted.
+        place: The profile's place in the settings, for errors.
 
     Raises:
-        SettingsError: One is not there, or is no executable.
+        SettingsError: One does not exist, or is no executable.
     """
     return tuple(_find(entry, search_path, home, place) for entry in entries)
 
@@ -131,7 +130,7 @@ def _loader(head: bytes) -> str:
 
 
 def _surroundings(path: str, home: str) -> list[str]:
-    """Return what beside a file it will read: its prefix's libraries, or its whole directory."""
+    """Return what a program reads near its file: its prefix's libraries, or its directory."""
     file = Path(path)
     directory = file.parent
     if directory.name in _BIN_NAMES:
@@ -139,7 +138,7 @@ def _surroundings(path: str, home: str) -> list[str]:
         if str(prefix) in ("/", "/usr", "/usr/local") or _holds(prefix, home):
             return []
         return [str(prefix / name) for name in _PREFIX_PARTS if (prefix / name).exists()]
-    # A program in a directory of its own has what it needs beside it.
+    # A program in a directory of its own has its data there.
     if _holds(directory, home) or str(directory) in ("/", "/usr", "/opt", "/tmp", "/var/tmp"):
         return []
     return [str(directory)]

@@ -1,6 +1,6 @@
-"""Why bubblewrap could not do it, read from its own words and the kernel's settings.
+"""Why bubblewrap failed, from its stderr and the kernel's settings. Pure.
 
-Pure: the texts in tests are captured from real runs. Owns the remedies, one per cause.
+Owns the remedies, one per cause. The texts in its tests were captured from real runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bridge.errors import EngineNotFoundError, LaunchError, OciRuntimeError, SandboxError
 
 MAX_SAID = 600
-"""Characters of foreign words kept in a message."""
+"""Characters of another program's output kept in a message."""
 
 INSTALL_REMEDY = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`; Fedora: `dnf install "
@@ -57,7 +57,7 @@ OLD_REMEDY = "Install bubblewrap 0.5 or newer."
 
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
-    """What the kernel says of user namespaces; None where it has no such setting.
+    """The kernel's settings for user namespaces; None if it has no such setting.
 
     Attributes:
         userns_clone: kernel.unprivileged_userns_clone (Debian's and Arch's kernels).
@@ -91,13 +91,13 @@ _UNEXPECTED_CAPABILITIES = re.compile(r"Unexpected capabilities", re.IGNORECASE)
 
 
 def not_installed(command: str) -> SandboxError:
-    """Make the error for a bwrap that is not there."""
+    """Return the error for a bwrap that is not installed."""
     message = f"bubblewrap ({command}) is not installed."
     return EngineNotFoundError(message, remedy=INSTALL_REMEDY)
 
 
 def classify(said: str, kernel: KernelSettings) -> SandboxError:
-    """Turn what bubblewrap wrote before it gave up into an error with a remedy."""
+    """Return the error, with its remedy, for bubblewrap's stderr."""
     said = said.strip()[-MAX_SAID:]
     unknown = _UNKNOWN_OPTION.search(said)
     if unknown:
@@ -115,18 +115,18 @@ def classify(said: str, kernel: KernelSettings) -> SandboxError:
     if _UNEXPECTED_CAPABILITIES.search(said):
         message = f"bubblewrap was started with capabilities: {said}"
         return OciRuntimeError(message, remedy="Run the bridge as root or as an ordinary user.")
-    message = f"bubblewrap did not start the sandbox: {said or 'it said nothing'}."
+    message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 
 
 def stage_failed(said: str, kernel: KernelSettings) -> SandboxError:
-    """Turn what the stage wrote before it gave up into an error with a remedy."""
+    """Return the error, with its remedy, for the stage's failure message."""
     said = said.strip()[:MAX_SAID]
     if said.startswith("mounting ") and kernel.apparmor_restricts:
         # Ubuntu's own profile for bubblewrap takes all capabilities from what it starts.
         message = f"AppArmor keeps the sandbox from being finished: {said}."
         return OciRuntimeError(message, remedy=APPARMOR_REMEDY)
-    message = f"The sandbox could not be finished: {said or 'it ended without a word'}."
+    message = f"The sandbox could not be finished: {said or 'it wrote nothing'}."
     return LaunchError(message, remedy=BROKEN_REMEDY)
 
 

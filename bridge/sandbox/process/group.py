@@ -1,13 +1,22 @@
-"""One sandbox's control groups: made, limited, entered, counted, removed.
+"""The cgroups of one sandbox: created, limited, entered, counted, removed.
 
-Owns finding where groups can be made, for both versions; the names that say whose one is; the file
-operations, which block and are called in threads; the removal of what dead bridges left; and what
-is still to be removed of this one's.
+Owns finding where cgroups can be made, for both versions; their names, which hold the owner; the
+file operations, which block and are called in threads; the removal of what dead bridges left; and
+the list of this bridge's that are still to be removed.
 
-Moving a process to a group makes the kernel wait until no CPU is in a fork or an exit: some 10 ms,
-whatever the machine does. A thread that moves itself, which version 1 allows, need not wait, and
-what it starts begins its life in the group. So processes are started by a thread of their own that
-is in the group for that moment.
+Enforces: memory, processes and CPU of all processes of a sandbox together, for each controller that
+is writable here.
+
+Does not: apply a limit whose controller is missing. `missing_controllers` gives the reason, which
+the isolation reports as weaker. Swap is bounded where the kernel accounts for it.
+
+Verified: `tests/sandbox/process/test_groups.py` and `test_visiting.py`; from inside where the
+cgroup is visible (`layers`).
+
+Moving a process into a cgroup makes the kernel wait until no CPU is in a fork or an exit: some 10
+ms on any machine. A thread that moves itself, which version 1 allows, need not wait, and what it
+starts is born in the cgroup. So a thread of its own enters the cgroups, starts the process and
+leaves them.
 """
 
 from __future__ import annotations
@@ -41,10 +50,10 @@ CPU_PERIOD = 100_000
 """Microseconds; the kernel's own default."""
 
 MONITORS = 1
-"""Processes in a group that are not the program's: bubblewrap itself, waiting for the end."""
+"""Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
 
 SCOPE_SECONDS = 10.0
-"""For systemd to try out a scope."""
+"""For systemd to run a trial scope."""
 
 _NAMESPACE = re.compile(r"^pid:\[(\d+)\]$")
 _SEPARATOR = "_"
@@ -52,13 +61,12 @@ _PARTS = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """A directory in which groups may be made.
+class CgroupParent:
+    """A directory in which cgroups may be made.
 
     Attributes:
-        directory: The bridge's own group, or one above it.
-        controllers: Of those that matter here, what it controls; on version 2 it is found out
-            from its files.
+        directory: The bridge's own cgroup, or an ancestor.
+        controllers: Those of `CONTROLLERS` that it has; on version 2 read from its files.
         unified: Whether it is version 2.
         visited: Whether a thread of the bridge can go into its groups and come back.
     """
@@ -66,17 +74,17 @@ class Place:
     directory: str
     controllers: frozenset[str]
     unified: bool
-    visited: bool = False
+    threads_may_enter: bool = False
 
 
-def places(own: str, mounts: str) -> tuple[Place, ...]:
-    """Return where to try, best first.
+def places(own: str, mounts: str) -> tuple[CgroupParent, ...]:
+    """Return the directories to try, best first.
 
     Args:
         own: /proc/self/cgroup.
         mounts: /proc/self/mountinfo.
     """
-    found: list[Place] = []
+    found: list[CgroupParent] = []
     for line in own.splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -86,12 +94,12 @@ def places(own: str, mounts: str) -> tuple[Place, ...]:
         wanted = frozenset(names.split(",")) & frozenset(CONTROLLERS)
         directory = _mounted(path, mounts, "cgroup", wanted) if wanted else None
         if directory is not None:
-            found.append(Place(directory=directory, controllers=wanted, unified=False))
+            found.append(CgroupParent(directory=directory, controllers=wanted, unified=False))
     # Version 1 first: where both are mounted, it has the controllers.
     return tuple(sorted(found, key=lambda place: place.unified))
 
 
-def _unified(path: str, mounts: str) -> list[Place]:
+def _unified(path: str, mounts: str) -> list[CgroupParent]:
     directory = _mounted(path, mounts, "cgroup2", frozenset())
     if directory is None:
         return []
@@ -99,9 +107,11 @@ def _unified(path: str, mounts: str) -> list[Place]:
     levels = [directory]
     while levels[-1] != root and levels[-1] != "/":
         levels.append(str(PurePosixPath(levels[-1]).parent))
-    # A group that holds processes, like the bridge's own, can have no limited groups below it, so
-    # it is usually the one above that works.
-    return [Place(directory=level, controllers=frozenset(), unified=True) for level in levels]
+    # A cgroup that holds processes, like the bridge's own, can have no limited ones below it, so
+    # usually its parent works.
+    return [
+        CgroupParent(directory=level, controllers=frozenset(), unified=True) for level in levels
+    ]
 
 
 def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> str | None:
@@ -121,7 +131,7 @@ def _mounted(path: str, mounts: str, kind: str, controllers: frozenset[str]) -> 
 
 
 def group_name(owner: Owner, nonce: str) -> str:
-    """Name a group after whose it is."""
+    """Return a cgroup's name, which holds its owner."""
     namespace = _NAMESPACE.match(owner.namespace)
     parts = (
         PREFIX,
@@ -136,7 +146,7 @@ def group_name(owner: Owner, nonce: str) -> str:
 
 
 def group_owner(name: str) -> Owner | None:
-    """Read back whose a group is; None when it is none of ours."""
+    """Parse the owner from a cgroup's name; None if a bridge did not make it."""
     parts = name.split(_SEPARATOR)
     if len(parts) != _PARTS or parts[0] != PREFIX or not parts[1].isdecimal():
         return None
@@ -147,7 +157,7 @@ def group_owner(name: str) -> Owner | None:
 
 
 def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[str, str, bool]]:
-    """Return what to write: file, text, and whether it must succeed."""
+    """Return a controller's settings: file, text, and whether writing it must succeed."""
     memory, pids = str(limits.memory_bytes), str(limits.pids + MONITORS)
     if controller == "memory" and unified:
         return [("memory.max", memory, True), ("memory.swap.max", "0", False)]
@@ -169,7 +179,7 @@ def settings(limits: Limits, controller: str, *, unified: bool) -> list[tuple[st
 
 
 def oom_kills(text: str) -> int | None:
-    """Read the count from `memory.events` or `memory.oom_control`; None if it is not there."""
+    """Parse the count in `memory.events` or `memory.oom_control`; None if it is missing."""
     for line in text.splitlines():
         name, _, count = line.partition(" ")
         if name == "oom_kill" and count.strip().isdecimal():
@@ -178,7 +188,7 @@ def oom_kills(text: str) -> int | None:
 
 
 def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
-    """Make the words that have the user's systemd limit the command after them."""
+    """Return the `systemd-run` words that put the command after them into a limited scope."""
     command = [
         systemd_run,
         "--user",
@@ -196,15 +206,15 @@ def scope_command(systemd_run: str, limits: Limits, unit: str) -> list[str]:
 
 
 def scope_group(own: str, mounts: str) -> str | None:
-    """Return the version 2 directory of a process, given its /proc/<pid>/cgroup."""
+    """Return a process's version 2 directory, from its /proc/<pid>/cgroup."""
     for line in own.splitlines():
         if line.startswith("0::"):
             return _mounted(line[3:], mounts, "cgroup2", frozenset())
     return None
 
 
-def lacking(found: Sequence[str], *, root: bool) -> str:
-    """Say why not every controller can be had; empty when nothing is missing."""
+def missing_controllers(found: Sequence[str], *, root: bool) -> str:
+    """Return why controllers are missing, as a sentence; empty if none is."""
     missing = [name for name in CONTROLLERS if name not in found]
     if not missing:
         return ""
@@ -216,33 +226,33 @@ def lacking(found: Sequence[str], *, root: bool) -> str:
 logger = logging.getLogger(__name__)
 
 REMOVE_SECONDS = 5.0
-"""For killed processes to leave a group; milliseconds, unless they write out a lot of memory."""
+"""For killed processes to leave a cgroup; milliseconds, unless they free a lot of memory."""
 
 _PAUSE_SECONDS = 0.005
 
 _MYSELF = "0"
-"""Written to a list of threads, it is the one that writes."""
+"""Written to a list of threads, it names the writing thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shelf:
-    """Where this bridge's groups go: one directory per controller, one for all on version 2."""
+class CgroupParents:
+    """Where this bridge's cgroups are made: a directory per controller, or one on version 2."""
 
-    places: tuple[Place, ...] = ()
+    parents: tuple[CgroupParent, ...] = ()
 
     @property
     def controllers(self) -> frozenset[str]:
-        """What groups made here will bound."""
-        return frozenset().union(*(place.controllers for place in self.places))
+        """The controllers that limit cgroups made here."""
+        return frozenset().union(*(place.controllers for place in self.parents))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
-    """Where a thread goes into a group by itself, and where it comes out again.
+class CgroupEntry:
+    """A cgroup that a thread can enter by itself, and the one it returns to.
 
     Attributes:
-        inside: The group.
-        home: The bridge's own group of the same hierarchy.
+        inside: The sandbox's cgroup.
+        home: The bridge's own cgroup in the same hierarchy.
     """
 
     inside: Path
@@ -250,7 +260,7 @@ class Door:
 
 
 @dataclass(kw_only=True)
-class Group:
+class SandboxCgroups:
     """The control groups of one sandbox.
 
     Attributes:
@@ -262,38 +272,42 @@ class Group:
     name: str
     directories: tuple[Path, ...]
     counter: Path | None = field(default=None)
-    doors: tuple[Door, ...] = ()
-    visitor: Executor | None = field(default=None, repr=False)
+    entries: tuple[CgroupEntry, ...] = ()
+    launcher: Executor | None = field(default=None, repr=False)
 
     @property
-    def others(self) -> tuple[Path, ...]:
-        """The groups that what `spawn` started is not in, and has to be moved to."""
-        visited = {door.inside for door in self.doors} if self.visitor is not None else set()
-        return tuple(path for path in self.directories if path not in visited)
+    def unentered(self) -> tuple[Path, ...]:
+        """The cgroups that a process started by `spawn` has yet to be moved to."""
+        threads_may_enter = (
+            {door.inside for door in self.entries} if self.launcher is not None else set()
+        )
+        return tuple(path for path in self.directories if path not in threads_may_enter)
 
     def spawn(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Start a process, inside as many of the groups as can be visited.
+        """Start a process, inside those of the cgroups that a thread can enter.
 
         Raises:
             CgroupError: One could not be entered or left; the process does not run.
         """
-        if self.visitor is None or not self.doors:
+        if self.launcher is None or not self.entries:
             return start()
-        return self.visitor.submit(self._visit, start).result()
+        return self.launcher.submit(self._spawn_inside, start).result()
 
-    def _visit(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        entered: list[Door] = []
+    def _spawn_inside(
+        self, start: Callable[[], subprocess.Popen[bytes]]
+    ) -> subprocess.Popen[bytes]:
+        entered: list[CgroupEntry] = []
         try:
-            self._go_in(entered)
+            self._move_thread_in(entered)
             process = start()
         except BaseException:
-            self._come_home(entered, None)
+            self._move_thread_out(entered, None)
             raise
-        self._come_home(entered, process)
+        self._move_thread_out(entered, process)
         return process
 
-    def _go_in(self, entered: list[Door]) -> None:
-        for door in self.doors:
+    def _move_thread_in(self, entered: list[CgroupEntry]) -> None:
+        for door in self.entries:
             entered.append(door)
             try:
                 _write(door.inside / "tasks", _MYSELF)
@@ -301,7 +315,9 @@ class Group:
                 message = f"Cannot enter the control group {door.inside}: {error}."
                 raise CgroupError(message) from error
 
-    def _come_home(self, entered: list[Door], process: subprocess.Popen[bytes] | None) -> None:
+    def _move_thread_out(
+        self, entered: list[CgroupEntry], process: subprocess.Popen[bytes] | None
+    ) -> None:
         try:
             for door in entered:
                 _write(door.home / "tasks", _MYSELF)
@@ -312,12 +328,12 @@ class Group:
             raise CgroupError(f"Cannot leave a control group: {error}.") from error
 
     def enter(self, pid: int) -> None:
-        """Move a process to the `others`; what it starts from now on is in as well.
+        """Move a process to the `unentered`; what it starts from now on is in as well.
 
         Raises:
             CgroupError: It could not be moved.
         """
-        for directory in self.others:
+        for directory in self.unentered:
             try:
                 _write(directory / "cgroup.procs", str(pid))
             except OSError as error:
@@ -325,7 +341,7 @@ class Group:
                 raise CgroupError(message) from error
 
     def oom_kills(self) -> int | None:
-        """Return how many processes were killed for memory; None if the kernel does not say."""
+        """Return how many processes were killed for memory; None if unknown."""
         if self.counter is None:
             return None
         try:
@@ -334,62 +350,66 @@ class Group:
             return None
 
     def remove(self) -> bool:
-        """Kill what is inside and remove the groups; tell whether they are gone."""
+        """Kill the processes inside and remove the cgroups; return whether they are gone."""
         deadline = time.monotonic() + REMOVE_SECONDS
-        # Every one of them, whether or not the first can be removed.
+        # All of them, even if the first cannot be removed.
         gone = [_remove(directory, deadline) for directory in self.directories]
         return all(gone)
 
 
-def find_shelf(own: str, mounts: str, owner: Owner) -> Shelf:
-    """Find where groups can be made, by making one and removing it again."""
-    found: list[Place] = []
+def find_cgroup_parents(own: str, mounts: str, owner: Owner) -> CgroupParents:
+    """Return where cgroups can be made, determined by making and removing one."""
+    found: list[CgroupParent] = []
     for place in places(own, mounts):
         had = frozenset().union(*(known.controllers for known in found))
         usable = _try(place, owner, had)
         if usable is not None:
             found.append(usable)
-    return Shelf(places=tuple(found))
+    return CgroupParents(parents=tuple(found))
 
 
-def make_group(shelf: Shelf, owner: Owner, limits: Limits) -> Group:
-    """Make a sandbox's groups and set their limits.
+def make_group(cgroup_parents: CgroupParents, owner: Owner, limits: Limits) -> SandboxCgroups:
+    """Make a sandbox's cgroups and set their limits.
 
     Raises:
-        CgroupError: It could not be done; nothing is left of the attempt.
+        CgroupError: One could not be made or limited; nothing is left of the attempt.
     """
     name = group_name(owner, secrets.token_hex(4))
     made: list[Path] = []
-    doors: list[Door] = []
+    entries: list[CgroupEntry] = []
     counter: Path | None = None
     try:
-        for place in shelf.places:
+        for place in cgroup_parents.parents:
             if place.controllers == {"cpu"} and limits.cpus is None:
                 continue  # entering a group costs milliseconds
             directory = Path(place.directory) / name
             directory.mkdir()
             made.append(directory)
-            if place.visited:
-                doors.append(Door(inside=directory, home=Path(place.directory)))
+            if place.threads_may_enter:
+                entries.append(CgroupEntry(inside=directory, home=Path(place.directory)))
             for controller in sorted(place.controllers):
                 _limit(directory, limits, controller, unified=place.unified)
                 if controller == "memory":
                     file = "memory.events" if place.unified else "memory.oom_control"
                     counter = directory / file
     except OSError as error:
-        Group(name=name, directories=tuple(made)).remove()
+        SandboxCgroups(name=name, directories=tuple(made)).remove()
         raise CgroupError(f"Cannot make a control group: {error}.") from error
-    return Group(name=name, directories=tuple(made), counter=counter, doors=tuple(doors))
+    return SandboxCgroups(
+        name=name, directories=tuple(made), counter=counter, entries=tuple(entries)
+    )
 
 
-def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
-    """Remove the groups of dead bridges; return how many sandboxes that were.
+def reap(
+    cgroup_parents: CgroupParents, judge: Owner, *, dead: Callable[[Owner], bool] | None = None
+) -> int:
+    """Remove the cgroups of dead bridges; return the number of sandboxes.
 
     Args:
-        dead: Decides; the real judgement unless a test says otherwise.
+        dead: Replaces `is_dead` in tests.
     """
     gone: set[str] = set()
-    for place in shelf.places:
+    for place in cgroup_parents.parents:
         for directory in _directories(Path(place.directory)):
             owner = group_owner(directory.name)
             if owner is None or owner == judge:
@@ -402,7 +422,7 @@ def reap(shelf: Shelf, judge: Owner, *, dead: Callable[[Owner], bool] | None = N
     return len(gone)
 
 
-def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
+def _try(place: CgroupParent, owner: Owner, had: frozenset[str]) -> CgroupParent | None:
     wanted = frozenset(CONTROLLERS) - had
     directory = Path(place.directory) / group_name(owner, "try")
     try:
@@ -423,9 +443,12 @@ def _try(place: Place, owner: Owner, had: frozenset[str]) -> Place | None:
             directory.rmdir()
     if not usable or not os.access(directory.parent / "cgroup.procs", os.W_OK):
         return None
-    visited = not place.unified and os.access(directory.parent / "tasks", os.W_OK)
-    return Place(
-        directory=place.directory, controllers=usable, unified=place.unified, visited=visited
+    threads_may_enter = not place.unified and os.access(directory.parent / "tasks", os.W_OK)
+    return CgroupParent(
+        directory=place.directory,
+        controllers=usable,
+        unified=place.unified,
+        threads_may_enter=threads_may_enter,
     )
 
 
@@ -468,7 +491,7 @@ def _kill(directory: Path) -> None:
         return
     with suppress(OSError):
         for pid in (directory / "cgroup.procs").read_text(encoding="ascii").split():
-            # A thread of ours that could not leave is no reason to end all the others.
+            # Never this process, whose thread may have failed to leave the cgroup.
             if int(pid) == os.getpid():
                 continue
             with suppress(ProcessLookupError, PermissionError):
@@ -483,7 +506,7 @@ def _directories(parent: Path) -> Iterable[Path]:
 
 
 def _write(file: Path, text: str) -> None:
-    # Never creating: these files are there or they are not.
+    # Without creating the file.
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii"))
@@ -492,33 +515,33 @@ def _write(file: Path, text: str) -> None:
 
 
 MAX_UNREMOVED = 100
-"""Control groups remembered that could not be removed; beyond it the next bridge reaps them."""
+"""Most unremoved cgroups remembered; the next bridge reaps those beyond it."""
 
 
-class Grouping:
-    """Makes control groups, and remembers those that could not be removed."""
+class CgroupManager:
+    """Makes and removes cgroups; remembers those that could not be removed."""
 
     def __init__(self) -> None:
-        self._unremoved: dict[str, Group] = {}
+        self._unremoved: dict[str, SandboxCgroups] = {}
         # Its one thread starts when first needed.
-        self._visitor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
+        self._launcher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="control-groups")
 
     def __len__(self) -> int:
         return len(self._unremoved)
 
     @asynccontextmanager
     async def group(
-        self, shelf: Shelf, owner: Owner, limits: Limits
-    ) -> AsyncIterator[Group | None]:
-        """Make a sandbox's groups, where they can be made; leaving kills what is in them."""
-        if not shelf.places:
+        self, cgroup_parents: CgroupParents, owner: Owner, limits: Limits
+    ) -> AsyncIterator[SandboxCgroups | None]:
+        """Make a sandbox's cgroups, if possible; leaving kills what is in them and removes them."""
+        if not cgroup_parents.parents:
             yield None
             return
         for left in list(self._unremoved.values()):
             await self._remove(left)
         # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        group = await anyio.to_thread.run_sync(make_group, shelf, owner, limits)
-        group.visitor = self._visitor
+        group = await anyio.to_thread.run_sync(make_group, cgroup_parents, owner, limits)
+        group.launcher = self._launcher
         try:
             yield group
         finally:
@@ -526,12 +549,12 @@ class Grouping:
                 await self._remove(group)
 
     async def aclose(self) -> None:
-        """Try once more to remove what is left. Idempotent."""
+        """Try again to remove what is left. Idempotent."""
         with anyio.CancelScope(shield=True):
             for group in list(self._unremoved.values()):
                 await self._remove(group)
 
-    async def _remove(self, group: Group) -> None:
+    async def _remove(self, group: SandboxCgroups) -> None:
         self._unremoved.pop(group.name, None)
         gone = await anyio.to_thread.run_sync(group.remove)
         if not gone and len(self._unremoved) < MAX_UNREMOVED:

@@ -1,7 +1,7 @@
-"""What this machine offers: its kernel's settings and features, read once per backend.
+"""This machine's kernel settings and features, and the user that sandboxes run as outside.
 
-Owns the reading; what follows from it is decided in `command`, `group` and `faults`. And whom
-sandboxes are outside, who must be able to reach what they are granted.
+Reads only; `command`, `group` and `faults` decide what follows. Also checks that the user of a
+sandbox can reach the host paths that it is granted.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from bridge.sandbox.process.command import MASKED, WORKSPACE
 from bridge.sandbox.process.faults import KernelSettings
 
 _PER_NAMESPACE_SINCE = (5, 14)
-"""Since then the kernel counts a user's processes in each user namespace by itself."""
+"""Since this kernel a user's processes are counted per user namespace."""
 
 SETPRIV_SECONDS = 10.0
-"""For it to be tried out: a millisecond, more from a cold disk."""
+"""For `setpriv` to answer: a millisecond, more from a cold disk."""
 
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 def find_command(name: str, environ: Mapping[str, str]) -> str | None:
-    """Return the absolute path of a command, by the bridge's own search path."""
+    """Return the absolute path of a command on the bridge's search path; None if not found."""
     found = shutil.which(name, path=environ.get("PATH") or _SYSTEM_PATH)
     return os.path.realpath(found) if found is not None else None
 
 
 def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
-    """Return the command that becomes a user of no groups, if it does; else nothing. Blocks."""
+    """Return the path of a `setpriv` that switches to the user without groups; else "". Blocks."""
     found = find_command("setpriv", environ)
     if found is None:
         return ""
-    words = [found, *becoming(uid, uid), found, "--dump"]
+    words = [found, *setpriv_options(uid, uid), found, "--dump"]
     with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run(
             words,
@@ -57,19 +57,19 @@ def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def becoming(uid: int, gid: int) -> tuple[str, ...]:
-    """Return the words between `setpriv` and the command that it becomes."""
+def setpriv_options(uid: int, gid: int) -> tuple[str, ...]:
+    """Return `setpriv`'s options for switching to a user and group, without other groups."""
     return (f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--")
 
 
 def shows_user(dump: str, uid: int) -> bool:
-    """Whether `setpriv --dump` told of that user and group and no others."""
+    """Return whether `setpriv --dump` printed that user and group and no others."""
     wanted = (f"uid: {uid}", f"euid: {uid}", f"gid: {uid}", f"egid: {uid}")
     return {*wanted, "Supplementary groups: [none]"} <= set(dump.splitlines())
 
 
 def kernel_settings(bwrap: str | None) -> KernelSettings:
-    """Read what the kernel says of user namespaces."""
+    """Return the kernel's settings for user namespaces."""
     return KernelSettings(
         userns_clone=_number("/proc/sys/kernel/unprivileged_userns_clone"),
         max_user_namespaces=_number("/proc/sys/user/max_user_namespaces"),
@@ -80,7 +80,7 @@ def kernel_settings(bwrap: str | None) -> KernelSettings:
 
 
 def in_container() -> bool:
-    """Whether this process seems to be in a container."""
+    """Return whether this process seems to be in a container."""
     if Path("/run/.containerenv").exists() or Path("/.dockerenv").exists():
         return True
     try:
@@ -90,10 +90,10 @@ def in_container() -> bool:
 
 
 def is_mapped(uid: int, uid_map: str) -> bool:
-    """Whether a user id exists here, by the text of /proc/self/uid_map.
+    """Return whether a user id is mapped here, by the text of /proc/self/uid_map.
 
-    Root of a user namespace with one id in it is nobody special outside, and can become nobody
-    else.
+    Root in a user namespace with a single id is an ordinary user outside and cannot switch to
+    another.
     """
     for line in uid_map.splitlines():
         words = line.split()
@@ -103,12 +103,12 @@ def is_mapped(uid: int, uid_map: str) -> bool:
 
 
 def masked_paths() -> tuple[tuple[str, bool], ...]:
-    """Return the paths of /proc to cover that this host has, and which are directories."""
+    """Return those of `MASKED` that this host has, and whether each is a directory."""
     return tuple((path, Path(path).is_dir()) for path in MASKED if Path(path).exists())
 
 
 def counts_processes_per_namespace(release: str) -> bool:
-    """Whether a kernel of that release bounds a user's processes in each namespace by itself."""
+    """Return whether a kernel of that release counts a user's processes per user namespace."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= _PER_NAMESPACE_SINCE
 
@@ -133,7 +133,7 @@ def _is_setuid(path: Path) -> bool:
 
 
 def text(path: str) -> str:
-    """Return a file's text; empty where it cannot be read."""
+    """Return a file's text; empty if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -147,24 +147,24 @@ _COMMAND_REMEDY = (
 )
 
 
-def whom(spec: LaunchSpec, stranger: int | None) -> tuple[int | None, int | None]:
-    """Return whom a sandbox is outside: user and group; None for the bridge's own. Blocks.
+def outside_ids(spec: LaunchSpec, nobody_uid: int | None) -> tuple[int | None, int | None]:
+    """Return a sandbox's user and group outside; None for the bridge's own. Blocks.
 
-    For commands a bridge that is root becomes the owner of the workspace, so that files there stay
-    that user's; a workspace of root's makes it nobody. Never is it root.
+    If the bridge is root, commands run as the owner of the workspace, so that files there stay
+    that user's; if root owns it, as nobody. They never run as root.
 
     Args:
-        stranger: Whom programs run as when the bridge is root; None when it is not.
+        nobody_uid: The programs' user if the bridge is root; None if it is not.
 
     Raises:
-        LaunchError: Whoever that is cannot reach what is granted.
+        LaunchError: That user cannot reach what is granted.
     """
-    if stranger is None:
+    if nobody_uid is None:
         return None, None
-    uid, gid = stranger, stranger
+    uid, gid = nobody_uid, nobody_uid
     if spec.command is None:
         for bind in spec.binds:
-            insist_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
+            require_reachable(bind.source, uid, uid, bind.writable, _program_remedy(bind))
         return uid, gid
     for bind in spec.binds:
         if bind.inside == WORKSPACE:
@@ -172,10 +172,10 @@ def whom(spec: LaunchSpec, stranger: int | None) -> tuple[int | None, int | None
             if owner != 0 and is_mapped(owner, text("/proc/self/uid_map")):
                 uid, gid = owner, group_of(owner)
     for bind in spec.binds:
-        insist_reachable(bind.source, uid, gid, bind.writable, _COMMAND_REMEDY)
+        require_reachable(bind.source, uid, gid, bind.writable, _COMMAND_REMEDY)
     for tool in spec.command.executables:
         for path in tool.executes:
-            insist_reachable(path, uid, gid, False, _COMMAND_REMEDY)
+            require_reachable(path, uid, gid, False, _COMMAND_REMEDY)
     return uid, gid
 
 
@@ -193,8 +193,8 @@ def _program_remedy(bind: Bind) -> str:
     )
 
 
-def insist_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
-    """See that a user can get at a path of the host. Blocks.
+def require_reachable(path: str, uid: int, gid: int, writable: bool, remedy: str) -> None:
+    """Check that a user can reach a host path. Blocks.
 
     Raises:
         LaunchError: The user cannot.

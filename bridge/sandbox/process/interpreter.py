@@ -1,13 +1,13 @@
 """Which Python runs inside, and the least of the host's files that it needs.
 
 Owns finding an interpreter and the list of what is bound into a sandbox for it: the executable, its
-standard library, and the shared libraries that the standard library's extension modules load, each
-one by name. Library directories are not bound whole: they hold programs and plugins of everything
-else that is installed. The interpreter itself is asked for the list, once per bridge, by importing
-every extension module it has; nothing of a program's is involved in that.
+standard library, and the shared libraries that its extension modules load, each by name. Library
+directories are not bound whole: they hold programs and plugins of everything else installed. The
+interpreter itself lists its needs, once per bridge, by importing all its extension modules; nothing
+of a program is involved.
 
-Of a virtual environment with packages nothing is executed, and only its directory of packages is
-shown to programs.
+Of a virtual environment with packages nothing is executed, and programs see only its package
+directory.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from bridge.errors import EngineNotFoundError, LaunchError, SettingsError
 VARIABLE = "MCP_BRIDGE_PACKAGES"
 
 MAX_CONFIG_BYTES = 64 * 1024
-"""Of an environment's pyvenv.cfg, which has a few lines."""
+"""Most read of an environment's pyvenv.cfg, which has a few lines."""
 
 _MAKER = "python3 -m venv"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """A directory to import from.
+    """A directory of packages.
 
     Attributes:
-        named: As it was named: an environment, or the directory itself.
+        named: The configured path: an environment, or the directory itself.
         directory: The directory itself, links resolved.
-        version: Which Python it was made for; None when nothing says.
+        version: The Python version it was made for; None if unknown.
     """
 
     named: str
@@ -47,19 +47,19 @@ class Packages:
     version: tuple[int, int] | None
 
     def fits(self, version: Sequence[int]) -> bool:
-        """Whether that Python can import from it: compiled packages are made for one version."""
+        """Return whether that Python can import from it: compiled packages fit one version."""
         return self.version is None or tuple(version[:2]) == self.version
 
 
-def read_packages(place: Path, *, as_stranger: bool, setting: str = VARIABLE) -> Packages:
-    """Find the packages of a virtual environment, or take a directory as it is.
+def read_packages(place: Path, *, as_nobody: bool, setting: str = VARIABLE) -> Packages:
+    """Return the packages of a virtual environment, or of a directory of packages.
 
     Args:
-        as_stranger: Whether they must be readable by users that own nothing.
-        setting: Where the place is set, for errors.
+        as_nobody: Whether users that own nothing must be able to read them.
+        setting: Name of the setting, for errors.
 
     Raises:
-        SettingsError: They cannot be offered; it says what to do.
+        SettingsError: They cannot be used; the remedy says what to do.
     """
     version = None
     directory = place
@@ -70,7 +70,7 @@ def read_packages(place: Path, *, as_stranger: bool, setting: str = VARIABLE) ->
     if not real.is_dir():
         message = f"{setting}: the packages in {place} cannot be offered: there is no {directory}."
         raise SettingsError(message, remedy=f"Make an environment with `{_MAKER} {place}`.")
-    if as_stranger and not open_to_all(real):
+    if as_nobody and not open_to_all(real):
         message = f"{setting}: the packages in {place} cannot be offered: as the bridge runs as "
         message += "root, programs run as nobody, who may not read them."
         remedy = "Make the environment where every user may read, such as below /opt or /srv."
@@ -79,7 +79,7 @@ def read_packages(place: Path, *, as_stranger: bool, setting: str = VARIABLE) ->
 
 
 def check_environment(place: Path, setting: str = VARIABLE) -> None:
-    """See that a setting names a virtual environment, before any backend is tried.
+    """Check that a setting names a virtual environment, before any backend is tried.
 
     Raises:
         SettingsError: It does not.
@@ -90,13 +90,13 @@ def check_environment(place: Path, setting: str = VARIABLE) -> None:
     if not (place / "pyvenv.cfg").is_file():
         message = f"{setting}: {place} is no virtual environment: it has no pyvenv.cfg."
         raise SettingsError(message, remedy=f"Make one with `{_MAKER} DIRECTORY` and name that.")
-    read_packages(place, as_stranger=False, setting=setting)
+    read_packages(place, as_nobody=False, setting=setting)
 
 
 def other_version(
     packages: Packages, executables: Sequence[str], problems: Sequence[str]
 ) -> SettingsError:
-    """Return the refusal of an environment that no Python here can use."""
+    """Return the error for an environment that no Python here can use."""
     made_for = ".".join(map(str, packages.version or ()))
     message = (
         f"{VARIABLE}: {packages.named} was made for Python {made_for}, and sandboxes have another: "
@@ -107,7 +107,7 @@ def other_version(
 
 
 def open_to_all(path: Path) -> bool:
-    """Whether any user can reach and read `path`, by the modes on the way to it."""
+    """Return whether every user can reach and read `path`, by the modes of it and its parents."""
     try:
         on_the_way = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.parents)
         return on_the_way and bool(path.stat().st_mode & stat.S_IROTH)
@@ -145,7 +145,7 @@ INSTALL_REMEDY = (
 )
 
 _DATA = ("/usr/share/zoneinfo",)
-"""Read by the standard library wherever it is; public."""
+"""Public data that the standard library reads at a fixed path."""
 
 _LOADER_CACHE = "/etc/ld.so.cache"
 _DEFAULT_LIBRARY_ROOTS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
@@ -206,7 +206,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Bind:
-    """A path of the host that is seen, read-only, at `inside`."""
+    """A host path that is mounted read-only at `inside`."""
 
     source: str
     inside: str
@@ -215,16 +215,16 @@ class Bind:
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python and what it needs.
+    """A Python and the host files that it needs.
 
     Attributes:
-        executable: Where it is, here and inside.
+        executable: Its path, the same outside and inside.
         version: "3.11.7".
-        binds: What is bound for it, shortest path first.
-        links: Symbolic links to make inside, target and place.
+        binds: The mounts for it, shortest path first.
+        links: Symbolic links to make inside: target and path.
         hidden: Directories within `binds` that are covered by empty ones.
-        packages: Directories that the program finds modules in besides.
-        tag: What code must be compiled for to run in it; its kind, and the version of its bytecode.
+        packages: Further directories that programs import from.
+        tag: Its bytecode's kind and version, which code must be compiled for.
     """
 
     executable: str
@@ -237,7 +237,7 @@ class Interpreter:
 
 
 def candidates(base_prefix: str) -> tuple[str, ...]:
-    """Return executables to try: the system's, then the one the bridge itself stands on."""
+    """Return the interpreters to try: the system's, then the bridge's own."""
     own = str(PurePosixPath(base_prefix) / "bin" / "python3")
     if sys.platform == "darwin":
         # The system's only asks to have developer tools installed.
@@ -245,25 +245,23 @@ def candidates(base_prefix: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((SYSTEM_PYTHON, own)))
 
 
-def find(
-    *, packages: Path | None = None, only: str | None = None, as_stranger: bool
-) -> Interpreter:
+def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bool) -> Interpreter:
     """Return the first usable interpreter. Blocks: it is run.
 
     Args:
-        packages: A virtual environment, or a directory of packages, to offer as well.
+        packages: A virtual environment, or a directory of packages, for programs.
         only: The one executable to use.
-        as_stranger: Whether its files must be readable by users that own nothing.
+        as_nobody: Whether users that own nothing must be able to read its files.
 
     Raises:
         SandboxError: There is none.
         SettingsError: The packages cannot be used, or not with any of the interpreters.
     """
-    offered = read_packages(packages, as_stranger=as_stranger) if packages is not None else None
+    offered = read_packages(packages, as_nobody=as_nobody) if packages is not None else None
     problems, others = [], []
     for executable in (only,) if only else candidates(sys.base_prefix):
         real = os.path.realpath(executable)
-        problem = _unusable(real, as_stranger=as_stranger)
+        problem = _unusable(real, as_nobody=as_nobody)
         if not problem:
             facts = _ask(real)
             version = _version(facts["version"])
@@ -279,7 +277,7 @@ def find(
 
 
 def describe(facts: Mapping[str, object], packages: str | None = None) -> Interpreter:
-    """Make an `Interpreter` of what one said of itself."""
+    """Return an `Interpreter` from one's own description."""
     executable, stdlib = str(facts["executable"]), str(facts["stdlib"])
     directories = [stdlib, *(p for p in _strings(facts["path"]) if not p.startswith(stdlib + "/"))]
     binds = [_bind(executable)]
@@ -309,7 +307,7 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
 
 
 def _bind(path: str) -> Bind:
-    """Bind what is really there to where it is looked for, once directory links are followed."""
+    """Return the mount of a path's real file to that path, links in its parents resolved."""
     real = os.path.realpath(path)
     parent, name = os.path.split(path)
     inside = str(PurePosixPath(os.path.realpath(parent)) / name)
@@ -326,7 +324,7 @@ def _without_nested(binds: Iterable[Bind]) -> tuple[Bind, ...]:
 
 
 def _merged_directories() -> tuple[tuple[str, str], ...]:
-    """Return the links that distributions have at the root since /usr holds everything."""
+    """Return the links at the root of distributions with a merged /usr."""
     found = []
     for name in ("bin", "lib", "lib32", "lib64", "sbin"):
         place = Path("/") / name
@@ -335,10 +333,10 @@ def _merged_directories() -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _unusable(executable: str, *, as_stranger: bool) -> str:
+def _unusable(executable: str, *, as_nobody: bool) -> str:
     if not os.access(executable, os.X_OK):
         return "is not there"
-    if as_stranger and not open_to_all(Path(executable)):
+    if as_nobody and not open_to_all(Path(executable)):
         return "is readable by its owner only"
     return ""
 
@@ -356,7 +354,7 @@ def _ask(executable: str) -> dict[str, object]:
         )
         facts: dict[str, object] = json.loads(done.stdout[:MAX_ANSWER_BYTES])
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        message = f"{executable} could not be asked what it needs: {error}."
+        message = f"{executable} could not list the files that it needs: {error}."
         raise LaunchError(message, remedy=INSTALL_REMEDY) from error
     return facts
 

@@ -1,12 +1,18 @@
-"""The Landlock ruleset that goes on top of the mounts.
+"""The Landlock ruleset that is applied on top of the mounts. Pure, but for `version`.
 
-Owns which rights a ruleset handles under each version of the kernel's interface, and which paths
-get what. Decides only: `stage` applies it, from inside, because rules hold on to the files they
-name and those are there only once everything is mounted.
+Owns which rights a ruleset handles under each ABI version, and which paths get which. `stage`
+applies it from inside, because rules hold on to the files they name and those exist only once
+everything is mounted.
 
-What it adds to the mount namespace: a path that leads out of it by a kernel's mistake or a
-forgotten descriptor still opens nothing; writable directories execute nothing; and where the kernel
-can, TCP ports, signals and abstract sockets beyond the sandbox are out of reach as well.
+Enforces: a path that leads out of the mount namespace, by a kernel bug or a leaked descriptor,
+opens nothing; writable directories execute nothing; from ABI 4 no TCP port, and from ABI 6 no
+signal or abstract socket beyond the sandbox.
+
+Does not: cover what happens to a file without opening it (chmod, chown, times, extended
+attributes), named sockets, or existing descriptors. Mounts and the system call filter cover those.
+
+Verified: `tests/sandbox/process/test_landlock.py` and `test_attacks.py`; at run time the guest
+tries to list a directory without a rule ("landlock" in `layers`).
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ _SCOPES_SINCE = 6
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 _CREATE_RULESET = 444
-"""The same number on every architecture."""
+"""The system call's number, the same on every architecture."""
 _ASK_VERSION = 1
 
 READ = READ_FILE | READ_DIR
@@ -66,15 +72,15 @@ WRITE = (
 )
 USE_DEVICE = READ_FILE | WRITE_FILE
 USE_PROC = READ | WRITE_FILE | TRUNCATE
-"""A process tunes itself through its own files there, such as the order in which it is killed."""
+"""A process sets attributes of its own there, such as its OOM score."""
 
 _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | _IOCTL_DEV
-"""The rights that mean something on what is no directory; the kernel refuses others there."""
+"""The rights that apply to files; the kernel rejects others in a file's rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What may be done at and below a path."""
+    """The rights at and below a path."""
 
     path: str
     rights: int
@@ -83,7 +89,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruleset:
-    """What the kernel is told.
+    """A ruleset as the kernel takes it.
 
     Attributes:
         files, network, scopes: Rights that are refused unless a rule grants them.
@@ -97,7 +103,7 @@ class Ruleset:
 
 
 def version() -> int:
-    """Return this kernel's Landlock version; 0 where it has none, or has it turned off."""
+    """Return this kernel's Landlock ABI version; 0 if it has none or it is turned off."""
     if sys.platform != "linux":
         return 0
     library = ctypes.CDLL(None, use_errno=True)
@@ -108,7 +114,7 @@ def version() -> int:
 
 
 def ruleset(rules: Iterable[Rule], abi: int) -> Ruleset | None:
-    """Return what to tell a kernel of that version; None when it has no Landlock."""
+    """Return the ruleset for a kernel of that ABI version; None if it has no Landlock."""
     if abi < 1:
         return None
     files = _FIRST_RIGHTS
@@ -127,7 +133,7 @@ def ruleset(rules: Iterable[Rule], abi: int) -> Ruleset | None:
 
 
 def missing(abi: int) -> str:
-    """Say what a kernel of that version lacks; empty when it has all that is asked for."""
+    """Return what a kernel of that ABI version lacks, as a sentence; empty if nothing."""
     release = os.uname().release
     if abi < 1:
         return f"landlock: this kernel ({release}) has none, or has it turned off"

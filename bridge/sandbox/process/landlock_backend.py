@@ -1,18 +1,18 @@
-"""The weaker tier as a backend: runs programs beside the bridge, shut in by Landlock and seccomp.
+"""The weaker tier: programs beside the bridge, confined by Landlock and seccomp.
 
-Owns what it needs of the machine and how one sandbox is put together. It is used only when it is
-named: no ladder has it, and each of its results calls it weaker.
+Used only when it is named: no ladder has it, and each of its results says that it is weaker.
 
-The rules are about the host's own file tree, so only what is named can be opened: the interpreter,
-its library, a few devices, the first process's own part of /proc and the run's directory. Landlock
-knows no exceptions below a rule; where packages lie within the standard library, its other entries
-are named one by one.
+Enforces: of the host's file tree only named paths open: the interpreter, its library, a few
+devices, the first process's own part of /proc and the run's directory. Landlock has no exceptions
+below a rule, so where packages lie within the standard library its other entries are named one by
+one. No socket can be made or connected, neither over the network nor to one in the file tree, which
+Landlock does not cover; a connected pair can, which event loops need. Calls that change files
+without opening them, or another process of the same user without a signal, are refused.
 
-System calls do the rest. No socket can be made or connected, so nothing of the host answers,
-neither over the network nor at a socket in the file tree, which Landlock does not guard; a pair of
-connected sockets can be had, which event loops need. They also refuse what Landlock does not guard
-though it changes things outside: what may be done to a file without opening it, and to a process of
-the same user without a signal.
+Does not: hide that the host exists. `TIER` lists what a program can see. Without cgroups memory and
+processes are bounded per process and per user only; disk use is not bounded in total.
+
+Verified: `tests/sandbox/process/test_landlock_tier.py` and `test_attack_unguarded.py`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from pathlib import Path, PurePosixPath
 from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
 from bridge.model import Isolation, Json, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.process import command, host, landlock, libseccomp, plain_backend, rundir
+from bridge.sandbox.process import command, host, landlock, libseccomp, unnamespaced
+from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.command import Surroundings, limit_layer, rlimits, ruleset
-from bridge.sandbox.process.compiling import compiled_for, loader_command
-from bridge.sandbox.process.group import Group, find_shelf, lacking
+from bridge.sandbox.process.compiling import compiled_stage, loader_command
+from bridge.sandbox.process.group import SandboxCgroups, find_cgroup_parents, missing_controllers
 from bridge.sandbox.process.interpreter import Interpreter, find
 from bridge.sandbox.process.landlock import Rule
-from bridge.sandbox.process.plain_backend import Ground, PlainBackend
-from bridge.sandbox.process.rundir import RunDirectory
-from bridge.sandbox.process.sandbox import Start
+from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.sandbox import LaunchPlan
+from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend
 from bridge.sandbox.reaper import current_owner
 from bridge.sandbox.syscalls import Refusal, refuse, refuse_datagrams
 
@@ -51,7 +52,7 @@ TIER = (
 NO_SOCKETS: tuple[Refusal, ...] = (
     refuse("socket", errno.EAFNOSUPPORT),
     refuse("connect", errno.EACCES),
-    # These could be sent to any address after all.
+    # Datagram sockets could send to any address.
     *refuse_datagrams("socketpair"),
 )
 """Refused beyond what every sandbox refuses: here the network is the host's."""
@@ -60,15 +61,15 @@ _WITHOUT_OPENING = """
 chmod chown fchmod fchmodat fchmodat2 fchown fchownat fremovexattr fsetxattr futimesat
 lchown lremovexattr lsetxattr removexattr setxattr utime utimensat utimes
 """
-"""Landlock guards none of them, and a program's user may own the files of whoever runs the bridge.
-By descriptor as well: what may be opened for reading, a library, may be that user's too."""
+"""Landlock covers none of them, and a program's user may own the bridge user's files. Also by
+descriptor: a file that may be opened for reading, such as a library, may be that user's."""
 
 _OF_ANOTHER_PROCESS = """
 prlimit64 sched_setaffinity sched_setattr sched_setparam sched_setscheduler setpriority
 """
 
 _NAMED_PROCESS = {"setpriority": 1}
-"""Which argument says whose, where it is not the first; 0 is the caller."""
+"""Which argument names the process, if not the first; 0 is the caller."""
 
 _SOCKET_REQUESTS = 0x8900
 
@@ -78,21 +79,21 @@ UNGUARDED: tuple[Refusal, ...] = (
         Refusal(call=call, argument=_NAMED_PROCESS.get(call, 0), comparison="ne", value=0)
         for call in _OF_ANOTHER_PROCESS.split()
     ),
-    # Of all processes of a user, or of a group.
+    # For all processes of a user or a group.
     Refusal(call="setpriority", argument=0, comparison="ne", value=0),
-    # Any socket tells the addresses of the host's interfaces, a local one as well.
+    # Any socket, even a local one, reveals the addresses of the host's interfaces.
     Refusal(
         call="ioctl", argument=1, comparison="masked_eq", value=_SOCKET_REQUESTS, mask=0xFFFFFF00
     ),
 )
-"""What Landlock lets through in every version."""
+"""Refused because no Landlock version covers it."""
 
 _TRUNCATE_SINCE = 3
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
 NO_TRUNCATION: tuple[Refusal, ...] = (
     refuse("truncate"),
-    # Opened for reading, which is what Landlock then judges, and emptied.
+    # Opening for reading with O_TRUNC: Landlock checks only the reading.
     *(
         Refusal(
             call=call,
@@ -106,28 +107,28 @@ NO_TRUNCATION: tuple[Refusal, ...] = (
     # Its flags lie in memory; the C library goes without it.
     refuse("openat2", errno.ENOSYS),
 )
-"""What it lets through before its third version."""
+"""Refused because Landlock covers it only from ABI 3."""
 
 
 def refusals(abi: int) -> tuple[Refusal, ...]:
-    """Return what the filters refuse here beyond what they refuse in every sandbox."""
+    """Return what is refused here beyond what every sandbox refuses."""
     return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < _TRUNCATE_SINCE else ()))
 
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 
 _OWN_PROC = "/proc/self"
-"""Opened by the first process, it is that process's directory, and stays that."""
+"""Opened by the first process, so the rule is for that process's directory for good."""
 
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
-"""Returns a directory's names, and whether each is something else than a directory."""
+"""Returns a directory's names, and whether each is not a directory."""
 
 
-def rules(interpreter: Interpreter, place: RunDirectory, entries: ListEntries) -> list[Rule]:
-    """Return what may be opened.
+def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntries) -> list[Rule]:
+    """Return the Landlock rules: all paths that may be opened.
 
     Args:
-        entries: Lists a directory; asked only where something in it is hidden.
+        entries: Lists a directory; called only if something in it is hidden.
     """
     made: list[Rule] = []
     for bind in interpreter.binds:
@@ -144,11 +145,13 @@ def rules(interpreter: Interpreter, place: RunDirectory, entries: ListEntries) -
                 if name not in hidden
             ]
             continue
-        # Executed are the interpreter and the loader that the kernel starts it with.
+        # Only the interpreter and its dynamic loader are executed.
         runs = bind.inside == interpreter.executable or _is_loader(bind.inside)
         rights = landlock.READ | (landlock.EXECUTE if runs else 0)
         made.append(Rule(path=bind.source, rights=rights, is_file=bind.is_file))
-    made += [Rule(path=str(path), rights=landlock.WRITE) for path in (place.workspace, place.tmp)]
+    made += [
+        Rule(path=str(path), rights=landlock.WRITE) for path in (directory.workspace, directory.tmp)
+    ]
     made += [
         Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True) for name in _DEVICES
     ]
@@ -163,26 +166,26 @@ def _is_loader(path: str) -> bool:
 def steps(
     spec: LaunchSpec,
     interpreter: Interpreter,
-    place: RunDirectory,
+    directory: RunDirectory,
     around: Surroundings,
     filters: Sequence[bytes],
     entries: ListEntries,
 ) -> dict[str, Json]:
-    """Return what the stage does here."""
+    """Return this backend's part of the stage's plan."""
     return {
         "bounded": False,
         "oom_score": True,
         "rlimits": rlimits(spec.limits, around),
-        "landlock": ruleset(rules(interpreter, place, entries), around),
+        "landlock": ruleset(rules(interpreter, directory, entries), around),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
 
 
-def isolation(spec: LaunchSpec, around: Surroundings, *, stranger: bool, root: bool) -> Isolation:
+def isolation(spec: LaunchSpec, around: Surroundings, *, as_nobody: bool, root: bool) -> Isolation:
     """Say which layers a launch puts in force, and what the tier lacks.
 
     Args:
-        stranger: Whether programs run as a user that owns nothing.
+        as_nobody: Whether programs run as a user that owns nothing.
         root: Whether they run as root of a namespace that the bridge itself is in.
     """
     layers = [
@@ -197,11 +200,11 @@ def isolation(spec: LaunchSpec, around: Surroundings, *, stranger: bool, root: b
     if not root:
         layers.append("unprivileged-user")
     weaker = [TIER]
-    if not stranger:
+    if not as_nobody:
         weaker.append("user: programs run under the bridge's own user id")
     if lacking := landlock.missing(around.landlock_abi):
         weaker.append(lacking)
-    weaker += [plain_backend.NO_ROOM, plain_backend.lacking_processes(adopts=True)]
+    weaker += [unnamespaced.WEAKER_DISK, unnamespaced.weaker_processes(adopts=True)]
     cause = around.limits_elsewhere or "its controller is not available to this user"
     limit_layer(layers, weaker, "memory", around, f"best effort, per process; {cause}")
     if "pids" in around.controllers:
@@ -220,23 +223,23 @@ KERNEL_REMEDY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found(Ground):
-    """What was found out about this machine."""
+class Findings(BaseFindings):
+    """Facts about this machine, found once per backend."""
 
     filters: tuple[bytes, ...]
     around: Surroundings
 
 
-class LandlockBackend(PlainBackend[Found]):
+class LandlockBackend(UnnamespacedBackend[Findings]):
     """Runs programs without namespaces.
 
     Args:
-        environ: The bridge's environment: tells where temporary files go.
-        interpreter: The one Python to run; None finds one.
+        environ: The bridge's environment, for TMPDIR.
+        interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: What the probe runs under.
-        version: Asks the kernel for its version of Landlock.
-        seccomp: The library that makes filters, as the loader finds it.
+        limits: The probe's limits.
+        version: Returns the kernel's Landlock ABI version.
+        seccomp: File name of libseccomp, for the loader.
     """
 
     def __init__(
@@ -258,7 +261,7 @@ class LandlockBackend(PlainBackend[Found]):
         """ "landlock"."""
         return NAME
 
-    def _look(self) -> Found:
+    def _look(self) -> Findings:
         if sys.platform != "linux":
             raise WrongSystemError("Only Linux has Landlock.")
         abi = self._version()
@@ -266,57 +269,67 @@ class LandlockBackend(PlainBackend[Found]):
             message = f"This kernel ({os.uname().release}) has no Landlock, or has it turned off."
             raise EngineNotFoundError(message, remedy=KERNEL_REMEDY)
         root = os.getuid() == 0
-        stranger = root and host.is_mapped(command.UID, host.text("/proc/self/uid_map"))
+        as_nobody = root and host.is_mapped(command.UID, host.text("/proc/self/uid_map"))
         filters = (
             *libseccomp.filters(self._seccomp),
-            libseccomp.refusing(refusals(abi), self._seccomp),
+            libseccomp.refusal_filter(refusals(abi), self._seccomp),
         )
         owner = current_owner()
-        shelf = find_shelf(host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner)
+        cgroup_parents = find_cgroup_parents(
+            host.text("/proc/self/cgroup"), host.text("/proc/self/mountinfo"), owner
+        )
         around = Surroundings(
             landlock_abi=abi,
             cpus=host.usable_cpus(),
-            controllers=shelf.controllers,
-            limits_elsewhere=lacking(sorted(shelf.controllers), root=stranger),
-            # Without a namespace they are counted over all that this user runs.
+            controllers=cgroup_parents.controllers,
+            limits_elsewhere=missing_controllers(
+                sorted(cgroup_parents.controllers), root=as_nobody
+            ),
+            # Without a user namespace the kernel counts all processes of this user.
             processes_per_namespace=False,
         )
-        interpreter = find(packages=self._packages, only=self._interpreter, as_stranger=stranger)
-        return Found(
+        interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
+        return Findings(
             interpreter=interpreter,
-            stage=compiled_for(interpreter),
-            base=rundir.base_directory(self._environ.get("TMPDIR"), as_stranger=stranger),
-            uid=command.UID if stranger else None,
+            stage=compiled_stage(interpreter),
+            base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
+            uid=command.UID if as_nobody else None,
             owner=owner,
-            shelf=shelf,
+            cgroup_parents=cgroup_parents,
             filters=filters,
             around=around,
         )
 
     def _start(
-        self, found: Found, spec: LaunchSpec, place: RunDirectory, group: Group | None
-    ) -> Start:
-        made = steps(spec, found.interpreter, place, found.around, found.filters, _entries)
-        stranger = found.uid is not None
-        return Start(
+        self,
+        found: Findings,
+        spec: LaunchSpec,
+        directory: RunDirectory,
+        group: SandboxCgroups | None,
+    ) -> LaunchPlan:
+        made = steps(spec, found.interpreter, directory, found.around, found.filters, _entries)
+        as_nobody = found.uid is not None
+        return LaunchPlan(
             command=loader_command(found.interpreter),
-            data=(plain_backend.keeper(),),
-            inside=lambda descriptors: plain_backend.stage_command(
-                found.interpreter, place, descriptors
+            data=(unnamespaced.monitor_source(),),
+            inside=lambda descriptors: unnamespaced.stage_command(
+                found.interpreter, directory, descriptors
             ),
-            stage=lambda descriptors: plain_backend.stage_input(
-                spec, found.interpreter, place, descriptors, made, found.stage
+            stage=lambda descriptors: unnamespaced.stage_input(
+                spec, found.interpreter, directory, descriptors, made, found.stage
             ),
-            options=lambda descriptors: plain_backend.order(spec, place, descriptors, adopts=True),
+            options=lambda descriptors: unnamespaced.monitor_instructions(
+                spec, directory, descriptors, adopts=True
+            ),
             environ={},
             uid=found.uid,
             group=group,
             isolation=isolation(
-                spec, found.around, stranger=stranger, root=os.getuid() == 0 and not stranger
+                spec, found.around, as_nobody=as_nobody, root=os.getuid() == 0 and not as_nobody
             ),
-            bwrap_failed=_failed,
+            monitor_failed=_failed,
             stage_failed=_failed,
-            keeps=True,
+            own_monitor=True,
         )
 
     def _success(self, sandbox: Sandbox) -> Probe:
@@ -331,16 +344,16 @@ class LandlockBackend(PlainBackend[Found]):
             details={
                 "interpreter": f"{found.interpreter.executable} ({found.interpreter.version})",
                 "landlock": f"version {found.around.landlock_abi}",
-                "control groups": plain_backend.described(sorted(found.around.controllers)),
+                "control groups": unnamespaced.names_or_none(sorted(found.around.controllers)),
                 "packages": ", ".join(found.interpreter.packages) or "none",
                 "directories": str(found.base),
             },
         )
 
 
-def _failed(said: str) -> SandboxError:
-    said = said.strip()[:600]
-    return LaunchError(f"The sandbox could not be finished: {said or 'it ended without a word'}.")
+def _failed(received: str) -> SandboxError:
+    received = received.strip()[:600]
+    return LaunchError(f"The sandbox could not be finished: {received or 'it wrote nothing'}.")
 
 
 def _entries(directory: str) -> Iterable[tuple[str, bool]]:

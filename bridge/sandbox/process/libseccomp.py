@@ -1,10 +1,14 @@
-"""Turns the list of system calls into the programs that the kernel runs.
+"""Compiles the system call list into seccomp filter programs.
 
-Owns the calls into libseccomp, through `ctypes`. libseccomp itself is well kept and on every
-distribution that has bubblewrap (systemd, podman and docker stand on it); its ready-made Python
-bindings are not a choice: the one on PyPI is such a `ctypes` wrapper too, unchanged since
-January 2021, and the distributions' own is bound to their interpreter. What is needed of it is
-eight functions.
+Owns the calls into libseccomp through `ctypes`. libseccomp is maintained and on every distribution
+that has bubblewrap (systemd, podman and docker use it). Its Python bindings are no choice: the one
+on PyPI is such a `ctypes` wrapper too, unchanged since January 2021, and the distributions' own is
+bound to their interpreter. Eight functions are needed.
+
+Enforces: calls of another architecture's table (i386, x32) kill the process. A name that libseccomp
+does not know gets the default, ENOSYS, which is the stricter answer.
+
+Verified: `tests/sandbox/test_syscalls.py` and `tests/security/test_surface.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ _ERRNO = 0x00050000
 _KILL_PROCESS = 0x80000000
 
 _ATTRIBUTE_BAD_ARCHITECTURE = 2
-"""SCMP_FLTATR_ACT_BADARCH: what becomes of calls from another table (i386, x32)."""
+"""SCMP_FLTATR_ACT_BADARCH: the action for calls of another architecture's table (i386, x32)."""
 
 _ATTRIBUTE_OPTIMIZE = 8
 """SCMP_FLTATR_CTL_OPTIMIZE; 2 makes it a binary tree. Since 2.5."""
@@ -79,33 +83,33 @@ class _Library(Protocol):
 
 @cache
 def filters(name: str = LIBRARY) -> tuple[bytes, bytes]:
-    """Return two programs; both must be installed, and the kernel takes the stricter answer.
+    """Return two filter programs; both must be installed, and the stricter answer applies.
 
-    The first refuses calls for their arguments, the second holds the list. One program cannot do
-    both: a rule without arguments swallows those with some.
+    The first refuses calls by argument, the second is the allow-list. One program cannot be both:
+    a rule without arguments overrides those with arguments.
 
     Args:
         name: The library's file, as the loader finds it.
 
     Raises:
-        SandboxError: There is no libseccomp, or it does not do as it is told.
+        SandboxError: There is no libseccomp, or it fails.
     """
     library = _load(name)
     return _arguments(library, ARGUMENTS), _list(library)
 
 
 @cache
-def refusing(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
-    """Return a program that refuses calls for their arguments, to be installed besides `filters`.
+def refusal_filter(rules: tuple[Refusal, ...], name: str = LIBRARY) -> bytes:
+    """Return a program that refuses calls by argument, to be installed with `filters`.
 
     Raises:
-        SandboxError: There is no libseccomp, or it does not do as it is told.
+        SandboxError: There is no libseccomp, or it fails.
     """
     return _arguments(_load(name), rules)
 
 
 def numbers(names: Iterable[str]) -> dict[str, int]:
-    """Return the system calls' numbers on this architecture, without those it does not have."""
+    """Return the system calls' numbers on this architecture; it may lack some."""
     library = _load(LIBRARY)
     found = {name: library.seccomp_syscall_resolve_name(name.encode("ascii")) for name in names}
     return {name: number for name, number in found.items() if number >= 0}
@@ -143,7 +147,7 @@ class _Filter:
 
     def __enter__(self) -> _Filter:
         self._set(_ATTRIBUTE_BAD_ARCHITECTURE, _KILL_PROCESS)
-        # Faster, and nothing else: older versions do not know it.
+        # For speed only; older versions do not know it.
         self._library.seccomp_attr_set(self._context, _ATTRIBUTE_OPTIMIZE, ctypes.c_uint32(2))
         return self
 
@@ -153,8 +157,8 @@ class _Filter:
     def add(self, action: int, name: str, compare: _Compare | None = None) -> None:
         number = self._library.seccomp_syscall_resolve_name(name.encode("ascii"))
         if number < 0:
-            # Not of this architecture (libseccomp numbers those below zero), or newer than the
-            # library: the default answers for it, which is the stricter one.
+            # Another architecture's (libseccomp returns negative numbers), or newer than the
+            # library: the default applies, which is stricter.
             return
         rules = (_Compare * 1)(compare) if compare is not None else None
         done = self._library.seccomp_rule_add_array(

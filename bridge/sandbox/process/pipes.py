@@ -1,7 +1,7 @@
-"""A process's stdin, stdout and stderr as this end sees them, without blocking the event loop.
+"""A process's stdin, stdout and stderr as the bridge's ends see them, non-blocking.
 
-Owns the descriptors and the bounded tail of stderr. Nothing is read ahead of `receive`: what a
-program writes waits in the kernel's pipes, so a flood stops there and not in this process.
+Owns the descriptors and the bounded end of stderr. Nothing is read ahead of `receive`: output waits
+in the kernel's pipes, so a flood stops there and not in this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ_BYTES = 256 * 1024
 """Most read at once."""
 
 DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of stderr. A guest writes there only when it dies before it can report."""
+"""Kept of stderr. A guest writes there only if it dies before it can report."""
 
 _CLOSED = -1
 
@@ -30,11 +30,11 @@ _Descriptor = TypeVar("_Descriptor")
 
 
 class Pipes:
-    """This end of three pipes. Not safe for two readers or two writers.
+    """The bridge's ends of three pipes. Not safe for two readers or two writers.
 
     Attributes:
-        on_error: Given all of stderr from when it is set, which then has to end before the output
-            counts as ended; without it the end of stderr is kept.
+        on_error: Called with all of stderr from when it is set; output then counts as ended only
+            when stderr has ended too. Without it the end of stderr is kept.
     """
 
     def __init__(self, stdin: int, stdout: int, stderr: int) -> None:
@@ -44,7 +44,7 @@ class Pipes:
         self._stdout_open = self._stderr_open = True
         for descriptor in (stdin, stdout, stderr):
             os.set_blocking(descriptor, False)
-        # Both outputs behind one descriptor: to wait for two would take two tasks each time.
+        # Both outputs behind one descriptor: waiting for two would take two tasks each time.
         self._either = select.epoll() if hasattr(select, "epoll") else None
         if self._either is not None:
             for descriptor in (stdout, stderr):
@@ -91,7 +91,7 @@ class Pipes:
 
     async def _receive_from_two(self) -> bytes:
         while True:
-            # A flood must not keep the event loop from other tasks.
+            # A flood must not starve other tasks.
             await anyio.lowlevel.checkpoint()
             data = self._take()
             if data is not None:
@@ -111,7 +111,7 @@ class Pipes:
         return None if self._stderr_open else b""
 
     def close(self) -> None:
-        """Let go of all three; whoever waits on them is told. Idempotent."""
+        """Close all three and wake tasks that wait on them. Idempotent."""
         if self._either is not None:
             self._reader.close()
         for descriptor in (self._stdin, self._stdout, self._stderr):
@@ -122,7 +122,7 @@ class Pipes:
         self._stderr_open = False
 
     def _drain(self) -> None:
-        # Bounded by what the pipe holds, unless the writer is faster than we are: then by turns.
+        # Bounded by the pipe's size, or, if the writer is faster than this loop, by its turns.
         for _ in range(16):
             if not self._stderr_open:
                 return
@@ -141,7 +141,7 @@ class Pipes:
                 self._tail = (self._tail + data)[-DIAGNOSTIC_BYTES:]
 
     def _unwatch(self, descriptor: int) -> None:
-        """Wait for it no longer: its end would be reported again and again."""
+        """Stop polling a descriptor; its end would be reported repeatedly."""
         if self._either is not None:
             with suppress(OSError, ValueError):
                 self._either.unregister(descriptor)
@@ -170,7 +170,7 @@ def _let_go(descriptor: int) -> int:
 
 
 def read_now(descriptor: int) -> bytes | None:
-    """Return what is there, empty at the end, None when nothing is there yet."""
+    """Return the available bytes; empty at the end, None if there are none yet."""
     try:
         return os.read(descriptor, READ_BYTES)
     except BlockingIOError:
@@ -180,6 +180,6 @@ def read_now(descriptor: int) -> bytes | None:
 async def wait_ready(
     wait: Callable[[_Descriptor], Awaitable[None]], descriptor: _Descriptor
 ) -> None:
-    """Wait; a descriptor that was closed meanwhile is for the next read or write to find."""
+    """Wait for a descriptor. If it is closed meanwhile, the next read or write raises."""
     with suppress(OSError, ValueError, anyio.ClosedResourceError):
         await wait(descriptor)

@@ -1,10 +1,14 @@
-"""One sandbox of this machine's kernel with a program in it.
+"""One sandbox of this machine's kernel, from start to end.
 
-Owns the life of a single sandbox: pipes, the process that stays outside (bubblewrap, or a keeper
-where there are no namespaces), the control group it enters before it forks, the wait until
-everything is in force, and the end of it all whatever happens. The end of the first process inside
-is the end of all the others: the kernel sees to that in a process namespace, the keeper where there
-is none. What that process is told was decided in `command` or `plain_backend`.
+Owns the pipes, the monitor process outside (bubblewrap, or `monitor` without namespaces), the
+cgroups that it enters before it forks, the wait until everything is in force, and the end of all
+processes whatever happens. What to start was decided in `command` or `unnamespaced`.
+
+Enforces: nothing is yielded until the stage has reported that the program is confined. When the
+first process inside ends, all others end: the kernel does it in a pid namespace, the monitor where
+there is none.
+
+Verified: `tests/sandbox/process/test_lifetime.py`.
 """
 
 from __future__ import annotations
@@ -31,14 +35,14 @@ from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.command import Descriptors
-from bridge.sandbox.process.examination import Judge, hear
-from bridge.sandbox.process.group import Group, scope_group
-from bridge.sandbox.process.host import becoming
+from bridge.sandbox.process.examination import Judge, receive_examination
+from bridge.sandbox.process.group import SandboxCgroups, scope_group
+from bridge.sandbox.process.host import setpriv_options
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
-from bridge.sandbox.process.warden import Warden
+from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 MAX_INFO_BYTES = 64 * 1024
-"""Of what the monitor says; some hundred bytes usually."""
+"""Most of the monitor's output; some hundred bytes usually."""
 
 
 class Monitor:
@@ -47,9 +51,9 @@ class Monitor:
     Args:
         process: It.
         info: Where it says what it started and how that ended.
-        keeps: Whether it is a keeper, which ends in order when asked to.
-        handles: Whether processes are known by descriptors, as Linux has them. Without, the one
-            inside is ended by asking the keeper, since its id may be another's by then.
+        own_monitor: Whether it is `monitor`, which ends in order on SIGTERM.
+        use_pidfds: Whether to signal processes by pidfd, as Linux offers. Otherwise the first
+            process inside is ended by asking the monitor, since its pid may be reused by then.
     """
 
     def __init__(
@@ -57,14 +61,14 @@ class Monitor:
         process: subprocess.Popen[bytes],
         info: int,
         *,
-        keeps: bool = False,
-        handles: bool = True,
+        own_monitor: bool = False,
+        use_pidfds: bool = True,
     ) -> None:
         self._process = process
-        self._handle = os.pidfd_open(process.pid) if handles else -1
-        self._ending = signal.SIGTERM if keeps else signal.SIGKILL
+        self._handle = os.pidfd_open(process.pid) if use_pidfds else -1
+        self._ending = signal.SIGTERM if own_monitor else signal.SIGKILL
         self._info = info
-        self._said = b""
+        self._received = b""
         self._child_handle = -1
         self.child = 0
         self.exit_code: int | None = None
@@ -85,34 +89,34 @@ class Monitor:
         await anyio.lowlevel.checkpoint()
         if self._handle < 0:
             # Only the monitor has the other end, and lets go of it when it ends.
-            while not self.listen():
+            while not self.read_status():
                 await wait_ready(anyio.wait_readable, self._info)
             await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
             return
         while not self.ended:
             await wait_ready(anyio.wait_readable, self._handle)
-        self.listen()
+        self.read_status()
 
     async def wait_child(self) -> None:
-        """Wait until the monitor has said what it started, or has ended."""
-        while not self.listen() and not self.child and not self.ended:
+        """Wait until the monitor has reported its child's pid, or has ended."""
+        while not self.read_status() and not self.child and not self.ended:
             await wait_ready(anyio.wait_readable, self._info)
 
-    def listen(self) -> bool:
-        """Take in what the monitor has said so far; tell whether that was all."""
-        while self._info >= 0 and len(self._said) < MAX_INFO_BYTES:
+    def read_status(self) -> bool:
+        """Read what the monitor has written so far; return whether it has finished."""
+        while self._info >= 0 and len(self._received) < MAX_INFO_BYTES:
             data = read_now(self._info)
             if data is None:
-                self._understand()
+                self._parse()
                 return False
             if not data:
                 break
-            self._said += data
-        self._understand()
+            self._received += data
+        self._parse()
         return True
 
     def kill_child(self) -> None:
-        """Kill the first process inside, and so all of them. Harmless when it has ended."""
+        """Kill the first process inside and thereby all others. Harmless when it has ended."""
         if self._child_handle >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._child_handle, signal.SIGKILL)
@@ -125,7 +129,7 @@ class Monitor:
         self._process.kill()
 
     def close(self) -> None:
-        """Let go of the descriptors."""
+        """Close the descriptors."""
         for descriptor in (self._handle, self._info, self._child_handle):
             if descriptor >= 0:
                 with suppress(OSError, ValueError):
@@ -133,8 +137,8 @@ class Monitor:
                 os.close(descriptor)
         self._handle = self._info = self._child_handle = -1
 
-    def _understand(self) -> None:
-        for key, value in understood(self._said).items():
+    def _parse(self) -> None:
+        for key, value in parse_status(self._received).items():
             if key == "exit-code":
                 self.exit_code = value
             elif key == "child-pid" and not self.child:
@@ -146,9 +150,9 @@ class Monitor:
                         self._child_handle = os.pidfd_open(value)
 
 
-def understood(said: bytes) -> dict[str, int]:
-    """Read bubblewrap's status documents: one JSON object after another, the last maybe cut."""
-    text = said.decode("utf-8", "replace")
+def parse_status(received: bytes) -> dict[str, int]:
+    """Parse bubblewrap's status: JSON objects in sequence, the last possibly incomplete."""
+    text = received.decode("utf-8", "replace")
     decoder = json.JSONDecoder()
     found: dict[str, int] = {}
     position = 0
@@ -164,18 +168,18 @@ def understood(said: bytes) -> dict[str, int]:
 
 
 STDIN_BYTES = 512 * 1024
-"""What the pipe to a sandbox holds: the whole guest, so that it is there when Python is up, and not
-handed over in turns of 64 KiB. A user's pipes may hold only so much in all; then it is less."""
+"""Size of the pipe to a sandbox: it holds the whole guest before Python is up, instead of passing
+it in steps of 64 KiB. The kernel bounds a user's pipes in total; then it is less."""
 
 
-class Ends:
-    """The pipes of one start; whatever nobody took is closed in the end.
+class LaunchPipes:
+    """The pipes and files of one launch; those that were not taken are closed at the end.
 
     Args:
         opened: Closes them.
-        texts: Files that are handed down open, by the name of their descriptor.
-        data: Contents of further such files.
-        asks: Whether there is a pipe for leave to go on.
+        texts: Contents of inherited files, by the name of their descriptor.
+        data: Contents of further inherited files.
+        examines: Whether the stage waits for permission to continue.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class Ends:
         *,
         texts: Mapping[str, str],
         data: Sequence[bytes],
-        asks: bool,
+        examines: bool,
     ) -> None:
         self._open: set[int] = set()
         opened.callback(self._close_all)
@@ -192,42 +196,42 @@ class Ends:
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
         with suppress(AttributeError, OSError):  # only Linux has it
             fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, STDIN_BYTES)
-        self.leave = self._pipe() if asks else (-1, -1)
+        self.permission = self._pipe() if examines else (-1, -1)
         self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
         self._data = tuple(map(self._file, data))
         self.stage = self._file(b"")
 
     @property
     def descriptors(self) -> Descriptors:
-        """The numbers of what is handed down."""
+        """The numbers of the inherited descriptors."""
         return Descriptors(
             info=self.info[1],
             status=self.status[1],
             data=self._data,
-            leave=self.leave[0],
+            permission=self.permission[0],
             stage=self.stage,
             **self._files,
         )
 
     @property
-    def passed(self) -> tuple[int, ...]:
-        """What is handed down besides stdin, stdout and stderr."""
-        leave = (self.leave[0],) if self.leave[0] >= 0 else ()
-        own = (self.info[1], self.status[1], self.options[0], *leave)
+    def inherited(self) -> tuple[int, ...]:
+        """The inherited descriptors besides stdin, stdout and stderr."""
+        permission = (self.permission[0],) if self.permission[0] >= 0 else ()
+        own = (self.info[1], self.status[1], self.options[0], *permission)
         return (*own, *self._files.values(), *self._data, self.stage)
 
     def take(self, descriptor: int) -> int:
-        """Leave a descriptor to the caller, who closes it."""
+        """Pass a descriptor to the caller, who closes it."""
         self._open.discard(descriptor)
         return descriptor
 
-    def close_theirs(self) -> None:
-        """Close what the process has copies of by now."""
-        for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.passed):
+    def close_child_ends(self) -> None:
+        """Close the descriptors that the process has inherited."""
+        for descriptor in (self.stdin[0], self.stdout[1], self.stderr[1], *self.inherited):
             self._close(descriptor)
 
     def close_options(self) -> None:
-        """End what it reads its options from."""
+        """Close the pipe that the process reads its options from."""
         self._close(self.options[1])
 
     def _pipe(self) -> tuple[int, int]:
@@ -246,7 +250,7 @@ class Ends:
         return descriptor
 
     def fill(self, descriptor: int, content: bytes) -> None:
-        """Have a file that is handed down hold this."""
+        """Write an inherited file's content."""
         written = 0
         while written < len(content):
             written += os.write(descriptor, content[written:])
@@ -265,48 +269,47 @@ class Ends:
 logger = logging.getLogger(__name__)
 
 LAUNCH_SECONDS = 30.0
-"""From start to everything being in force: 0.05 s usually."""
+"""Longest launch, until everything is in force: 0.05 s usually."""
 
 SETTLE_SECONDS = 5.0
-"""For bubblewrap to say what it started, when a launch is called off between the two."""
+"""For bubblewrap to report its child when a launch is cancelled after its start."""
 
 END_SECONDS = 10.0
-"""For a killed sandbox to be gone: milliseconds, unless it had a lot of memory to give back."""
+"""For a killed sandbox to end: milliseconds, unless it has a lot of memory to free."""
 
 MAX_STATUS_BYTES = 8 * 1024
-"""Of what the stage says; a line usually."""
+"""Most of the stage's status; a line usually."""
 
 _SIGNAL_BASE = 128
 """bubblewrap reports death by signal n as exit code 128 + n, as shells do."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class LaunchPlan:
     """How to start one sandbox.
 
     Attributes:
-        command: bubblewrap or a keeper, and what may stand in front of it.
+        command: bubblewrap or the monitor, and what precedes it.
         inside: Makes the command that it starts, once the descriptors are known.
-        stage: Makes what that command reads from `Descriptors.stage`.
-        options: Makes the bytes that it reads its options from.
+        stage: Makes the payload of `Descriptors.stage`.
+        options: Makes bubblewrap's options, or the monitor's instructions.
         environ: The environment of that process itself; the sandbox gets none of it.
-        uid: Whom to become first; None to stay.
-        group: The control groups to enter, if any.
-        isolation: What all that puts in force.
-        bwrap_failed, stage_failed: Turn what that process or the stage said into an error.
-        speaker: How bubblewrap's own words begin.
-        texts: Files that are handed down open, by the name of their descriptor.
-        data: Contents of further such files.
-        gid: Whose group to become with `uid`; None for the one of the same number.
-        on_error: Given what the program writes to stderr; without it the end of that is kept.
-        keeps: Whether it is a keeper: it is told to end by the end of what it reads its options
-            from.
-        handles: Whether processes are known by descriptors; see `Monitor`.
-        judge: Where the plan asks the stage what it sees from inside: returns the isolation as it
-            was seen, or raises a `SandboxError`, and then nothing is run.
-        warden: Ends what is being launched should the bridge be killed; None where a keeper does.
-        setpriv: The executable that becomes `uid` and `gid`; empty where this process does it.
-            That would fork it, with all its memory, and costs milliseconds of both.
+        uid: The user to switch to first; None to stay.
+        group: The cgroups to enter, if any.
+        isolation: The layers that all this puts in force.
+        monitor_failed, stage_failed: Make the error for that process's or the stage's output.
+        error_prefix: Start of bubblewrap's own messages.
+        texts: Contents of inherited files, by the name of their descriptor.
+        data: Contents of further inherited files.
+        gid: The group to switch to with `uid`; None for the same number.
+        on_error: Called with what the program writes to stderr; without it the end is kept.
+        own_monitor: Whether it is `monitor`, which ends when the pipe of its instructions does.
+        use_pidfds: See `Monitor`.
+        judge: If the stage examines its isolation: returns the isolation as seen from inside, or
+            raises a `SandboxError`, and then nothing is run.
+        watchdog: Ends the launch if the bridge is killed; None if the monitor does.
+        setpriv: The executable that switches to `uid` and `gid`; empty if this process does it,
+            which forks it with all its memory and costs milliseconds.
     """
 
     command: Sequence[str]
@@ -315,19 +318,19 @@ class Start:
     options: Callable[[Descriptors], bytes]
     environ: dict[str, str]
     uid: int | None
-    group: Group | None
+    group: SandboxCgroups | None
     isolation: Isolation
-    bwrap_failed: Callable[[str], SandboxError]
+    monitor_failed: Callable[[str], SandboxError]
     stage_failed: Callable[[str], SandboxError]
-    speaker: str = "bwrap:"
+    error_prefix: str = "bwrap:"
     texts: Mapping[str, str] = field(default_factory=dict)
-    keeps: bool = False
-    handles: bool = True
+    own_monitor: bool = False
+    use_pidfds: bool = True
     data: tuple[bytes, ...] = field(default=(), repr=False)
     gid: int | None = None
     on_error: Callable[[bytes], None] | None = None
     judge: Judge | None = None
-    warden: Warden | None = None
+    watchdog: LaunchWatchdog | None = None
     setpriv: str = ""
 
 
@@ -338,7 +341,7 @@ class ProcessSandbox:
         self,
         monitor: Monitor,
         pipes: Pipes,
-        group: Group | None,
+        group: SandboxCgroups | None,
         isolation: Isolation,
     ) -> None:
         self._monitor = monitor
@@ -353,7 +356,7 @@ class ProcessSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What the backend put in force; as it was seen from inside, where the stage looked."""
+        """The layers in force; as seen from inside, if the stage examined them."""
         return self._isolation
 
     async def send(self, data: bytes) -> None:
@@ -361,7 +364,7 @@ class ProcessSandbox:
         await self._pipes.send(data)
 
     def end_input(self) -> None:
-        """Let stdin end."""
+        """Close stdin."""
         self._pipes.end_input()
 
     async def end_output(self) -> None:
@@ -383,14 +386,14 @@ class ProcessSandbox:
         await anyio.lowlevel.checkpoint()
 
     def find_group(self) -> None:
-        """Look up the control group that systemd made, for the count of kills in it. Blocks."""
+        """Find the cgroup that systemd made, for its count of OOM kills. Blocks."""
         with suppress(OSError):
             own = Path(f"/proc/{self._monitor.pid}/cgroup").read_text(encoding="utf-8")
             mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
             directory = scope_group(own, mounts)
             if directory is not None:
                 counter = Path(directory) / "memory.events"
-                self._group = Group(name="", directories=(), counter=counter)
+                self._group = SandboxCgroups(name="", directories=(), counter=counter)
 
     async def wait(self) -> ExitReport:
         """Wait for the first process's end; see `Sandbox.wait`."""
@@ -400,9 +403,9 @@ class ProcessSandbox:
 
 
 def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
-    """Read how the first process ended, as bubblewrap tells it.
+    """Return how the first process ended, from bubblewrap's exit code.
 
-    A first process that itself exits with 128 + n cannot be told from one killed by signal n.
+    Exit status 128 + n is indistinguishable from death by signal n.
     """
     oom = None if oom_kills is None else oom_kills > 0
     if code is None:
@@ -417,59 +420,63 @@ def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
 
 
 @asynccontextmanager
-async def run_sandbox(start: Start) -> AsyncIterator[ProcessSandbox]:
+async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
     """Start a sandbox; on leaving, everything in it has ended.
 
     Raises:
         SandboxError: On entering, when it cannot be started.
     """
     with ExitStack() as opened:
-        ends = Ends(opened, texts=start.texts, data=start.data, asks=start.judge is not None)
+        ends = LaunchPipes(
+            opened, texts=start.texts, data=start.data, examines=start.judge is not None
+        )
         options = start.options(ends.descriptors)
         # No await between the start and the `try` that owns its end.
         process = _spawn(start, ends)
         info = ends.take(ends.info[0])
-        monitor = Monitor(process, info, keeps=start.keeps, handles=start.handles)
+        monitor = Monitor(process, info, own_monitor=start.own_monitor, use_pidfds=start.use_pidfds)
         pipes = Pipes(
             ends.take(ends.stdin[1]), ends.take(ends.stdout[0]), ends.take(ends.stderr[0])
         )
-        told = False
-        warden = start.warden
+        options_sent = False
+        watchdog = start.watchdog
         try:
-            ends.close_theirs()
-            if warden is not None:
-                # Before bubblewrap knows what to do: until then it waits, and ends with the bridge.
-                warden.hold(monitor.pid)
+            ends.close_child_ends()
+            if watchdog is not None:
+                # Before bubblewrap has its options: until then it waits, and ends with the bridge.
+                watchdog.watch(monitor.pid)
             with anyio.move_on_after(LAUNCH_SECONDS) as patience:
-                if start.group is not None and start.group.others:
-                    # Before bubblewrap knows what to do, so that all it starts is inside.
+                if start.group is not None and start.group.unentered:
+                    # Before bubblewrap has its options, so that all it starts is inside.
                     await anyio.to_thread.run_sync(start.group.enter, monitor.pid)
                 await _write(ends.options[1], options)
-                told = True
-                if not start.keeps:
+                options_sent = True
+                if not start.own_monitor:
                     ends.close_options()
                 await monitor.wait_child()
-                isolation, said = start.isolation, b""
+                isolation, received = start.isolation, b""
                 if start.judge is not None:
-                    seen, said = await hear(ends.status[0], ends.leave[1], start.judge)
+                    seen, received = await receive_examination(
+                        ends.status[0], ends.permission[1], start.judge
+                    )
                     isolation = seen or isolation
-                await _in_force(ends.status[0], said, monitor, pipes, start)
+                await _in_force(ends.status[0], received, monitor, pipes, start)
             if patience.cancelled_caught:
                 raise LaunchError(f"The sandbox did not start within {LAUNCH_SECONDS:g} s.")
-            if warden is not None:
-                warden.release(monitor.pid)
+            if watchdog is not None:
+                watchdog.unwatch(monitor.pid)
             pipes.on_error = start.on_error
             yield ProcessSandbox(monitor, pipes, start.group, isolation)
         finally:
-            # Before its options end: half of them would make another sandbox of bubblewrap's.
-            await _end(monitor, told=told)
-            if warden is not None:
-                warden.release(monitor.pid)
+            # Before its options end: bubblewrap would start another sandbox with half of them.
+            await _end(monitor, options_sent=options_sent)
+            if watchdog is not None:
+                watchdog.unwatch(monitor.pid)
             pipes.close()
             monitor.close()
 
 
-def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
+def _spawn(start: LaunchPlan, ends: LaunchPipes) -> subprocess.Popen[bytes]:
     """Start the process that stays outside, which waits for its options.
 
     On the event loop's own thread, or on one that lives as long, since the kernel ties "die with
@@ -477,12 +484,12 @@ def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
     """
     ends.fill(ends.stage, start.stage(ends.descriptors))
     words = [*start.command, "--args", str(ends.options[0]), "--", *start.inside(ends.descriptors)]
-    if start.keeps:
-        # What it is lies in the first of the files.
+    if start.own_monitor:
+        # Its source is in the first data file.
         words[len(start.command) : len(start.command)] = [str(ends.descriptors.data[0])]
     uid, gid = start.uid, start.uid if start.gid is None else start.gid
     if start.setpriv and uid is not None and gid is not None:
-        words = [start.setpriv, *becoming(uid, gid), *words]
+        words = [start.setpriv, *setpriv_options(uid, gid), *words]
         uid = gid = None
 
     def spawn() -> subprocess.Popen[bytes]:
@@ -491,7 +498,7 @@ def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
             stdin=ends.stdin[0],
             stdout=ends.stdout[1],
             stderr=ends.stderr[1],
-            pass_fds=ends.passed,
+            pass_fds=ends.inherited,
             env=start.environ,
             cwd="/",
             start_new_session=True,
@@ -503,14 +510,14 @@ def _spawn(start: Start, ends: Ends) -> subprocess.Popen[bytes]:
     try:
         return spawn() if start.group is None else start.group.spawn(spawn)
     except (OSError, subprocess.SubprocessError) as error:
-        raise start.bwrap_failed(f"{start.command[0]}: {error}") from error
+        raise start.monitor_failed(f"{start.command[0]}: {error}") from error
 
 
 def joined(options: Sequence[str]) -> bytes:
-    """Make the text that bubblewrap reads its options from.
+    """Return bubblewrap's options in the format of `--args`.
 
     Raises:
-        LaunchError: One holds the separator, and would be read as two.
+        LaunchError: One contains the separator and would be read as two.
     """
     if any("\0" in word for word in options):
         message = "An option of the sandbox, such as a variable of its environment, holds a NUL."
@@ -527,46 +534,48 @@ async def _write(descriptor: int, data: bytes) -> None:
         except BlockingIOError:
             await wait_ready(anyio.wait_writable, descriptor)
         except BrokenPipeError:
-            return  # it ended already, and has said why
+            return  # it has ended; its stderr says why
 
 
-async def _in_force(status: int, said: bytes, monitor: Monitor, pipes: Pipes, start: Start) -> None:
-    """Wait for the stage's word that the program is shut in.
+async def _in_force(
+    status: int, received: bytes, monitor: Monitor, pipes: Pipes, start: LaunchPlan
+) -> None:
+    """Wait for the stage's confirmation that the program is confined.
 
     Args:
-        said: What was read of it already.
+        received: Bytes of it that were read already.
 
     Raises:
         SandboxError: It is not, and does not run.
     """
     os.set_blocking(status, False)
-    while len(said) < MAX_STATUS_BYTES:
+    while len(received) < MAX_STATUS_BYTES:
         data = read_now(status)
         if data is None:
             await wait_ready(anyio.wait_readable, status)
         elif data:
-            said += data
+            received += data
         else:
             break
-    if said == stage.SHUT_IN:
+    if received == stage.CONFINED:
         return
-    problem = said.removeprefix(stage.SHUT_IN).decode("utf-8", "replace")
+    problem = received.removeprefix(stage.CONFINED).decode("utf-8", "replace")
     monitor.kill_child()
     await monitor.wait()
     if problem:
         # Nothing was run.
         raise start.stage_failed(problem)
-    heard = pipes.diagnostics
-    if monitor.child and monitor.exit_code is not None and start.speaker not in heard:
-        raise start.stage_failed(f"it ended with status {monitor.exit_code}. {heard}")
-    raise start.bwrap_failed(heard)
+    diagnostics = pipes.diagnostics
+    if monitor.child and monitor.exit_code is not None and start.error_prefix not in diagnostics:
+        raise start.stage_failed(f"it ended with status {monitor.exit_code}. {diagnostics}")
+    raise start.monitor_failed(diagnostics)
 
 
-async def _end(monitor: Monitor, *, told: bool) -> None:
-    """Kill everything and see it gone, even when cancelled."""
+async def _end(monitor: Monitor, *, options_sent: bool) -> None:
+    """Kill everything and wait until it has ended, even when cancelled."""
     with anyio.CancelScope(shield=True):
-        if told and not monitor.child:
-            # Between its fork and its word, killing it would leave what it started.
+        if options_sent and not monitor.child:
+            # Killing it between its fork and its report would leave its child.
             with anyio.move_on_after(SETTLE_SECONDS):
                 await monitor.wait_child()
         monitor.kill_child()

@@ -1,17 +1,17 @@
-"""macOS's Seatbelt as a place to run code. Untested on macOS.
+"""macOS's Seatbelt. Untested on macOS.
 
-Owns what it needs of the machine and how one sandbox is put together. The profile refuses
-everything and then names what an interpreter cannot start without. Paths enter as parameters and
-never as text, so no path can end a string and write rules of its own. There is no lookup of system
-services: through those a program reaches the keychain, the pasteboard and the network.
+Enforces: a profile that refuses everything and then names what an interpreter cannot start without.
+Paths enter as parameters and never as text, so no path can end a string and add rules. There is no
+lookup of system services: through those a program reaches the keychain, the pasteboard and the
+network.
 
-What can be tried elsewhere is tested elsewhere: the profile as text, the command line, and the life
-of a sandbox with a stand-in for `sandbox-exec`, which starts its command and confines nothing. That
-the kernel of a Mac then does what the profile says, nobody has seen yet.
+Does not: bound memory (macOS bounds that of no group of processes) or end every process for certain
+(there are no pid namespaces; see `monitor`). What a program writes lies in a private directory on
+disk.
 
-What it is weaker in: macOS bounds the memory of no group of processes and has no process
-namespaces. So memory is not bounded, a keeper looks for what is left when a program ends (see
-`keeper` for what can escape it), and what a program writes lies in a private directory on disk.
+Verified: the profile's text, the command line and a sandbox's life, with a stand-in for
+`sandbox-exec` that starts its command and confines nothing. That a Mac's kernel enforces the
+profile has not been verified.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from pathlib import Path
 from bridge.errors import EngineNotFoundError, LaunchError, SandboxError, WrongSystemError
 from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.process import command, host, plain_backend, rundir
+from bridge.sandbox.process import command, host, unnamespaced
+from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.command import Descriptors, Surroundings
-from bridge.sandbox.process.compiling import compiled_for, loader_command
-from bridge.sandbox.process.group import Group, Shelf
+from bridge.sandbox.process.compiling import compiled_stage, loader_command
+from bridge.sandbox.process.group import CgroupParents, SandboxCgroups
 from bridge.sandbox.process.interpreter import find
-from bridge.sandbox.process.plain_backend import Ground, PlainBackend, nobody
-from bridge.sandbox.process.rundir import RunDirectory
-from bridge.sandbox.process.sandbox import Start
+from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.sandbox import LaunchPlan
+from bridge.sandbox.process.unnamespaced import BaseFindings, UnnamespacedBackend, nobody_uid
 from bridge.sandbox.reaper import current_owner
 
 SANDBOX_EXEC = "/usr/bin/sandbox-exec"
@@ -45,13 +46,13 @@ _SYSTEM = (
     "/usr/share/zoneinfo",
     "/private/var/db/timezone",
 )
-"""What the dynamic loader and the C library read; public and owned by the system."""
+"""Paths that the dynamic loader and the C library read; public and owned by the system."""
 
 _READ_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _WRITE_DEVICES = ("/dev/null", "/dev/zero")
 
 _LINKS = ("/", "/tmp", "/var", "/etc")
-"""Only their metadata, so that paths through them resolve."""
+"""Links of which only the metadata may be read, so that paths through them resolve."""
 
 _SYSCTLS = (
     "hw.activecpu",
@@ -70,12 +71,12 @@ _SYSCTLS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """What a sandbox may touch; absolute, links resolved.
+    """The paths that a sandbox may access; absolute, links resolved.
 
     Attributes:
-        executable: The interpreter, the one thing that may be executed.
-        readable: Its standard library and what else is offered.
-        writable: The run's own directory, and nothing else.
+        executable: The interpreter, the only file that may be executed.
+        readable: Its standard library and packages.
+        writable: The run's directory.
     """
 
     executable: str
@@ -84,10 +85,9 @@ class Paths:
 
 
 def resolved(paths: Paths, resolve: Callable[[str], str]) -> Paths:
-    """Return the paths as the kernel will see them.
+    """Return the paths with links resolved.
 
-    Seatbelt compares what a path resolves to: /tmp is /private/tmp there, and a rule for the former
-    never fits.
+    Seatbelt compares resolved paths: /tmp is /private/tmp, and a rule for the former never matches.
     """
     return Paths(
         executable=resolve(paths.executable),
@@ -97,7 +97,7 @@ def resolved(paths: Paths, resolve: Callable[[str], str]) -> Paths:
 
 
 def profile(readable: int) -> str:
-    """Return the profile's text for that many readable directories."""
+    """Return the profile's text for a number of readable paths."""
     reads = "\n".join(f'  (subpath (param "READ_{n}"))' for n in range(readable))
     lines = [
         "(version 1)",
@@ -119,7 +119,7 @@ def profile(readable: int) -> str:
         lines.append(f"(allow file-read* file-map-executable\n{reads})")
     lines += [
         '(allow file-read* file-write* (subpath (param "WRITABLE")))',
-        # Not even there: neither links that lead out nor devices.
+        # No devices, not even there.
         '(deny file-write-create (require-all (subpath (param "WRITABLE"))',
         "  (require-any (vnode-type BLOCK-DEVICE) (vnode-type CHARACTER-DEVICE))))",
         # A file marked as immutable could not be removed after the run.
@@ -142,10 +142,10 @@ def parameters(paths: Paths) -> Mapping[str, str]:
 def arguments(
     paths: Paths, command: Sequence[str], *, sandbox_exec: str = SANDBOX_EXEC
 ) -> list[str]:
-    """Make the command line that runs `command` inside.
+    """Return the command line that runs `command` inside.
 
     Raises:
-        ValueError: A path is relative or holds a character that no parameter can.
+        ValueError: A path is relative or contains a NUL.
     """
     made = [sandbox_exec, "-p", profile(len(paths.readable))]
     for name, value in parameters(paths).items():
@@ -158,7 +158,7 @@ def arguments(
 NAME = "seatbelt"
 SYSTEM = "darwin"
 
-UNTESTED = "seatbelt: nobody has tried this backend on macOS yet"
+UNTESTED = "seatbelt: this backend has not been tested on macOS"
 
 NO_MEMORY = (
     "memory limit: not in force; macOS bounds the memory of no group of processes and ignores that "
@@ -170,27 +170,27 @@ NO_PIDS = "pids limit: best effort, counted per user; macOS has no control group
 NO_CPU = "cpu limit: best effort, CPU seconds only; macOS has no control groups"
 
 _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC"))
-"""Those that macOS has and keeps to."""
+"""The resource limits that macOS has and applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found(Ground):
-    """What was found out about this machine."""
+class Findings(BaseFindings):
+    """Facts about this machine, found once per backend."""
 
     sandbox_exec: str
     around: Surroundings
 
 
-class SeatbeltBackend(PlainBackend[Found]):
+class SeatbeltBackend(UnnamespacedBackend[Findings]):
     """Runs programs under a Seatbelt profile.
 
     Args:
-        environ: The bridge's environment: tells where temporary files go.
+        environ: The bridge's environment, for TMPDIR.
         sandbox_exec: The system's command that applies a profile.
-        interpreter: The one Python to run; None finds one.
+        interpreter: The Python to run; None finds one.
         packages: A virtual environment, or its directory of packages, to import from.
-        limits: What the probe runs under.
-        system: Which system this is, as `sys.platform` has it.
+        limits: The probe's limits.
+        system: The value of `sys.platform`.
     """
 
     def __init__(
@@ -212,41 +212,45 @@ class SeatbeltBackend(PlainBackend[Found]):
         """ "seatbelt"."""
         return NAME
 
-    def _look(self) -> Found:
+    def _look(self) -> Findings:
         if self._system != SYSTEM:
             raise WrongSystemError("Only macOS has Seatbelt.")
         if not os.access(self._sandbox_exec, os.X_OK):
             message = f"{self._sandbox_exec} is not there."
             raise EngineNotFoundError(message, remedy="It is part of macOS; use podman or docker.")
-        stranger = os.getuid() == 0
+        as_nobody = os.getuid() == 0
         around = Surroundings(
             landlock_abi=0, cpus=host.usable_cpus(), processes_per_namespace=False
         )
-        interpreter = find(packages=self._packages, only=self._interpreter, as_stranger=stranger)
-        return Found(
+        interpreter = find(packages=self._packages, only=self._interpreter, as_nobody=as_nobody)
+        return Findings(
             interpreter=interpreter,
-            stage=compiled_for(interpreter),
-            base=rundir.base_directory(self._environ.get("TMPDIR"), as_stranger=stranger),
-            uid=nobody() if stranger else None,
+            stage=compiled_stage(interpreter),
+            base=rundir.base_directory(self._environ.get("TMPDIR"), as_nobody=as_nobody),
+            uid=nobody_uid() if as_nobody else None,
             owner=current_owner(),
-            shelf=Shelf(),
+            cgroup_parents=CgroupParents(),
             sandbox_exec=self._sandbox_exec,
             around=around,
         )
 
     def _start(
-        self, found: Found, spec: LaunchSpec, place: RunDirectory, group: Group | None
-    ) -> Start:
+        self,
+        found: Findings,
+        spec: LaunchSpec,
+        directory: RunDirectory,
+        group: SandboxCgroups | None,
+    ) -> LaunchPlan:
         paths = resolved(
             Paths(
                 executable=found.interpreter.executable,
                 readable=tuple(bind.source for bind in found.interpreter.binds),
-                writable=str(place.path),
+                writable=str(directory.path),
             ),
             os.path.realpath,
         )
         steps = {
-            # Capabilities and "no_new_privs" are Linux's. Here nothing else can be executed.
+            # Capabilities and "no_new_privs" are Linux's; the profile allows no other executable.
             "privileges": False,
             "rlimits": [
                 limit for limit in command.rlimits(spec.limits, found.around) if limit[0] in _LIMITS
@@ -254,25 +258,27 @@ class SeatbeltBackend(PlainBackend[Found]):
         }
 
         def inside(descriptors: Descriptors) -> list[str]:
-            words = plain_backend.stage_command(found.interpreter, place, descriptors)
+            words = unnamespaced.stage_command(found.interpreter, directory, descriptors)
             return arguments(paths, words, sandbox_exec=found.sandbox_exec)
 
-        return Start(
+        return LaunchPlan(
             command=loader_command(found.interpreter),
-            data=(plain_backend.keeper(),),
+            data=(unnamespaced.monitor_source(),),
             inside=inside,
-            stage=lambda descriptors: plain_backend.stage_input(
-                spec, found.interpreter, place, descriptors, steps, found.stage
+            stage=lambda descriptors: unnamespaced.stage_input(
+                spec, found.interpreter, directory, descriptors, steps, found.stage
             ),
-            options=lambda descriptors: plain_backend.order(spec, place, descriptors, adopts=False),
+            options=lambda descriptors: unnamespaced.monitor_instructions(
+                spec, directory, descriptors, adopts=False
+            ),
             environ={},
             uid=found.uid,
             group=group,
             isolation=isolation(spec),
-            bwrap_failed=_failed,
+            monitor_failed=_failed,
             stage_failed=_failed,
-            keeps=True,
-            handles=False,
+            own_monitor=True,
+            use_pidfds=False,
         )
 
     def _success(self, sandbox: Sandbox) -> Probe:
@@ -293,13 +299,13 @@ class SeatbeltBackend(PlainBackend[Found]):
 
 
 def isolation(spec: LaunchSpec) -> Isolation:
-    """Say which layers a launch puts in force, and what Seatbelt cannot."""
+    """Return the layers that a launch puts in force, and what is weaker."""
     weaker = [
         UNTESTED,
         NO_MEMORY,
-        plain_backend.lacking_processes(adopts=False),
+        unnamespaced.weaker_processes(adopts=False),
         NO_PIDS,
-        plain_backend.NO_ROOM,
+        unnamespaced.WEAKER_DISK,
     ]
     if spec.limits.cpus is not None:
         weaker.append(NO_CPU)
@@ -310,6 +316,6 @@ def isolation(spec: LaunchSpec) -> Isolation:
     )
 
 
-def _failed(said: str) -> SandboxError:
-    said = said.strip()[:600]
-    return LaunchError(f"Seatbelt did not start the sandbox: {said or 'it said nothing'}.")
+def _failed(received: str) -> SandboxError:
+    received = received.strip()[:600]
+    return LaunchError(f"Seatbelt did not start the sandbox: {received or 'it wrote nothing'}.")

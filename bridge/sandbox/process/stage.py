@@ -1,20 +1,24 @@
-"""The last step into a sandbox: runs inside it, ahead of the program, and shuts the doors.
+"""The last step into a sandbox: runs inside, ahead of the program, and confines itself.
 
-It is run by `python3 -I -S -c` with a loader (see `compiling`), started by bubblewrap or a keeper,
-so it imports only the standard library and keeps to Python 3.9. It mounts the writable directories
-(bubblewrap cannot say "noexec"), gives up the two capabilities that took, sets limits, Landlock and
-the system call filters, says so on the status pipe and becomes the program. Asked to, it looks
-around before, says what it sees and waits for leave to go on. Where there is no bubblewrap its plan
-has fewer steps. Any step that fails ends it: a program never runs half shut in. What is put in
-force was decided outside; see `command`.
+Started by bubblewrap or `monitor` as `python3 -I -S -c` with a loader (see `compiling`), so it
+imports only the standard library and supports Python 3.9. It mounts the writable directories
+(bubblewrap has no "noexec"), gives up the two capabilities that took, sets limits, Landlock and the
+system call filters, reports on the status pipe and becomes the program. For a command it first
+reports what it sees of its isolation and waits for permission. Without bubblewrap its plan has
+fewer steps. `command` decides what is put in force.
 
-A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, so nobody pays for two.
+Enforces: any step that fails ends the process, so a program never runs half confined.
+
+Verified: it reads its capabilities back itself; the rest is checked by the guest (`layers`) and by
+`tests/security/test_broken_layers.py`.
+
+A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, which saves a second one.
 """
 
 from __future__ import annotations
 
-# What is imported is paid for in every start, so what is not needed always is imported where it is:
-# `typing` and `ctypes` cost 7 ms. `json` does too; the guest needs it as well.
+# Every start pays for these imports, so what is rarely needed is imported where it is used:
+# `typing` and `ctypes` cost 7 ms. So does `json`, which the guest needs as well.
 import _ctypes
 import binascii
 import gc
@@ -30,12 +34,12 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 71
 
-SHUT_IN = b"ok"
-"""Written to the status pipe once everything is in force. The pipe's end after it means that the
-program runs; anything else on it is the reason why not."""
+CONFINED = b"ok"
+"""Written to the status pipe once everything is in force. If the pipe then ends, the program runs;
+anything else on it is the reason why not."""
 
-LEAVE = b"go"
-"""What whoever wanted to know what is seen from inside answers, when it is as it should be."""
+PERMISSION = b"go"
+"""The bridge's answer to the examination's report if the command may start."""
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
 
@@ -94,12 +98,12 @@ def function(name: str) -> Any:
 
 
 def packed(size: int, *numbers: int) -> bytes:
-    """Return unsigned numbers of that many bytes, as C lays them out."""
+    """Return unsigned numbers of that many bytes, in C's layout."""
     return b"".join(number.to_bytes(size, sys.byteorder) for number in numbers)
 
 
 def check(result: int, what: str) -> int:
-    """Return a call's result, or fail with the reason."""
+    """Return a call's result; raise OSError with `what` and the reason if it failed."""
     if result < 0:
         number = _ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -113,7 +117,7 @@ def prctl(option: int, second: Any = 0, third: Any = 0) -> int:
 
 
 def mount(path: str, options: str) -> None:
-    """Put an empty directory in memory at `path`, with limits and without execution."""
+    """Mount an empty tmpfs at `path`, with size limits and without execution."""
     done = function("mount")(
         b"tmpfs", path.encode(), b"tmpfs", _Word(_MOUNT_FLAGS), options.encode()
     )
@@ -121,18 +125,18 @@ def mount(path: str, options: str) -> None:
 
 
 def forbid_execution(path: str, writable: bool) -> None:
-    """Have nothing at `path`, which is mounted already, executed or mapped as code."""
-    # What is not said again is lifted, as far as the kernel lets it be.
+    """Remount `path` so that nothing there can be executed or mapped as code."""
+    # Flags that are not repeated are cleared, as far as the kernel allows.
     flags = _REMOUNT_BIND | _MOUNT_FLAGS | (0 if writable else _READ_ONLY)
     done = function("mount")(None, path.encode(), None, _Word(flags), None)
     check(done, "remounting " + path)
 
 
 def drop_capabilities(bounded: bool) -> None:
-    """Give up every capability, for this process and for what it may execute.
+    """Drop every capability, for this process and for what it may execute.
 
-    The bounding set takes a capability to empty. Where there was none to begin with (`bounded` is
-    false) it stays, and means nothing: "no_new_privs" keeps what is executed from gaining any.
+    Emptying the bounding set needs a capability. Without one (`bounded` is false) the set stays but
+    has no effect: "no_new_privs" keeps executed programs from gaining any.
     """
     for number in range(_MOST_CAPABILITIES):
         if prctl(_PR_CAPBSET_DROP, number) < 0:
@@ -151,7 +155,7 @@ def drop_capabilities(bounded: bool) -> None:
 
 
 def limit(name: str, soft: int, hard: int) -> None:
-    """Set a resource limit, within what there is."""
+    """Set a resource limit, at most the present hard limit."""
     number = getattr(resource, name)
     ceiling = resource.getrlimit(number)[1]
     if ceiling != resource.RLIM_INFINITY:
@@ -161,7 +165,7 @@ def limit(name: str, soft: int, hard: int) -> None:
 
 def restrict_files(rules: dict[str, Any]) -> None:
     """Put the Landlock ruleset in force."""
-    # A kernel of an older version takes a shorter structure, provided that what it lacks is zero.
+    # An older kernel accepts the longer structure if the fields it lacks are zero.
     syscall = function("syscall")
     attributes = packed(8, rules["files"], rules["network"], rules["scopes"])
     ruleset = check(
@@ -179,7 +183,7 @@ def restrict_files(rules: dict[str, Any]) -> None:
 
 
 def filter_calls(programs: list[str]) -> None:
-    """Install the system call filters, in order; the list comes last, since it ends this."""
+    """Install the system call filters in order; the list last, since it refuses further ones."""
     for text in programs:
         instructions = binascii.a2b_base64(text)
         program = _Program(len(instructions) // 8, instructions)
@@ -187,11 +191,12 @@ def filter_calls(programs: list[str]) -> None:
         check(done, "installing a system call filter")
 
 
-def shut_in(plan: dict[str, Any]) -> None:
-    """Put everything in force, in the one order that works."""
+def confine(plan: dict[str, Any]) -> None:
+    """Put everything in force, in the only order that works."""
     os.umask(0o022)
     if plan.get("oom_score"):
-        # The kernel takes the program before its keeper. Later, /proc is out of reach.
+        # Out of memory, the kernel kills the program before its monitor. Set now: later /proc is
+        # out of reach.
         with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
             file.write("1000")
     for path, options in plan["mounts"]:
@@ -212,9 +217,9 @@ def shut_in(plan: dict[str, Any]) -> None:
 
 
 def examine(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return what this process sees of its own isolation, and what it is refused when it tries.
+    """Return what this process sees of its isolation, and how its attempts are refused.
 
-    The code is the guest's, compiled before: that takes most of the time it would take here.
+    The code is the guest's, compiled beforehand, since compiling takes most of the time.
     """
     seen: dict[str, Any] = {"__name__": "facts"}
     tried: dict[str, Any] = {"__name__": "denials"}
@@ -237,23 +242,23 @@ def examine(wanted: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def ask_leave(wanted: dict[str, Any], status: int) -> None:
-    """Say what is seen from here, and go on only when told to."""
+def await_permission(wanted: dict[str, Any], status: int) -> None:
+    """Send the examination's report; return only with the bridge's permission."""
     answer = memoryview(json.dumps(examine(wanted)).encode("ascii") + b"\n")
     while answer:
         answer = answer[os.write(status, answer) :]
-    leave = os.read(wanted["leave"], len(LEAVE))
-    os.close(wanted["leave"])
-    if leave != LEAVE:
-        raise OSError("there was no leave to go on")
+    permission = os.read(wanted["permission"], len(PERMISSION))
+    os.close(wanted["permission"])
+    if permission != PERMISSION:
+        raise OSError("the bridge gave no permission to start")
 
 
 def close_others(*kept: int) -> None:
-    """Close all that was inherited but stdio and what is `kept`."""
+    """Close all inherited descriptors but stdio and those `kept`."""
     try:
         names = os.listdir("/proc/self/fd")  # noqa: PTH208 - pathlib would cost 5 ms
     except OSError:
-        # No such listing on macOS; there is nothing above what was passed on.
+        # macOS has no such listing; the inherited descriptors have low numbers.
         names = [str(number) for number in range(256)]
     for name in names:
         if int(name) > 2 and int(name) not in kept:
@@ -267,25 +272,25 @@ def become(argv: list[str], file: str | None) -> NoReturn:
     """Execute another program."""
     import signal
 
-    # Python ignores these, and what it executes would inherit that.
+    # Python ignores these signals, and the executed program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     os.execvp(file or argv[0], argv)
 
 
 def main() -> NoReturn:
-    """Shut this process in, then become the program."""
+    """Confine this process, then become the program."""
     plan = json.loads(sys.argv[1])
     status = int(plan["status"])
     os.set_inheritable(status, False)
     argv = plan["argv"]
     wanted = plan.get("examine")
     try:
-        close_others(status, *([wanted["leave"]] if wanted else []))
-        shut_in(plan)
+        close_others(status, *([wanted["permission"]] if wanted else []))
+        confine(plan)
         if wanted:
-            ask_leave(wanted, status)
-        os.write(status, SHUT_IN)
+            await_permission(wanted, status)
+        os.write(status, CONFINED)
         if plan["text"] is None:
             become(argv, plan.get("file"))
         code = compile(plan["text"], "<string>", "exec", dont_inherit=True)
@@ -297,12 +302,12 @@ def main() -> NoReturn:
         os._exit(EXIT_FAILED)
     sys.argv = ["-c"]
     sys.path += plan["packages"]
-    # A fresh `__main__`: the program shall find nothing of this one.
+    # A fresh `__main__`, so that the program finds nothing of this one.
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
     os.close(status)
-    # What is there is no garbage; whoever loaded this may have turned the collector off meanwhile.
+    # Nothing so far is garbage; the loader turned the collector off.
     gc.freeze()
     gc.enable()
     exec(code, module.__dict__)

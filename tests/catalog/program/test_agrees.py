@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.program.arguments import arguments_of, literal_problem
+from bridge.catalog.program.arguments import literal_problem, tool_parameters
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.parsing import Unread, explained, parse
 from bridge.catalog.program.survey import Survey
@@ -115,7 +115,7 @@ def test_a_call_is_refused_here_only_if_the_guest_refuses_it(
 
 
 def test_what_is_only_partly_written_out_is_judged_by_its_parts() -> None:
-    accepted = arguments_of(
+    accepted = tool_parameters(
         {"properties": {"a": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
     )
     whole = ast.parse("{'n': 'x', 'rest': f()}", mode="eval").body

@@ -143,7 +143,7 @@ def test_the_demonstrations_program_is_fine() -> None:
     [
         ("me = await mcp_git-forge.get_me()", "Write `mcp_git_forge`"),
         ("print(mcp_git - forge)", "Write `mcp_git_forge`"),
-        ("r = 1\nprint(query)", "defined nowhere in the program. Every run starts anew"),
+        ("r = 1\nprint(query)", "not defined in the program. Every run starts empty"),
         ("results = 1\nprint(result)", "Did you mean `results`?"),
         ("prnit(1)", "Did you mean `print`?"),
     ],

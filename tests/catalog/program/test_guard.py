@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bridge.catalog.program.guard import MAX_FINDINGS, check, scan
+from bridge.catalog.program.guard_rules import COMPUTED_IMPORT, NATIVE_CODE, SENSITIVE_PATH, Rules
 from bridge.catalog.program.parsing import (
     MAX_BRACES,
     MAX_SCANNED_CHARS,
@@ -20,7 +21,6 @@ from bridge.catalog.program.parsing import (
     TOO_LONG,
     parse,
 )
-from bridge.catalog.program.rules import COMPUTED_IMPORT, NATIVE, SENSITIVE_PATH, Rules
 from bridge.catalog.program.survey import Survey
 from bridge.model import Finding
 from examples import demo
@@ -400,7 +400,7 @@ def test_the_page_about_the_guard_says_what_is_so() -> None:
 
 def test_rules_are_data() -> None:
     """Others can be given."""
-    rules = Rules(imports={"json": NATIVE}, references={}, calls={}, attributes={})
+    rules = Rules(imports={"json": NATIVE_CODE}, references={}, calls={}, attributes={})
     assert not scan("import json", rules).allowed
     assert scan("eval(x.__globals__)\nimport ctypes", rules).allowed
 

@@ -58,14 +58,14 @@ def writable(path):
     except OSError:
         return False
     return True
-sources = sorted(guest.glob("*.py"))
+sources = sorted(guest.rglob("*.py"))
 stdlib = [m for m in sys.modules.values() if getattr(m, "__cached__", None)]
 print(json.dumps({
     "uid": os.getuid(),
     "stdlib": {m.__name__: flags(m.__cached__) for m in stdlib},
     "magic": all(Path(m.__cached__).read_bytes()[:4] == importlib.util.MAGIC_NUMBER
                  for m in stdlib),
-    "guest": [s.stem for s in sources],
+    "guest": [s.relative_to(guest).with_suffix("").as_posix() for s in sources],
     "compiled": [flags(importlib.util.cache_from_source(str(s))) for s in sources],
     "writable": [p for p in ("/", "/usr/lib", str(guest)) if writable(p)],
 }))
@@ -225,7 +225,7 @@ async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compi
     assert seen["magic"]
     # A pyc whose flags say 1 is never checked against its source, so no timestamp can undo it.
     assert set(seen["stdlib"].values()) == {1}
-    assert {"__init__", "wire", "bootstrap"} <= set(seen["guest"])
+    assert {"__init__", "protocol/wire", "bootstrap"} <= set(seen["guest"])
     assert set(seen["compiled"]) == {1}
 
 

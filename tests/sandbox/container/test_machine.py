@@ -17,7 +17,7 @@ import pytest
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
 from bridge.sandbox.container import machine
 from bridge.sandbox.container.connection import Connector
-from bridge.sandbox.container.engines import Surroundings
+from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
 from bridge.sandbox.container.machine_command import CommandResult
 

@@ -71,7 +71,7 @@ class StillEngine:
         self.sockets += [near, far]
         return AttachedStream(near, b"")
 
-    async def attach_apart(self, container: str) -> AttachedStream:
+    async def attach_separately(self, container: str) -> AttachedStream:
         return await self.attach(container)
 
     async def start(self, container: str) -> None:
@@ -108,7 +108,7 @@ async def live(engine: StillEngine, unremoved: list[str] | None = None, *, call:
     """Go through a container's life, with one use of the sandbox in the middle."""
     kept = unremoved if unremoved is not None else []
     async with run_container(
-        engine, "name", {}, isolation=ISOLATION, knows_oom=True, not_removed=kept.append
+        engine, "name", {}, isolation=ISOLATION, reports_oom=True, not_removed=kept.append
     ) as sandbox:
         if call:
             engine.at = {"wait": "inspect"}.get(call, call)
@@ -157,7 +157,7 @@ async def test_a_refused_removal_is_tried_again() -> None:
     unremoved: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with run_container(
-            engine, "name", {}, isolation=ISOLATION, knows_oom=True, not_removed=unremoved.append
+            engine, "name", {}, isolation=ISOLATION, reports_oom=True, not_removed=unremoved.append
         ):
             assert engine.containers == {"name"}
     assert (engine.containers, unremoved) == (set(), [])
@@ -170,7 +170,7 @@ async def test_what_an_engine_will_not_remove_is_told() -> None:
     unremoved: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with run_container(
-            engine, "name", {}, isolation=ISOLATION, knows_oom=True, not_removed=unremoved.append
+            engine, "name", {}, isolation=ISOLATION, reports_oom=True, not_removed=unremoved.append
         ):
             engine.fails = "remove"
     assert unremoved == ["name"]
@@ -181,7 +181,7 @@ async def test_waiting_ends_when_the_container_does() -> None:
     """However the end comes about."""
     engine = StillEngine()
     stream = await engine.attach("c")
-    sandbox = ContainerSandbox(engine, "c", stream, isolation=ISOLATION, knows_oom=True)
+    sandbox = ContainerSandbox(engine, "c", stream, isolation=ISOLATION, reports_oom=True)
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as group:
             reports: list[ExitReport] = []
@@ -200,7 +200,7 @@ async def test_waiting_ends_when_the_container_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "knows_oom", "expected"),
+    ("state", "reports_oom", "expected"),
     [
         ({"Running": True, "Status": "running", "ExitCode": 0}, True, None),
         ({"Running": False, "Status": "created", "ExitCode": 0}, True, None),
@@ -237,7 +237,7 @@ async def test_waiting_ends_when_the_container_does() -> None:
     ],
 )
 def test_an_engines_state_is_read(
-    state: dict[str, Any], knows_oom: bool, expected: ExitReport | None
+    state: dict[str, Any], reports_oom: bool, expected: ExitReport | None
 ) -> None:
     """Codes, signals and memory, as docker and podman write them."""
-    assert exit_report(state, knows_oom=knows_oom) == expected
+    assert exit_report(state, reports_oom=reports_oom) == expected

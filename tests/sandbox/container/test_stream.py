@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from bridge.errors import ChannelClosedError, SandboxError
-from bridge.sandbox.container.engines import Endpoint
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.stream import AttachedStream, attach
 
 PATIENCE = 120

@@ -14,8 +14,8 @@ import pytest
 from bridge.errors import LaunchError
 from bridge.sandbox.bundle import own_tag
 from bridge.sandbox.process.compiling import (
-    compiled_by,
-    compiled_for,
+    compile_with,
+    compiled_stage,
     loaded,
     loader_command,
     stage_text,
@@ -48,7 +48,7 @@ def said_by(words: Sequence[str], given: bytes = b"") -> subprocess.CompletedPro
 @pytest.mark.parametrize("tag", [own_tag(), "cpython-30-1"])
 def test_what_is_compiled_runs_in_the_interpreter_it_is_for(tag: str) -> None:
     """Compiled here when that is of the same kind, else by itself."""
-    stage = compiled_for(interpreter(tag))
+    stage = compiled_stage(interpreter(tag))
     # It has a plan that it cannot carry out: far enough to be the stage.
     done = said_by(loader_command(interpreter(tag), "FD"), loaded(stage, "{}"))
     assert "KeyError: 'status'" in done.stderr
@@ -77,13 +77,13 @@ def test_the_command_is_short_and_says_whose_it_is() -> None:
 
 def test_an_interpreter_is_asked_for_its_kind() -> None:
     """In the same words that this one is told by."""
-    assert find(only=sys.executable, as_stranger=False).tag == own_tag()
+    assert find(only=sys.executable, as_nobody=False).tag == own_tag()
 
 
 def test_an_interpreter_that_compiles_nothing_is_named() -> None:
     """Nothing can be started with it."""
-    with pytest.raises(LaunchError, match="/bin/false does not compile"):
-        compiled_by("/bin/false", ["1"], name="x")
+    with pytest.raises(LaunchError, match="/bin/false cannot compile"):
+        compile_with("/bin/false", ["1"], name="x")
 
 
 def test_the_stage_imports_nothing_that_is_not_needed_always() -> None:

@@ -14,7 +14,12 @@ import pytest
 from bridge.errors import BrokenIsolationError, LaunchError
 from bridge.model import Isolation
 from bridge.sandbox.process import stage
-from bridge.sandbox.process.examination import compiled, hear, judged, strays
+from bridge.sandbox.process.examination import (
+    compiled,
+    judged,
+    receive_examination,
+    unexpected_mounts,
+)
 from tests.waiting import PATIENCE_SECONDS
 
 PLACES = {"/": False, "/usr/lib": False, "/workspace": False, "/workspace/out": True, "/proc": True}
@@ -49,8 +54,8 @@ def test_a_mount_that_was_not_asked_for_or_can_be_written_to_is_a_stray(
     row: list[Any], stray: bool
 ) -> None:
     """The innermost place that was asked for decides."""
-    assert bool(strays([row], PLACES)) is stray
-    assert strays([], PLACES) is None
+    assert bool(unexpected_mounts([row], PLACES)) is stray
+    assert unexpected_mounts([], PLACES) is None
 
 
 def test_what_is_seen_is_verified_and_what_cannot_be_seen_is_not() -> None:
@@ -85,7 +90,7 @@ def pipes() -> Iterator[tuple[int, int, int, int]]:
 
 async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, int, int]) -> None:
     """What the stage says later is kept."""
-    status, told, waits, leave = pipes
+    status, told, waits, permission = pipes
     os.set_blocking(waits, False)
     os.write(told, json.dumps({"pid": 2}).encode() + b"\nok")
 
@@ -96,7 +101,7 @@ async def test_leave_is_given_after_the_judgement_only(pipes: tuple[int, int, in
         return ISOLATION
 
     with anyio.fail_after(PATIENCE_SECONDS):
-        assert await hear(status, leave, judge) == (ISOLATION, b"ok")
+        assert await receive_examination(status, permission, judge) == (ISOLATION, b"ok")
     assert os.read(waits, 10) == b"go"
 
 
@@ -105,7 +110,7 @@ async def test_an_answer_that_is_none_gets_no_leave(
     pipes: tuple[int, int, int, int], said: bytes
 ) -> None:
     """Nor one that is refused."""
-    status, told, waits, leave = pipes
+    status, told, waits, permission = pipes
     os.set_blocking(waits, False)
     os.write(told, said)
 
@@ -115,10 +120,10 @@ async def test_an_answer_that_is_none_gets_no_leave(
 
     with anyio.fail_after(PATIENCE_SECONDS):
         with pytest.raises(LaunchError):
-            await hear(status, leave, refuse)
+            await receive_examination(status, permission, refuse)
         os.write(told, b"{}\n")
         with pytest.raises(BrokenIsolationError):
-            await hear(status, leave, refuse)
+            await receive_examination(status, permission, refuse)
     with pytest.raises(BlockingIOError):
         os.read(waits, 2)
 
@@ -127,17 +132,17 @@ async def test_an_answer_that_is_none_gets_no_leave(
 @pytest.mark.parametrize("answer", [b"go", b"g", b""])
 def test_the_stage_goes_on_with_leave_only(pipes: tuple[int, int, int, int], answer: bytes) -> None:
     """Whoever should give it may be gone."""
-    status, told, waits, leave = pipes
+    status, told, waits, permission = pipes
     wanted = {"code": compiled(sys.executable), "attempts": [], "unnamed": ""}
-    os.write(leave, answer)
-    os.close(leave)
-    os.dup2(status, leave)  # for the fixture to close
-    ours = {**wanted, "leave": os.dup(waits)}
-    if answer == stage.LEAVE:
-        stage.ask_leave(ours, told)
+    os.write(permission, answer)
+    os.close(permission)
+    os.dup2(status, permission)  # for the fixture to close
+    ours = {**wanted, "permission": os.dup(waits)}
+    if answer == stage.PERMISSION:
+        stage.await_permission(ours, told)
     else:
-        with pytest.raises(OSError, match="no leave"):
-            stage.ask_leave(ours, told)
+        with pytest.raises(OSError, match="no permission"):
+            stage.await_permission(ours, told)
     facts = json.loads(os.read(status, 1 << 20))
     assert facts["pid"] == os.getpid()
     assert "/" in [place for place, _ in facts["mount_table"]]

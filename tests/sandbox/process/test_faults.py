@@ -91,4 +91,4 @@ def test_a_mount_that_apparmor_forbids_has_the_same_remedy() -> None:
     said = "mounting /tmp: Permission denied"
     assert stage_failed(said, UBUNTU).remedy == faults.APPARMOR_REMEDY
     assert isinstance(stage_failed(said, PLAIN), LaunchError)
-    assert "without a word" in stage_failed("", PLAIN).message
+    assert "it wrote nothing" in stage_failed("", PLAIN).message

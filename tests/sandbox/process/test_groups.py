@@ -10,12 +10,12 @@ import pytest
 from bridge.errors import CgroupError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process.group import (
-    Place,
-    Shelf,
+    CgroupParent,
+    CgroupParents,
     group_name,
     group_owner,
-    lacking,
     make_group,
+    missing_controllers,
     oom_kills,
     places,
     reap,
@@ -151,26 +151,30 @@ def test_systemd_is_asked_for_the_same() -> None:
 
 def test_what_is_lacking_is_told_to_whom_it_concerns() -> None:
     """Root and ordinary users can do different things about it."""
-    assert lacking(["memory", "pids", "cpu"], root=True) == ""
-    assert "cpu" in lacking(["memory", "pids"], root=True)
-    assert "delegated" in lacking([], root=False)
+    assert missing_controllers(["memory", "pids", "cpu"], root=True) == ""
+    assert "cpu" in missing_controllers(["memory", "pids"], root=True)
+    assert "delegated" in missing_controllers([], root=False)
 
 
 def test_a_limit_that_cannot_be_set_leaves_no_group(tmp_path: Path) -> None:
     """Law 4: no sandbox without the limits that were promised, and law 3: nothing left."""
     # An ordinary directory has no `memory.max` to write to.
-    shelf = Shelf(
-        places=(Place(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True),)
+    cgroup_parents = CgroupParents(
+        parents=(
+            CgroupParent(directory=str(tmp_path), controllers=frozenset({"memory"}), unified=True),
+        )
     )
     with pytest.raises(CgroupError):
-        make_group(shelf, OWNER, Limits())
+        make_group(cgroup_parents, OWNER, Limits())
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_dead_bridges_groups_are_removed(tmp_path: Path) -> None:
     """Not one's own, not a living peer's, not a stranger's."""
-    shelf = Shelf(
-        places=(Place(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True),)
+    cgroup_parents = CgroupParents(
+        parents=(
+            CgroupParent(directory=str(tmp_path), controllers=frozenset({"pids"}), unified=True),
+        )
     )
     dead, alive = replace(OWNER, pid=43), replace(OWNER, pid=44)
     for name in (
@@ -181,6 +185,6 @@ def test_only_dead_bridges_groups_are_removed(tmp_path: Path) -> None:
         "stranger",
     ):
         (tmp_path / name).mkdir()
-    assert reap(shelf, OWNER, dead=lambda owner: owner == dead) == 2
+    assert reap(cgroup_parents, OWNER, dead=lambda owner: owner == dead) == 2
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {group_name(OWNER, "own"), group_name(alive, "a"), "stranger"}

@@ -32,7 +32,7 @@ def test_the_systems_python_comes_first() -> None:
 
 def test_what_is_bound_is_the_interpreter_and_nothing_above_it() -> None:
     """No library directory as a whole, no home, nothing twice."""
-    found = find(as_stranger=os.getuid() == 0)
+    found = find(as_nobody=os.getuid() == 0)
     places = [bind.inside for bind in found.binds]
     assert found.executable in places
     assert any("libc.so" in place for place in places)
@@ -71,20 +71,20 @@ def test_a_private_interpreter_is_not_for_strangers(tmp_path: Path) -> None:
     python.chmod(0o755)
     assert not open_to_all(python)
     with pytest.raises(EngineNotFoundError, match="owner only"):
-        find(only=str(python), as_stranger=True)
+        find(only=str(python), as_nobody=True)
 
 
 def test_an_absent_interpreter_is_named() -> None:
     """With what to install."""
     with pytest.raises(EngineNotFoundError, match="/no/python is not there") as caught:
-        find(only="/no/python", as_stranger=False)
+        find(only="/no/python", as_nobody=False)
     assert "apt install python3" in caught.value.remedy
 
 
 def test_packages_that_are_not_there_are_an_error(tmp_path: Path) -> None:
     """Asked for and silently left out would be worse."""
     with pytest.raises(SettingsError, match="cannot be offered"):
-        find(packages=tmp_path / "none", as_stranger=False)
+        find(packages=tmp_path / "none", as_nobody=False)
 
 
 async def test_a_named_environments_packages_can_be_imported() -> None:

@@ -26,7 +26,7 @@ from bridge.sandbox.process import landlock
 from bridge.sandbox.process.command import UID, Surroundings
 from bridge.sandbox.process.interpreter import Bind, Interpreter
 from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
-from bridge.sandbox.process.rundir import RunDirectory
+from bridge.sandbox.process.run_directory import RunDirectory
 from bridge.settings import Settings, load
 from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder, workshop
@@ -279,7 +279,7 @@ async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path)
 
 
 async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
-    """Whatever detaches itself becomes its keeper's child, and the keeper ends it."""
+    """Whatever detaches itself becomes its monitor's child, and the monitor ends it."""
     mark = f"landlock-daemon-{os.getpid()}-"
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
@@ -332,7 +332,7 @@ anyio.run(main)
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: LandlockBackend, room: Path
 ) -> None:
-    """The keeper's leash ends, daemons included; the next bridge removes directory and groups."""
+    """The monitor's leash ends, daemons included; the next bridge removes directory and groups."""
     mark = f"landlock-orphan-{os.getpid()}-"
     environ = {**os.environ, "TMPDIR": str(room)}
     async with await anyio.open_process(
@@ -382,14 +382,14 @@ async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
 def test_an_older_kernel_is_weaker_still_and_says_so() -> None:
     """Without scopes, signals reach processes of the same user."""
     asked = spec("1")
-    old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), stranger=False, root=False)
+    old = isolation(asked, Surroundings(landlock_abi=3, cpus=1), as_nobody=False, root=False)
     assert old.weaker[0] == TIER
     assert any("no network rights or scopes" in text for text in old.weaker)
     assert any("bridge's own user id" in text for text in old.weaker)
     assert (
         "unprivileged-user"
         not in isolation(
-            asked, Surroundings(landlock_abi=7, cpus=1), stranger=False, root=True
+            asked, Surroundings(landlock_abi=7, cpus=1), as_nobody=False, root=True
         ).layers
     )
 
@@ -448,7 +448,7 @@ anyio.run(main)
 
 @pytest.mark.rootless
 def test_an_ordinary_user_gets_the_same(room: Path) -> None:
-    """Without control groups the keeper alone ends what is left, and removes what resists it."""
+    """Without control groups the monitor alone ends what is left, and removes what resists it."""
     with ordinary_user() as (become, environ, directory):
         python = usable_python(become, environ)
         place = directory / "runs"

@@ -23,7 +23,7 @@ from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.backend import Sandbox
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.group import reap
-from bridge.sandbox.process.sandbox import exit_report, understood
+from bridge.sandbox.process.sandbox import exit_report, parse_status
 from tests.sandbox.process.rig import (
     DAEMON,
     FOREVER,
@@ -136,7 +136,7 @@ os.write(writer, told)
 os.close(writer)
 os.dup2(reader, options)
 os.close(reader)
-pathlib.Path({told!r}).touch()
+pathlib.Path({started!r}).touch()
 while bridge.exists():
     time.sleep(0.01)
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # as it is without this
@@ -150,10 +150,10 @@ def late_bwrap(python: str, bwrap: str, mark: str) -> Iterator[tuple[Path, Path]
     with tempfile.TemporaryDirectory(prefix=mark) as made:
         directory = Path(made)
         directory.chmod(0o777)  # whoever it runs as
-        late, told = directory / "bwrap", directory / "told"
-        late.write_text(LATE.format(python=python, bwrap=bwrap, told=str(told)))
-        late.chmod(0o755)
-        yield late, told
+        script, started = directory / "bwrap", directory / "told"
+        script.write_text(LATE.format(python=python, bwrap=bwrap, started=str(started)))
+        script.chmod(0o755)
+        yield script, started
 
 
 async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
@@ -162,10 +162,13 @@ async def test_a_bridge_that_is_killed_during_a_launch_leaves_nothing(
     """bubblewrap was told everything; nobody would be there to hear what it started."""
     found = await backend._look_around()
     mark = f"launched-late-{os.getpid()}-"
-    with late_bwrap(found.interpreter.executable, found.bwrap, mark) as (late, told):
-        argv = [sys.executable, "-c", LAUNCHER, str(late)]
+    with late_bwrap(found.interpreter.executable, found.bwrap, mark) as (
+        script,
+        started,
+    ):
+        argv = [sys.executable, "-c", LAUNCHER, str(script)]
         async with await anyio.open_process(argv, stdout=None, stderr=None, cwd=ROOT) as bridge:
-            await until_exists(told)
+            await until_exists(started)
             assert len(with_argument(mark)) > 1
             bridge.kill()
             await bridge.wait()
@@ -185,7 +188,7 @@ async def test_a_living_bridge_is_not_reaped(backend: BubblewrapBackend) -> None
             assert await backend.reap() == 0
             found = await backend._look_around()
             everybody = replace(found.owner, pid=1)
-            assert reap(found.shelf, everybody, dead=lambda owner: False) == 0
+            assert reap(found.cgroup_parents, everybody, dead=lambda owner: False) == 0
             assert exists(int(sandbox.id))
 
 
@@ -331,9 +334,9 @@ async def test_control_groups_hold_the_limits_while_it_runs(backend: BubblewrapB
     with anyio.fail_after(PATIENCE):
         async with backend.launch(spec(FOREVER, limits=limits)) as sandbox:
             await wait_ready(sandbox)
-            told = read_groups(int(sandbox.id))
+            started = read_groups(int(sandbox.id))
     wanted = {"memory": str(96 * MEBIBYTE), "pids": "10", "cpu": "50000"}
-    assert told == {name: wanted[name] for name in sorted(found.around.controllers)}
+    assert started == {name: wanted[name] for name in sorted(found.around.controllers)}
     assert left_groups() == []
 
 
@@ -389,12 +392,12 @@ async def test_sending_to_what_has_ended_says_so(backend: BubblewrapBackend) -> 
 
 def test_status_documents_are_read_however_they_are_cut() -> None:
     """bubblewrap writes one JSON object after another, and a pipe may cut any of them."""
-    said = b'{ "child-pid": 42, "net-namespace": 7 }\n{ "exit-code": 3 }\n'
-    assert understood(said)["exit-code"] == 3
-    assert "exit-code" not in understood(said[:-4])
-    assert understood(said[:10]) == {}
-    assert understood(b"") == {}
-    assert understood(b"[1] \xff") == {}
+    received = b'{ "child-pid": 42, "net-namespace": 7 }\n{ "exit-code": 3 }\n'
+    assert parse_status(received)["exit-code"] == 3
+    assert "exit-code" not in parse_status(received[:-4])
+    assert parse_status(received[:10]) == {}
+    assert parse_status(b"") == {}
+    assert parse_status(b"[1] \xff") == {}
 
 
 @pytest.mark.parametrize(

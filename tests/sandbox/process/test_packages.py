@@ -50,7 +50,7 @@ def test_an_environments_packages_are_found(
     tmp_path: Path, line: str, version: tuple[int, int]
 ) -> None:
     """However it was made; compiled packages fit one version only."""
-    found = read_packages(environment(tmp_path / "e", "3.12", line), as_stranger=False)
+    found = read_packages(environment(tmp_path / "e", "3.12", line), as_nobody=False)
     assert found.directory == os.path.realpath(tmp_path / "e/lib/python3.12/site-packages")
     assert found.version == version
     assert found.fits((3, 12, 9))
@@ -59,7 +59,7 @@ def test_an_environments_packages_are_found(
 
 def test_a_directory_of_packages_is_taken_as_it_is(tmp_path: Path) -> None:
     """Nothing says what it was made for; backends can be given one, a setting cannot."""
-    found = read_packages(tmp_path, as_stranger=False)
+    found = read_packages(tmp_path, as_nobody=False)
     assert (found.directory, found.version) == (os.path.realpath(tmp_path), None)
     assert found.fits((3, 9, 1))
     with pytest.raises(SettingsError, match="is no virtual environment"):
@@ -79,21 +79,21 @@ def test_what_cannot_be_offered_is_refused_with_what_to_do(tmp_path: Path) -> No
         check_environment(made)
     tmp_path.chmod(0o700)
     with pytest.raises(SettingsError, match="nobody, who may not read") as caught:
-        read_packages(tmp_path, as_stranger=True)
+        read_packages(tmp_path, as_nobody=True)
     assert "every user may read" in caught.value.remedy
 
 
 def test_the_interpreter_is_the_one_that_the_environment_was_made_for(tmp_path: Path) -> None:
     """Else none: another could not import what is compiled."""
-    own = find(as_stranger=False)
+    own = find(as_nobody=False)
     major, minor, _ = own.version.split(".")
     fits = environment(tmp_path / "fits", f"{major}.{minor}")
-    found = find(packages=fits, as_stranger=False)
+    found = find(packages=fits, as_nobody=False)
     assert found.version == own.version
     assert found.packages == (os.path.realpath(fits / f"lib/python{major}.{minor}/site-packages"),)
     other = environment(tmp_path / "other", "3.7")
     with pytest.raises(SettingsError, match=r"made for Python 3\.7") as caught:
-        find(packages=other, as_stranger=False)
+        find(packages=other, as_nobody=False)
     assert f"-m venv --clear {other}" in caught.value.remedy
 
 

@@ -20,8 +20,8 @@ import pytest
 from bridge.errors import ChannelClosedError, EngineNotFoundError, LaunchError, WrongSystemError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.process import seatbelt_backend
-from bridge.sandbox.process.plain_backend import nobody
 from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+from bridge.sandbox.process.unnamespaced import nobody_uid
 from tests.sandbox.process.rig import (
     FOREVER,
     PATIENCE,
@@ -120,7 +120,7 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
     place, found, session, bounds = ran.out.splitlines()
     assert place.startswith(str(room / "runs"))
     assert place.endswith("/workspace")
-    uid = nobody() if os.getuid() == 0 else os.getuid()
+    uid = nobody_uid() if os.getuid() == 0 else os.getuid()
     assert found == f"0o700 [] {uid}"
     assert session.startswith("True [0, 1, 2, ")
     assert bounds.startswith("[(0, 0), (16777216, 16777216), (99, 99)]")
@@ -130,7 +130,7 @@ async def test_a_program_runs_in_a_private_directory_with_what_it_is_given(
 
 
 async def test_how_a_program_ends_is_told(backend: SeatbeltBackend) -> None:
-    """By the keeper, as bubblewrap tells it."""
+    """By the monitor, as bubblewrap tells it."""
     assert (await run(backend, "raise SystemExit(3)")).report.exit_code == 3
     ended = await run(backend, "import os; os.kill(os.getpid(), 11)")
     assert (ended.report.signal, ended.report.oom_killed) == (signal.SIGSEGV, None)
@@ -154,7 +154,7 @@ DETACHED = READY.replace("os.write", "pid = os.fork()\nif pid: os.write") + (
 async def test_what_detaches_itself_is_found_and_ended(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """As far as `ps` shows where it came from; see the keeper for what can escape that."""
+    """As far as `ps` shows where it came from; see the monitor for what can escape that."""
 
     def said() -> str:
         return "".join(path.read_text() for path in (room / "runs").glob("*/workspace/pid"))
@@ -190,7 +190,7 @@ anyio.run(main)
 async def test_a_bridge_that_is_killed_leaves_no_process(
     backend: SeatbeltBackend, room: Path
 ) -> None:
-    """The keeper notices; the next bridge removes the directory."""
+    """The monitor notices; the next bridge removes the directory."""
     argv = [sys.executable, "-c", BRIDGE, str(room / "sandbox-exec")]
     environ = {**os.environ, "TMPDIR": str(room / "runs")}
     async with await anyio.open_process(argv, stderr=None, cwd=ROOT, env=environ) as bridge:
@@ -242,7 +242,7 @@ async def test_an_absent_one_is_a_refusal() -> None:
 
 
 def test_what_it_lacks_is_told() -> None:
-    """No memory limit, no process namespace, and that nobody has tried it."""
+    """No memory limit, no process namespace, and that it is untested."""
     found = seatbelt_backend.isolation(spec("1", limits=replace(Limits(), cpus=1.0)))
     words = [text.partition(":")[0] for text in found.weaker]
     assert words == ["seatbelt", "memory limit", "processes", "pids limit", "disk", "cpu limit"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.sandbox.process.host import becoming, find_setpriv, shows_user
+from bridge.sandbox.process.host import find_setpriv, setpriv_options, shows_user
 
 NOBODY = """\
 uid: 65534
@@ -23,7 +23,7 @@ no_new_privs: 0
 
 def test_the_command_is_told_whom_to_become_and_to_keep_no_groups() -> None:
     """What follows is the command that it becomes, whatever that looks like."""
-    assert becoming(1, 2) == ("--reuid=1", "--regid=2", "--clear-groups", "--")
+    assert setpriv_options(1, 2) == ("--reuid=1", "--regid=2", "--clear-groups", "--")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_command_leaves_nothing_of_root() -> None:
         pytest.skip("no setpriv")
     status = ("/bin/cat", "/proc/self/status")
     said = subprocess.run(
-        (found, *becoming(65534, 65534), *status), capture_output=True, text=True, check=True
+        (found, *setpriv_options(65534, 65534), *status), capture_output=True, text=True, check=True
     ).stdout
     lines = [line.split() for line in said.splitlines()]
     shown = {words[0]: words[1:] for words in lines}

@@ -13,37 +13,42 @@ import pytest
 
 from bridge.errors import CgroupError
 from bridge.model import Limits
-from bridge.sandbox.process.group import Group, Place, Shelf, make_group
+from bridge.sandbox.process.group import CgroupParent, CgroupParents, SandboxCgroups, make_group
 from bridge.sandbox.reaper import Owner
 
 OWNER = Owner(pid=42, start="1", namespace="pid:[1]", boot="0f-1e", host="0123456789abcdef")
 
 
 @pytest.fixture
-def visitor() -> Iterator[ThreadPoolExecutor]:
+def launcher() -> Iterator[ThreadPoolExecutor]:
     """The thread that visits."""
     with ThreadPoolExecutor(max_workers=1) as made:
         yield made
 
 
-def hierarchy(path: Path) -> Shelf:
+def hierarchy(path: Path) -> CgroupParents:
     """Lay out two hierarchies of version 1, in which a group has its list of threads at once."""
     places = []
     for name in ("pids", "memory"):
         (path / name).mkdir()
         (path / name / "tasks").write_text("")
         places.append(
-            Place(directory=str(path / name), controllers=frozenset(), unified=False, visited=True)
+            CgroupParent(
+                directory=str(path / name),
+                controllers=frozenset(),
+                unified=False,
+                threads_may_enter=True,
+            )
         )
-    return Shelf(places=tuple(places))
+    return CgroupParents(parents=tuple(places))
 
 
-def filled(shelf: Shelf, visitor: ThreadPoolExecutor) -> Group:
+def filled(cgroup_parents: CgroupParents, launcher: ThreadPoolExecutor) -> SandboxCgroups:
     """Make a group there, as the kernel would fill it."""
-    group = make_group(shelf, OWNER, Limits())
+    group = make_group(cgroup_parents, OWNER, Limits())
     for directory in group.directories:
         (directory / "tasks").write_text("")
-    group.visitor = visitor
+    group.launcher = launcher
     return group
 
 
@@ -53,10 +58,10 @@ def quickly() -> subprocess.Popen[bytes]:
 
 
 def test_a_process_is_started_by_a_thread_that_is_in_the_groups(
-    tmp_path: Path, visitor: ThreadPoolExecutor
+    tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
     """It goes into all of them before, and home from all of them after."""
-    group = filled(hierarchy(tmp_path), visitor)
+    group = filled(hierarchy(tmp_path), launcher)
     homes = [tmp_path / name / "tasks" for name in ("pids", "memory")]
     seen: list[list[str]] = []
 
@@ -69,13 +74,13 @@ def test_a_process_is_started_by_a_thread_that_is_in_the_groups(
         process.kill()
     assert seen == [["0", "0", "", ""]]
     assert [home.read_text() for home in homes] == ["0", "0"]
-    assert group.others == ()
+    assert group.unentered == ()
 
 
 def test_without_a_thread_for_it_processes_are_moved(tmp_path: Path) -> None:
     """And where a thread alone cannot be moved, as in version 2."""
     group = make_group(hierarchy(tmp_path), OWNER, Limits())
-    assert group.others == group.directories
+    assert group.unentered == group.directories
     for directory in group.directories:
         (directory / "cgroup.procs").write_text("")
     with group.spawn(quickly) as process:
@@ -86,10 +91,10 @@ def test_without_a_thread_for_it_processes_are_moved(tmp_path: Path) -> None:
 
 
 def test_nothing_is_started_outside_of_a_group_that_cannot_be_entered(
-    tmp_path: Path, visitor: ThreadPoolExecutor
+    tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
     """And the thread comes home from those that it entered."""
-    group = filled(hierarchy(tmp_path), visitor)
+    group = filled(hierarchy(tmp_path), launcher)
     (group.directories[1] / "tasks").unlink()
     with pytest.raises(CgroupError, match="Cannot enter"):
         group.spawn(lambda: pytest.fail("started"))
@@ -97,20 +102,20 @@ def test_nothing_is_started_outside_of_a_group_that_cannot_be_entered(
 
 
 def test_what_cannot_be_started_is_told_as_it_is(
-    tmp_path: Path, visitor: ThreadPoolExecutor
+    tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
     """Whoever asked for it knows what to make of that; the thread is at home again."""
-    group = filled(hierarchy(tmp_path), visitor)
+    group = filled(hierarchy(tmp_path), launcher)
     with pytest.raises(FileNotFoundError):
         group.spawn(lambda: subprocess.Popen(["/not/there"]))
     assert (tmp_path / "memory" / "tasks").read_text() == "0"
 
 
 def test_a_thread_that_cannot_come_home_ends_what_it_started(
-    tmp_path: Path, visitor: ThreadPoolExecutor
+    tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
     """Nobody would get to know of it."""
-    group = filled(hierarchy(tmp_path), visitor)
+    group = filled(hierarchy(tmp_path), launcher)
     (tmp_path / "pids" / "tasks").unlink()
     started: list[subprocess.Popen[bytes]] = []
 
@@ -125,10 +130,10 @@ def test_a_thread_that_cannot_come_home_ends_what_it_started(
 
 
 def test_the_bridge_itself_is_never_killed_with_a_group(
-    tmp_path: Path, visitor: ThreadPoolExecutor
+    tmp_path: Path, launcher: ThreadPoolExecutor
 ) -> None:
     """Were one of its threads stuck in there, it would stand on the list."""
-    group = filled(hierarchy(tmp_path), visitor)
+    group = filled(hierarchy(tmp_path), launcher)
     with quickly() as process:
         for directory in group.directories:
             (directory / "cgroup.procs").write_text(f"{os.getpid()}\n{process.pid}\n")

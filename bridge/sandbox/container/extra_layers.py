@@ -1,15 +1,17 @@
-"""Layers that engines put in force only when told more than their own defaults.
+"""Layers that engines put in force only if asked for more than their defaults.
 
-Owns what is asked for on an engine: our own seccomp profile, and ids of the host that are nobody's
-(podman's "auto" user namespaces); the file that podman wants the profile in; and what an engine
-declined, which is asked once and then reported as missing.
+Owns what is requested of an engine: our seccomp profile, and unused host ids for a user namespace
+(podman's "auto"); the file that podman reads the profile from; and what an engine declined, which
+is requested once and then reported as missing.
 
-Remapped ids cost little where the kernel can map the owners of an image's files (5.19, overlay
-storage): 0.215 s instead of 0.20 s for a podman run, measured. Elsewhere podman copies and chowns
-the image once for each set of ids in use, that is once per sandbox at a time, so they are not asked
-for there. Nor are they where podman has no ids to give: that is how distributions ship it, so it
-counts as a wish that was never made and not as one refused. Docker's remapping is its daemon's own
-setting; rootless engines remap in any case.
+Does not: request ids of their own where they are expensive. Where the kernel maps the owners of an
+image's files (5.19, overlay storage) they cost 0.215 s instead of 0.20 s for a podman run,
+measured. Elsewhere podman copies and chowns the image once per set of ids in use. Nor where podman
+has no ids to give, which is how distributions ship it: that is not reported as missing. Docker's
+remapping is a setting of its daemon; rootless engines always remap.
+
+Verified: `tests/sandbox/container/test_extra_layers.py`; "own-seccomp" and "user-namespace" from
+inside (`layers`).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ USER_NAMESPACE = "user-namespace"
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
 
 NAMESPACE_IDS = 65_536
-"""Ids in a sandbox's user namespace: all that an image's files and users may have."""
+"""Ids in a sandbox's user namespace: enough for all of an image's files and users."""
 
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
 
@@ -48,10 +50,10 @@ MAPPED_OVERLAY_SINCE = (5, 19)
 """The kernel that maps owners on overlay mounts."""
 
 MAX_FILE_BYTES = 1024 * 1024
-"""Read of /etc/subuid and of storage.conf; both are a few lines."""
+"""Most read of /etc/subuid and of storage.conf, which have a few lines."""
 
 _DEFAULT_USER = "containers"
-"""Whose ids podman gives away, unless its storage.conf says otherwise."""
+"""The user whose subordinate ids podman uses, unless its storage.conf names another."""
 
 _STORAGE_CONF = (Path("/etc/containers/storage.conf"), Path("/usr/share/containers/storage.conf"))
 _ID_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
@@ -67,18 +69,18 @@ _DECLINED = (
 
 @cache
 def profile_text(purpose: Purpose) -> str:
-    """Return our seccomp profile, as engines take it; see `oci_profile`."""
+    """Return the bridge's seccomp profile as JSON; see `oci_profile`."""
     return json.dumps(oci_profile(purpose), separators=(",", ":"))
 
 
 @dataclass(kw_only=True)
-class Reinforcement:
-    """What is asked of one engine beyond its defaults. It changes only towards less.
+class ExtraLayers:
+    """The layers requested of one engine beyond its defaults. Layers are only ever removed.
 
     Attributes:
-        seccomp: What its option "seccomp=" is given for each purpose: the profile, or a path.
+        seccomp: The value of "seccomp=" for each purpose: the profile, or a path.
         user_namespace: podman's mode; empty for the engine's default.
-        lacking: What was wanted and is not asked for, each with its cause.
+        lacking: Layers that are not requested, each with its cause.
     """
 
     seccomp: dict[Purpose, str] = field(default_factory=dict)
@@ -86,11 +88,11 @@ class Reinforcement:
     lacking: list[str] = field(default_factory=list)
 
     def declined(self, error: SandboxError, *, proven: bool) -> bool:
-        """Take back what `error` is about; tell whether there was such a thing.
+        """Remove the layer that `error` is about; return whether there was one.
 
         Args:
-            proven: Whether containers have started with all this on the engine. What it then says
-                of filters is something else; ids may still run out.
+            proven: Whether containers have started with all this on the engine. Then an error
+                about filters has another cause; ids may still run out.
         """
         for layer, about in _DECLINED:
             if not about.search(error.message):
@@ -107,7 +109,7 @@ class Reinforcement:
         return False
 
 
-def reinforce(
+def choose_extra_layers(
     facts: EngineFacts,
     *,
     oci_runtime: str,
@@ -115,24 +117,24 @@ def reinforce(
     environ: Mapping[str, str],
     local: bool,
     owner: int = 0,
-) -> Reinforcement:
-    """Decide what to ask of an engine, and write what it must read.
+) -> ExtraLayers:
+    """Return the layers to request of an engine; write the file that podman reads.
 
     Args:
-        oci_runtime: What containers will be started with.
-        runtime_dir: A directory of this user's alone, where podman's file goes.
+        oci_runtime: The OCI runtime in use.
+        runtime_dir: This user's private directory, for podman's file.
         environ: podman's environment.
         local: Whether the engine sees this machine's files.
-        owner: Whose engine it is, by user id.
+        owner: The user id that runs the engine.
     """
-    made = Reinforcement()
+    made = ExtraLayers()
     if brings_own_kernel(oci_runtime):
-        # gVisor loads no profile; inside a virtual machine it would guard the machine's kernel.
+        # gVisor loads no profile; in a virtual machine it would protect the machine's kernel.
         return made
     if facts.kind == "docker":
         made.seccomp = {purpose: profile_text(purpose) for purpose in PURPOSES}
     elif not facts.seccomp:
-        # podman would take the profile and go on without.
+        # podman would accept the profile and not apply it.
         made.lacking.append(f"{OWN_SECCOMP}: podman finds no seccomp here")
     elif local and owner not in (0, os.getuid()):
         made.lacking.append(f"{OWN_SECCOMP}: podman is another user's, who cannot read our file")
@@ -149,7 +151,7 @@ def reinforce(
 
 
 def maps_cheaply(facts: EngineFacts) -> bool:
-    """Tell whether ids of their own cost a podman's containers next to nothing."""
+    """Return whether this podman remaps ids at little cost."""
     release = re.match(r"(\d+)\.(\d+)", facts.kernel)
     return (
         facts.kind == "podman"
@@ -161,13 +163,13 @@ def maps_cheaply(facts: EngineFacts) -> bool:
 
 
 def gives_ids(environ: Mapping[str, str]) -> bool:
-    """Tell whether rootful podman here has subordinate ids to give to containers."""
+    """Return whether rootful podman here has subordinate ids for containers."""
     user = id_owner(environ)
     return all(has_range(_read(path), user) for path in _ID_FILES)
 
 
 def id_owner(environ: Mapping[str, str]) -> str:
-    """Return whose ids rootful podman gives away."""
+    """Return the user whose subordinate ids rootful podman uses."""
     named = environ.get("CONTAINERS_STORAGE_CONF")
     for path in (Path(named),) if named else _STORAGE_CONF:
         with suppress(tomllib.TOMLDecodeError, AttributeError):
@@ -179,7 +181,7 @@ def id_owner(environ: Mapping[str, str]) -> str:
 
 
 def has_range(text: str, user: str) -> bool:
-    """Tell whether a file like /etc/subuid gives `user` ids for at least one sandbox."""
+    """Return whether a file like /etc/subuid has ids of `user` for at least one sandbox."""
     for line in text.splitlines():
         name, _, rest = line.partition(":")
         count = rest.partition(":")[2]
@@ -189,7 +191,7 @@ def has_range(text: str, user: str) -> bool:
 
 
 def write_profile(directory: Path, purpose: Purpose) -> Path:
-    """Have our profile in a file that podman can read by its path; return it.
+    """Write the bridge's profile to a file for podman, unless it exists; return its path.
 
     Raises:
         OSError: It cannot be written, or others could replace it.

@@ -1,9 +1,13 @@
-"""One connection to one server, from its start to its end.
+"""One connection to one server, which is one MCP session: negotiation, notifications, end.
 
-Owns the task that enters and leaves the connection: anyio's cancel scopes may not cross tasks, so
-whoever wants something of a server asks through the connection and never opens or closes it. A
-connection is used once; what comes after it is `session.py`'s decision. Waiting for a resource to
-change, which each era of the protocol has its own way for, ends with it.
+Protocol: receives `notifications/{tools,resources,prompts}/list_changed`, `/resources/updated`,
+`/progress` and `/message`; sends `resources/subscribe` and `resources/unsubscribe` (to
+2025-11-25) or `subscriptions/listen` (2026-07-28). Declares the client capabilities elicitation,
+sampling, roots (if configured) and the tasks extension to every server.
+
+Differs from the SDK: one owner task enters and leaves the client, because anyio's cancel scopes
+may not cross tasks; other tasks only send requests. The liveness probe is `tools/list`, because
+`ping` is gone in 2026-07-28. A connection is used once; `session.py` decides on the next.
 """
 
 from __future__ import annotations
@@ -48,10 +52,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import Era, ServerSpec
-from bridge.upstream.asking import Callers, forget_caller, roots_of
+from bridge.upstream.asking import Callers, forget_caller, roots_result
 from bridge.upstream.direct import Direct
 from bridge.upstream.failure import reason, start_error, start_timeout
-from bridge.upstream.handshake import MAX_UNANSWERED, RecordingDispatcher, agree
+from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
 
@@ -59,22 +63,22 @@ logger = logging.getLogger(__name__)
 
 
 UNSUBSCRIBE_SECONDS = 2.0
-"""For telling a server that nobody waits any more."""
+"""For `resources/unsubscribe`."""
 
 
 class ResourceUpdates:
-    """Who waits for resources to change over one connection."""
+    """The tasks that wait for resources to change, over one connection."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[anyio.Event]] = {}
 
     def updated(self, uri: str) -> None:
-        """Wake those who wait for a resource, or for one that this is a part of."""
+        """Wake the tasks that wait for this resource or for one that contains it."""
         for watched in [each for each in self._waiting if uri.startswith(each)]:
             self._wake(watched)
 
     def end(self) -> None:
-        """Wake all: the connection has ended, and the resources may have changed."""
+        """Wake all tasks: the connection has ended, and the resources may have changed."""
         for watched in self._waiting:
             self._wake(watched)
 
@@ -83,10 +87,10 @@ class ResourceUpdates:
             event.set()
 
     async def wait(self, client: ClientSession, uri: str) -> None:
-        """Return once a resource has changed, or it can no longer be told whether it has.
+        """Return when a resource has changed, or when the subscription has ended.
 
         Raises:
-            MCPError: The server does not take the subscription.
+            MCPError: The server refused the subscription.
         """
         if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             with suppress(SubscriptionLost):
@@ -112,20 +116,20 @@ class ResourceUpdates:
 
 
 SUBSCRIBE_ATTEMPTS = 3
-"""How often notice of tool changes is asked for again after its stream was lost. Beyond that the
-list is no longer cached, so that it cannot be stale."""
+"""Attempts at `subscriptions/listen` when its stream is lost. Then the list is no longer cached,
+so that it cannot be stale."""
 
 SUBSCRIBE_PAUSE_SECONDS = 1.0
-"""Between those attempts: a server that is restarting needs a moment."""
+"""Between those attempts, for a server that is restarting."""
 
 PROBE_SECONDS = 10.0
-"""For any answer, after a request had none. A server that does one thing at a time may still be at
-that request; one that is silent for this long, although the request is cancelled, is replaced."""
+"""For a response to the probe after a request timed out. A server that handles one request at a
+time may still be busy; one silent for this long after the cancellation is replaced."""
 
-Listed = Literal["tools", "resources", "prompts"]
-"""What servers have lists of, and may say that it has changed."""
+ListKind = Literal["tools", "resources", "prompts"]
+"""Lists with a `list_changed` notification."""
 
-_EVENTS: dict[type, Listed] = {
+_EVENTS: dict[type, ListKind] = {
     ToolsListChanged: "tools",
     ResourcesListChanged: "resources",
     PromptsListChanged: "prompts",
@@ -134,21 +138,21 @@ _EVENTS: dict[type, Listed] = {
 CLIENT_INFO = Implementation(name="mcp-code-bridge", version=__version__)
 
 
-class Link:
+class Connection:
     """A connection and its owner task.
 
     Attributes:
-        ready: Set once it can be used or has failed.
-        ended: Set once nothing of it is left.
-        client: What to send requests through, from `ready` on.
+        ready: Set when it can be used or has failed.
+        ended: Set when it is closed completely.
+        client: The SDK's session for requests, from `ready` on.
         failure: Why it never became usable.
-        account: What is known about its end, once it has ended or is to end.
-        idle: It was closed because nobody used it.
-        uses, listings: How often it was taken into use, and how often of that to list its tools.
-        cacheable: The server tells us when its tools change.
-        tasked: Tools that have to be called as tasks; None while they were not listed.
-        updates: Who waits for its resources to change.
-        roots: The user's directories that the server may know.
+        account: Why it ended or is about to, in sentences.
+        idle: It was closed because it was unused.
+        uses, listings: Count of uses, and how many of them were `tools/list`.
+        cacheable: Lists may be cached; False when change notifications were lost.
+        task_required: Tools with `taskSupport: required`; None before `tools/list`.
+        updates: The tasks that wait for resources to change.
+        roots: Directories for `roots/list`.
     """
 
     def __init__(
@@ -178,7 +182,7 @@ class Link:
         self.uses = 0
         self.listings = 0
         self.cacheable = True
-        self.tasked: frozenset[str] | None = None
+        self.task_required: frozenset[str] | None = None
         self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout
@@ -190,37 +194,37 @@ class Link:
         self._callers = Callers(spec.name)
         self._stop = anyio.Event()
         self._over = anyio.Event()
-        self._doubt = anyio.Event()
+        self._probe_requested = anyio.Event()
         self._retiring = False
         self._broken = False
-        self._gone = False
+        self._disconnected = False
         self._users = 0
         self._last_used = 0.0
 
     def __repr__(self) -> str:
         return (
-            f"<Link {self.spec.name!r} ready={self.ready.is_set()} usable={self.usable} "
+            f"<Connection {self.spec.name!r} ready={self.ready.is_set()} usable={self.usable} "
             f"users={self._users} ended={self.ended.is_set()}>"
         )
 
     @property
     def usable(self) -> bool:
-        """Whether new requests may be given to it; true while it starts."""
+        """Whether it accepts new requests; true while it starts."""
         return not (self._broken or self._retiring or self._stop.is_set())
 
     @property
     def modern(self) -> bool:
-        """Whether the newer protocol was agreed on."""
+        """Whether `server/discover` succeeded, that is, the revision is 2026-07-28 or newer."""
         return self.client is not None and self.client.discover_result is not None
 
     @property
     def direct(self) -> Direct | None:
-        """The short way for requests, once the connection is ready and if it has one."""
+        """Sends requests past the SDK's session, over stdio; None before `ready` and over HTTP."""
         return None if self.client is None else self.endpoint.direct
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Keep it from being closed as idle or as retired; what it asks meanwhile is the user's."""
+        """Keep it open inside, and attribute the server's requests to this task's caller."""
         self._users += 1
         self.uses += 1
         try:
@@ -233,31 +237,29 @@ class Link:
                 self.stop()
 
     def stop(self) -> None:
-        """Have it closed now; requests under way fail."""
+        """Close it now; pending requests fail."""
         self._stop.set()
         self._over.set()
 
-    def rest(self) -> bool:
-        """Have it closed as idle if it was never used for more than its list of tools."""
+    def stop_if_unused(self) -> bool:
+        """Close it as idle and return True if it was used only for `tools/list`."""
         if self._users or not (self.ready.is_set() and self.usable) or self.uses > self.listings:
             return False
         self.idle = True
         self.stop()
         return True
 
-    def abandon(self) -> None:
-        """Take no new requests, since the server's end of it is gone."""
+    def mark_broken(self) -> None:
+        """Accept no new requests: the server has closed its side."""
         self._broken = True
         self._over.set()
 
-    def doubt(self) -> None:
-        """Have it found out whether the server still answers: a request had no answer."""
-        self._doubt.set()
+    def request_probe(self) -> None:
+        """Have the owner task probe the server, because a request got no response."""
+        self._probe_requested.set()
 
     def retire(self, account: str = "") -> None:
-        """Take no new requests, and close once those under way have ended.
-
-        No bound of its own: each of them has a timeout.
+        """Accept no new requests, and close when the pending ones have ended; each has a timeout.
 
         Args:
             account: Why, if it is the server's fault.
@@ -268,20 +270,20 @@ class Link:
             self.stop()
 
     async def run(self, after: anyio.Event | None) -> None:
-        """Own the connection. Raises nothing of the connection's own faults.
+        """Own the connection from start to end; its failures are recorded, not raised.
 
         Args:
-            after: Waited for first, so that a server is never run twice at a time.
+            after: End of the previous connection; waited for, so that no server runs twice.
         """
         try:
             if after is not None:
                 await after.wait()
             await self._admit()
-            # Started by the task of whoever called first, for whom it does not act alone.
+            # The context was inherited from the first caller; later callers use this task too.
             forget_caller()
-            await self._connect_either_way()
+            await self._connect_with_fallback()
         except Exception as error:
-            # The boundary of one connection: whatever broke it must not break the others.
+            # The boundary of one connection: its errors must not end the others.
             self._record(error)
         finally:
             self._broken = True
@@ -295,7 +297,7 @@ class Link:
             self.ready.set()
             self.ended.set()
 
-    async def _connect_either_way(self) -> None:
+    async def _connect_with_fallback(self) -> None:
         first = self.endpoint
         try:
             await self._connect()
@@ -307,39 +309,39 @@ class Link:
             try:
                 await self._connect()
             except Exception as error:
-                logger.debug("server %r: nor is it an event stream: %r", self.spec.name, error)
+                logger.debug("server %r: HTTP+SSE failed too: %r", self.spec.name, error)
             if self.client is None:
                 self.endpoint = first
                 raise
 
     async def _connect(self) -> None:
-        self._gone = False
+        self._disconnected = False
         deadline = anyio.current_time() + self._start_timeout
         with anyio.CancelScope(deadline=deadline) as scope:
             async with self.endpoint.open() as (read, write):
                 dispatcher = RecordingDispatcher(
                     read,
                     write,
-                    on_end=self._notice_end,
-                    on_notice=self._notice,
-                    on_flood=self._notice_flood,
+                    on_end=self._handle_disconnect,
+                    on_notification=self._notification_started,
+                    on_too_many_requests=self._disconnect_flooding,
                 )
                 async with ClientSession(
                     dispatcher=dispatcher,
-                    message_handler=self._receive,
+                    message_handler=self._handle_notification,
                     client_info=CLIENT_INFO,
-                    # Offered to every server, though not every client can be asked: connections
-                    # outlive clients, and which tools a server has must not depend on who came
-                    # first. A question that its client cannot take is refused when it comes.
+                    # Declared to every server, though not every client has the capability:
+                    # connections outlive clients, and a server's tools must not depend on which
+                    # client came first. A request that the client cannot serve gets an error.
                     elicitation_callback=self._callers.elicit,
                     sampling_callback=self._callers.sample,
-                    # With this offer some servers replace their own directories.
+                    # Some servers replace their configured directories by the client's roots.
                     list_roots_callback=self._list_roots if self.roots else None,
                     extensions={EXTENSION: {}},
                 ) as client:
                     if not await self._start(client, dispatcher):
                         return
-                    # The scope has to stay open around the connection; only its deadline ends here.
+                    # The scope must stay open around the connection; only its deadline ends here.
                     scope.deadline = math.inf
                     await self._serve(client)
         if scope.cancelled_caught and self.client is None:
@@ -351,15 +353,15 @@ class Link:
             )
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> bool:
-        """Agree with the server, unless the connection is stopped first."""
+        """Negotiate the revision, unless the connection is stopped first; return whether ready."""
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
-            await agree(client, self.endpoint, self._era)
+            await negotiate_version(client, self.endpoint, self._era)
             if self.endpoint.direct is not None:
-                self.endpoint.direct.envelope = dispatcher.envelope_of(client.protocol_version)
+                self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
             self.client = client
-            if self._gone:
-                self.abandon()
+            if self._disconnected:
+                self.mark_broken()
             self._last_used = anyio.current_time()
             self.ready.set()
             tg.cancel_scope.cancel()
@@ -370,7 +372,7 @@ class Link:
         scope.cancel()
 
     async def _serve(self, client: ClientSession) -> None:
-        announced = _announced(client)
+        announced = _announced_lists(client)
         async with anyio.create_task_group() as tg:
             if client.protocol_version in MODERN_PROTOCOL_VERSIONS and announced:
                 tg.start_soon(self._subscribe, client, announced)
@@ -379,7 +381,7 @@ class Link:
             tg.cancel_scope.cancel()
 
     async def _wait_stop(self) -> None:
-        """Wait until it is to be closed: told so, broken, or idle for long enough."""
+        """Wait until `stop` or `mark_broken`, or until it was idle for `idle_seconds`."""
         while not self._over.is_set():
             left = math.inf
             if self._idle_seconds is not None:
@@ -392,13 +394,13 @@ class Link:
                 await self._over.wait()
 
     async def _probe(self, client: ClientSession) -> None:
-        """Whenever there is doubt, ask what every server answers; without an answer, retire.
+        """After each `request_probe`, send `tools/list`; retire if there is no response.
 
-        Not a ping, which the newer protocol has no more and simple servers ignore.
+        Not `ping`, which 2026-07-28 has removed and simple servers ignore.
         """
         while not self._retiring:
-            await self._doubt.wait()
-            self._doubt = anyio.Event()
+            await self._probe_requested.wait()
+            self._probe_requested = anyio.Event()
             with anyio.move_on_after(PROBE_SECONDS) as scope:
                 try:
                     if self.direct is not None:
@@ -406,14 +408,14 @@ class Link:
                     else:
                         await client.list_tools()
                 except Exception as error:
-                    # An answer all the same; the end of a connection is noticed elsewhere.
-                    logger.debug("server %r: asked for a sign of life: %r", self.spec.name, error)
+                    # An error is a response too; the end of a connection is handled elsewhere.
+                    logger.debug("server %r: error from the probe: %r", self.spec.name, error)
             if scope.cancelled_caught:
-                logger.warning("server %r answers nothing any more", self.spec.name)
+                logger.warning("server %r does not respond any more", self.spec.name)
                 self.retire("It stopped answering.")
 
-    async def _subscribe(self, client: ClientSession, announced: frozenset[Listed]) -> None:
-        """Ask a server of the newer era to say when its lists change."""
+    async def _subscribe(self, client: ClientSession, announced: frozenset[ListKind]) -> None:
+        """Receive change notifications through `subscriptions/listen` (2026-07-28)."""
         for _ in range(SUBSCRIBE_ATTEMPTS):
             try:
                 async with listen(
@@ -422,25 +424,25 @@ class Link:
                     resources_list_changed="resources" in announced,
                     prompts_list_changed="prompts" in announced,
                 ) as changes:
-                    # What changed before this moment went unseen.
+                    # Changes before the subscription were not notified.
                     self._changed(*announced)
                     async for event in changes:
                         if type(event) in _EVENTS:
                             self._changed(_EVENTS[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
-                logger.debug("server %r: no notice of changed tools: %s", self.spec.name, error)
+                logger.debug("server %r: no change notifications: %s", self.spec.name, error)
             await anyio.sleep(SUBSCRIBE_PAUSE_SECONDS)
         self.cacheable = False
         self._changed(*announced)
 
-    def _changed(self, *lists: Listed) -> None:
+    def _changed(self, *lists: ListKind) -> None:
         for listed in lists:
             if listed == "tools":
                 self._on_tools_changed()
             else:
                 self._on_offers_changed(listed)
 
-    async def _receive(self, message: IncomingMessage) -> None:
+    async def _handle_notification(self, message: IncomingMessage) -> None:
         if isinstance(message, ToolListChangedNotification):
             self._changed("tools")
         elif isinstance(message, ResourceListChangedNotification):
@@ -450,36 +452,36 @@ class Link:
         elif isinstance(message, ResourceUpdatedNotification):
             self.updates.updated(message.params.uri)
         elif isinstance(message, ProgressNotification):
-            # Of requests that the SDK's session sent, it tells their senders itself.
+            # The SDK's session reports the progress of its own requests itself.
             if self.endpoint.direct is not None:
-                await self.endpoint.direct.report(self.spec.name, message.params)
+                await self.endpoint.direct.report_progress(self.spec.name, message.params)
         elif isinstance(message, LoggingMessageNotification):
             await self._callers.log(message.params)
 
     async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
-        return ListRootsResult.model_validate(roots_of(self.roots))
+        return ListRootsResult.model_validate(roots_result(self.roots))
 
-    def _notice(self) -> None:
+    def _notification_started(self) -> None:
         if self.endpoint.direct is not None:
-            self.endpoint.direct.notice()
+            self.endpoint.direct.start_notification()
 
-    def _notice_flood(self) -> None:
-        self.account = f"It made {MAX_UNANSWERED:,} requests without waiting for the answers."
+    def _disconnect_flooding(self) -> None:
+        self.account = f"It made {MAX_OPEN_REQUESTS:,} requests without waiting for the answers."
         logger.warning("server %r is disconnected: %s", self.spec.name, self.account)
         self.stop()
 
-    def _notice_end(self) -> None:
-        # Until it is ready, a connection that ends fails its start, which may try another way.
-        self._gone = True
+    def _handle_disconnect(self) -> None:
+        # Before `ready`, the end of the connection fails the start, which may try HTTP+SSE.
+        self._disconnected = True
         self.updates.end()
         if self.endpoint.direct is not None:
             self.endpoint.direct.close()
         if self.client is not None:
-            self.abandon()
+            self.mark_broken()
 
     def _record(self, error: Exception) -> None:
         if isinstance(error, BridgeError) and not isinstance(error, UpstreamError):
-            # It was not allowed.
+            # Admission refused the start.
             self.failure = error
             return
         if self.client is None:
@@ -495,8 +497,8 @@ class Link:
         logger.warning("the connection to server %r broke: %s", self.spec.name, self.account)
 
 
-def _announced(client: ClientSession) -> frozenset[Listed]:
-    """Return of which lists the server says that it tells when they change."""
+def _announced_lists(client: ClientSession) -> frozenset[ListKind]:
+    """Return the lists for which the server declares `listChanged`."""
     capabilities = client.server_capabilities
-    found = {name: getattr(capabilities, name, None) for name in get_args(Listed)}
+    found = {name: getattr(capabilities, name, None) for name in get_args(ListKind)}
     return frozenset(name for name, one in found.items() if one is not None and one.list_changed)

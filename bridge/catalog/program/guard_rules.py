@@ -1,10 +1,9 @@
-"""What the static guard looks for, as data.
+"""The static guard's rules, as tables with a reason for each entry.
 
-Owns the tables and the reason for each entry; how a program is read is the guard's. A rule denies
-what reaches past Python (native code, other programs, raw sockets, the kernel), what hides a
-program from being read (text, data and names that become code), what walks from an object into the
-interpreter, and files that hold a machine's secrets or its controls. It only notes what cannot work
-in a sandbox, so that nobody waits for it. What data programs do every day is in no table.
+A rule denies what leaves Python (native code, other programs, raw sockets, the kernel), what hides
+code from reading (text, data and names that become code), what reaches from an object into the
+interpreter, and files that hold a machine's secrets or controls. A rule only notes what cannot
+work in a sandbox, such as network clients. Ordinary data processing matches no rule.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ SAVERS = frozenset(
         "to_parquet", "write_csv", "write_html", "write_image", "write_json", "write_parquet",
     )
 )  # fmt: skip
-"""Methods that write the file which their first argument names."""
+"""Methods that write the file named by their first argument."""
 
 _LEFT = re.compile(r"(?:\./|/workspace/)?(?!out/|\.{0,2}/)[^\n]{1,200}\.[A-Za-z0-9]{2,5}")
-"""What names a file in the working directory."""
+"""Matches the path of a file in the working directory outside `out/`."""
 
 MAX_PATH_CHARS = 4096
-"""The longest path that a kernel takes; a longer text names no file."""
+"""The longest path that a kernel accepts; a longer text names no file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Why something is reported.
+    """One rule of the guard.
 
     Attributes:
-        severity: "deny" for what `enforce` refuses, "note" for what is only mentioned.
-        why: Ends a sentence that starts with what was found, and says what to do instead.
+        severity: "deny" if `enforce` refuses the program, "note" if the finding is only reported.
+        why: Ends a sentence whose subject is the thing found, and says what to do instead.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Rule:
     why: str
 
 
-NATIVE = Rule(
+NATIVE_CODE = Rule(
     name="native-code",
     severity="deny",
     why="runs native code, past everything Python checks; use Python's own functions",
@@ -74,22 +73,22 @@ DYNAMIC_CODE = Rule(
 COMPUTED_IMPORT = Rule(
     name="computed-import",
     severity="deny",
-    why="imports what only running it can tell; write a plain import",
+    why="imports a module whose name is computed; write a plain import",
 )
 CODE_IN_DATA = Rule(
     name="code-in-data",
     severity="deny",
-    why="builds, and so runs, whatever its data asks for; use JSON or CSV",
+    why="can run code hidden in its data; use JSON or CSV",
 )
 INTERNALS = Rule(
     name="internals",
     severity="deny",
-    why="reaches into the interpreter's own objects; use what a type offers in public",
+    why="reaches into the interpreter's own objects; use public attributes",
 )
 SENSITIVE_PATH = Rule(
     name="sensitive-path",
     severity="deny",
-    why="holds a machine's secrets or controls, of which the sandbox has none; leave it out",
+    why="holds a machine's secrets or controls; the sandbox has none, so leave it out",
 )
 NO_NETWORK = Rule(
     name="no-network",
@@ -99,17 +98,17 @@ NO_NETWORK = Rule(
 NO_INPUT = Rule(
     name="no-input",
     severity="note",
-    why="waits for somebody to type, and nobody can; put the value into the program",
+    why="waits for input, which never comes; put the value into the program",
 )
-NOT_BACK = Rule(
+NOT_IN_OUT = Rule(
     name="not-in-out",
     severity="note",
-    why="does not come back: only files in out/ do",
+    why="is not returned: only files in out/ are",
 )
 
 _IMPORTS: Mapping[str, Rule] = {
     # Any function of any library, and any system call.
-    **dict.fromkeys(("ctypes", "_ctypes", "cffi", "_cffi_backend"), NATIVE),
+    **dict.fromkeys(("ctypes", "_ctypes", "cffi", "_cffi_backend"), NATIVE_CODE),
     # Programs, forks, and a terminal to type into.
     **dict.fromkeys(("subprocess", "_posixsubprocess", "pty"), PROCESS),
     **dict.fromkeys(("multiprocessing", "_multiprocessing", "concurrent.futures.process"), PROCESS),
@@ -117,10 +116,10 @@ _IMPORTS: Mapping[str, Rule] = {
     **dict.fromkeys(("socket", "_socket", "socketserver"), SOCKET),
     # `os` without its wrappers, and the control of terminals and devices.
     **dict.fromkeys(("posix", "nt", "termios", "tty"), KERNEL),
-    # Compile or import what they are given as text.
+    # Compile or import text.
     **dict.fromkeys(("code", "codeop", "runpy"), DYNAMIC_CODE),
     **dict.fromkeys(("imp", "zipimport", "_imp"), COMPUTED_IMPORT),
-    # The part of the bridge that is in the sandbox with the program.
+    # The part of the bridge that runs in the sandbox.
     "bridge": INTERNALS,
     # Clients and servers of the network.
     **dict.fromkeys(
@@ -157,7 +156,7 @@ _REFERENCES: Mapping[str, Rule] = {
     ),
     **dict.fromkeys(("builtins.eval", "builtins.exec", "builtins.compile"), DYNAMIC_CODE),
     "builtins.__builtins__": INTERNALS,
-    # Modules made out of files and bytes, which no import statement shows.
+    # Modules loaded from files and bytes without an import statement.
     **dict.fromkeys(
         (
             "importlib.machinery.ExtensionFileLoader", "importlib.machinery.SourceFileLoader",
@@ -166,7 +165,7 @@ _REFERENCES: Mapping[str, Rule] = {
         ),
         COMPUTED_IMPORT,
     ),
-    # Frames, and every object there is, lead anywhere.
+    # Access to frames and to all objects.
     **dict.fromkeys(
         (
             "gc.get_objects", "gc.get_referents", "gc.get_referrers", "inspect.currentframe",
@@ -193,7 +192,7 @@ _REFERENCES: Mapping[str, Rule] = {
 }  # fmt: skip
 
 _CALLS: Mapping[str, Rule] = {
-    # Types that `isinstance` is asked about every day, and that build code when they are called.
+    # Types that `isinstance` commonly tests, and that build code when called.
     **dict.fromkeys(("types.CodeType", "types.FunctionType"), INTERNALS),
     "builtins.input": NO_INPUT,
     "getpass.getpass": NO_INPUT,
@@ -203,12 +202,12 @@ _ATTRIBUTES: Mapping[str, Rule] = dict.fromkeys(
     (
         # From an object to its class's relatives.
         "__base__", "__bases__", "__mro__", "__subclasses__",
-        # From a function to its module, its code and what it closed over.
+        # From a function to its module, its code and its closure.
         "__builtins__", "__closure__", "__code__", "__globals__", "__self__", "func_globals",
-        # From what runs to its frame, and from a frame to everybody's variables.
+        # From running code to its frame, and from a frame to other frames' variables.
         "ag_code", "ag_frame", "co_code", "cr_code", "cr_frame", "f_back", "f_builtins", "f_code",
         "f_globals", "f_locals", "gi_code", "gi_frame", "tb_frame",
-        # To what loads modules.
+        # To module loaders.
         "__import__", "__loader__", "load_module",
     ),
     INTERNALS,
@@ -225,8 +224,8 @@ _OPENERS = frozenset(
         "sqlite3.connect", "tarfile.open", "zipfile.ZipFile",
     }
 )  # fmt: skip
-"""Functions whose arguments are files. Anywhere else a path is text like any other: a program may
-print it, look for it in a log, or hand it to a tool, which is another machine's affair."""
+"""Functions whose arguments are files. Elsewhere a path is ordinary text: a program may print it,
+search a log for it, or pass it to a tool, which may run on another machine."""
 
 _PATHS = re.compile(
     # A process's memory, environment, descriptors and view of the disk; of the first process, all.
@@ -250,15 +249,15 @@ _PATHS = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What to look for.
+    """The tables that the guard applies.
 
     Attributes:
-        imports: Modules, each with those inside it.
-        references: Dotted names that may not even be mentioned.
-        calls: Dotted names that may not be called.
-        attributes: Of any object; found as text too, where a text names an attribute.
+        imports: Rules by module; each covers the module's submodules.
+        references: Rules by dotted name, for any mention of it.
+        calls: Rules by dotted name, for calls only.
+        attributes: Rules by attribute name, of any object, also where a text names the attribute.
         openers: Dotted names of functions whose arguments are paths.
-        paths: Matches the start of a normal path.
+        paths: Matches the start of a normalized path to a sensitive file.
     """
 
     imports: Mapping[str, Rule] = field(default_factory=lambda: _IMPORTS)
@@ -269,7 +268,7 @@ class Rules:
     paths: re.Pattern[str] = _PATHS
 
     def module(self, dotted: str) -> Rule | None:
-        """Return the rule for a module, which may be that for a package around it."""
+        """Return the rule for a module or for a package that contains it."""
         parts = dotted.split(".")
         for count in range(1, min(len(parts), _DEEPEST_MODULE) + 1):
             rule = self.imports.get(".".join(parts[:count]))
@@ -278,22 +277,22 @@ class Rules:
         return None
 
     def sensitive(self, path: str) -> bool:
-        """Return whether `path` names what no program is to open."""
+        """Return whether `path` names a sensitive file."""
         if not path or len(path) > MAX_PATH_CHARS:
             return False
         plain = posixpath.normpath(path)
         if plain.startswith("//"):
-            # POSIX leaves two slashes at the start alone; Linux takes them for one.
+            # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
             plain = plain[1:]
         return self.paths.match(plain) is not None
 
 
 _DEEPEST_MODULE = 4
-"""Parts of the longest module in a table, and one more."""
+"""One more than the parts of the longest module name in a table."""
 
 DEFAULT = Rules()
 
 
 def is_left(path: str) -> bool:
-    """Tell whether a path leads to a file that stays in the sandbox, most likely by mistake."""
+    """Return whether a path names a file that stays in the sandbox, most likely by mistake."""
     return _LEFT.fullmatch(path) is not None

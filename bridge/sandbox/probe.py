@@ -1,7 +1,7 @@
-"""What every backend's probe has in common: the program it runs, and the report when it fails.
+"""The probe that every backend runs: its program, its limits, and the report when it fails.
 
-The program looks around itself as the guest does, so that a backend is believed only when what it
-put in force is not contradicted from inside.
+The program examines itself as the guest does. A backend is accepted only if nothing that it
+requested is contradicted from inside.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
 MAX_ANSWER_BYTES = 1024 * 1024
-"""Of what the probe's program says; a few kilobytes, unless it is something else."""
+"""Most of the probe's answer; a few kilobytes usually."""
 
 
 def probe_spec(limits: Limits) -> LaunchSpec:
-    """Return what to start: a program that says back what it is told, and where it finds itself."""
+    """Return the launch of the probe's program, which echoes its input and examines itself."""
     return LaunchSpec(run_id="probe", argv=probe_argv(), env={}, limits=limits)
 
 
 def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command of that program.
+    """Return the command of the probe's program.
 
     Args:
         untried: Layers for which it makes no attempt.
@@ -67,16 +67,16 @@ def probe_argv(*, untried: tuple[str, ...] = ()) -> tuple[str, ...]:
     return (*INTERPRETER, given + _ANSWER)
 
 
-async def examined(sandbox: Sandbox) -> tuple[str, Isolation]:
-    """Speak with the probe's program.
+async def examine(sandbox: Sandbox) -> tuple[str, Isolation]:
+    """Exchange data with the probe's program and judge what it sees.
 
     Returns:
-        What is known instead of an answer, empty if there is one; and what isolation was seen.
+        The reason why it did not answer, empty if it did; and the isolation as seen from inside.
 
     Raises:
-        SandboxError: It answers, and sees that a layer which must hold does not.
+        SandboxError: It sees that a mandatory layer does not hold.
     """
-    facts = await answered(sandbox)
+    facts = await receive_facts(sandbox)
     if facts is not None:
         insist(sandbox.isolation, facts)
         return "", verified(sandbox.isolation, facts)
@@ -86,8 +86,8 @@ async def examined(sandbox: Sandbox) -> tuple[str, Isolation]:
     return said, sandbox.isolation
 
 
-async def answered(sandbox: Sandbox) -> Mapping[str, Any] | None:
-    """Return what the probe's program sees; None when it does not say."""
+async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:
+    """Return what the probe's program sees; None if it does not answer."""
     await sandbox.send(_SENT.encode() + b"\n")
     heard = b""
     while b"\n" not in heard and len(heard) < MAX_ANSWER_BYTES:
@@ -104,7 +104,7 @@ async def answered(sandbox: Sandbox) -> Mapping[str, Any] | None:
 
 
 def failed_probe(backend: str, error: BridgeError) -> Probe:
-    """Return the report of a probe that `error` stopped."""
+    """Return the result of a probe that failed with `error`."""
     return Probe(
         backend=backend,
         ok=False,
@@ -114,14 +114,14 @@ def failed_probe(backend: str, error: BridgeError) -> Probe:
     )
 
 
-async def try_out(
+async def run_probe(
     name: str,
     launch: Callable[[LaunchSpec], AbstractAsyncContextManager[Sandbox]],
     describe: Callable[[Sandbox], Probe],
     limits: Limits,
     *,
-    silent: str | None = None,
-    late: Callable[[str], SandboxError] = LaunchError,
+    no_answer_remedy: str | None = None,
+    timeout_error: Callable[[str], SandboxError] = LaunchError,
 ) -> Probe:
     """Run something in a sandbox; see `Backend.probe`.
 
@@ -132,16 +132,16 @@ async def try_out(
     try:
         with anyio.fail_after(PROBE_SECONDS):
             async with launch(probe_spec(limits)) as sandbox:
-                said, isolation = await examined(sandbox)
+                said, isolation = await examine(sandbox)
                 if said:
                     message = f"The probe's program did not answer: {said[:500]}."
-                    return failed_probe(name, LaunchError(message, remedy=silent))
+                    return failed_probe(name, LaunchError(message, remedy=no_answer_remedy))
                 return replace(describe(sandbox), isolation=isolation)
     except BridgeError as error:
         return failed_probe(name, error)
     except TimeoutError:
         message = f"{name} did not start a sandbox within {PROBE_SECONDS:g} s."
-        return failed_probe(name, late(message))
+        return failed_probe(name, timeout_error(message))
     except Exception as error:
-        logger.exception("probing %s failed in a way nobody foresaw", name)
+        logger.exception("probing %s failed unexpectedly", name)
         return failed_probe(name, LaunchError(f"Probing {name} failed: {error!r}."))

@@ -1,16 +1,21 @@
-"""Keeps a program that has no process namespace: starts it, ends all that came of it, reports.
+"""Starts a program outside of any pid namespace, ends all its processes, and reports its exit.
 
-Stands where bubblewrap stands for the backend that has namespaces, and speaks as bubblewrap does:
-`--args FD -- COMMAND`, and documents of JSON about the first process on a descriptor. It confines
-nothing; what it starts shuts itself in (see `stage`), and this process stays outside.
+Does for Landlock and Seatbelt what bubblewrap's own outer process does, with the same interface:
+`--args FD -- COMMAND`, and JSON documents about the first process on a descriptor. It confines
+nothing; what it starts confines itself (see `stage`), and this process stays outside.
 
-Its text is given to `python3 -I -S -c`, so it imports only the standard library and keeps to Python
-3.9. The first line on FD says what to do. The rest of FD is a leash: when it ends, the bridge has
-ended, however it did, and so does everything here.
+It is passed to `python3 -I -S -c`, so it imports only the standard library and supports Python 3.9.
+The first line on FD holds its instructions. FD stays open as long as the bridge lives: at its end
+this process kills everything it started and exits.
 
-What it finds: on Linux everything, since orphans below it become its children. Elsewhere what `ps`
-shows of the program's parents, process groups and command line; a program that detaches twice and
-executes anew between two looks can stay, confined as it is, until its CPU time is used up.
+Enforces: on Linux every process ends with the run, since orphans become children of this process (a
+subreaper).
+
+Does not: find all of them elsewhere. There it searches `ps` for the program's parents, process
+groups and command line; a program that detaches twice and executes anew between two searches can
+stay, confined, until its CPU time is used up. `Isolation.weaker` says so.
+
+Verified: `tests/sandbox/process/test_monitor.py`, `test_lifetime.py` and `test_landlock_tier.py`.
 """
 
 from __future__ import annotations
@@ -28,13 +33,13 @@ EXIT_FAILED = 71
 SIGNAL_BASE = 128
 
 SWEEP_SECONDS = 8.0
-"""For killed processes to go; less than the bridge waits for this process."""
+"""For killed processes to end; less than the bridge waits for this process."""
 
 MAX_ORDER_BYTES = 1024 * 1024
 
 _PAUSE_SECONDS = 0.002
 _LOOKS = 5
-"""How often is looked at most for what the look before has missed, before a kill or another."""
+"""Most searches for processes that the search before missed, before killing those found."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -45,25 +50,25 @@ Row = tuple[int, int, int, str, str]
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a process attribute; tell whether that worked."""
+    """Set a process attribute; return whether that worked."""
     import ctypes
 
     return bool(ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0)
 
 
-def read_order(leash: int) -> dict[str, Any]:
-    """Return what to do; end when the bridge has gone before it said."""
+def read_instructions(leash: int) -> dict[str, Any]:
+    """Return the instructions; exit if the bridge ended before it sent them."""
     said = b""
     while b"\n" not in said and len(said) < MAX_ORDER_BYTES:
         data = os.read(leash, 65536)
         if not data:
             os._exit(EXIT_FAILED)
         said += data
-    order: dict[str, Any] = json.loads(said.partition(b"\n")[0])
-    return order
+    instructions: dict[str, Any] = json.loads(said.partition(b"\n")[0])
+    return instructions
 
 
-def start(command: list[str], order: dict[str, Any], dies_with: bool) -> int:
+def start(command: list[str], instructions: dict[str, Any], dies_with: bool) -> int:
     """Start the program in a session of its own and return its id."""
     parent = os.getpid()
     pid = os.fork()
@@ -77,15 +82,15 @@ def start(command: list[str], order: dict[str, Any], dies_with: bool) -> int:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(EXIT_FAILED)
-        os.execve(command[0], command, order["env"])
+        os.execve(command[0], command, instructions["env"])
     except BaseException as error:
         problem = f"{command[0]}: {error}"
-        os.write(order["status"], problem.encode("utf-8", "replace")[:4000])
+        os.write(instructions["status"], problem.encode("utf-8", "replace")[:4000])
     os._exit(EXIT_FAILED)
 
 
-class Family:
-    """The first process and everything that came of it."""
+class ProcessTree:
+    """The first process and all processes that it started."""
 
     def __init__(self, child: int, mark: str, adopts: bool) -> None:
         self.child = child
@@ -94,7 +99,7 @@ class Family:
         self._adopts = adopts
 
     def reap(self) -> bool:
-        """Collect whoever has ended; tell whether children are left."""
+        """Reap children that have ended; return whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -106,7 +111,7 @@ class Family:
                 self.status = status
 
     def end(self) -> None:
-        """Kill all of them and collect what can be collected."""
+        """Kill all of them and reap this process's children."""
         deadline = time.monotonic() + SWEEP_SECONDS
         if self._adopts:
             self._end_below(deadline)
@@ -119,8 +124,8 @@ class Family:
         stopped: set[int] = set()
         looks = 0
         while self.reap() and time.monotonic() < deadline:
-            found = below(os.getpid(), by_proc())
-            # Stopped first, until no new ones turn up: what is killed makes room for the next fork.
+            found = descendants(os.getpid(), processes_by_proc())
+            # Stopped first, until no new ones appear: a killed one makes room for another fork.
             if found - stopped and looks < _LOOKS:
                 signal_all(found - stopped, signal.SIGSTOP)
                 stopped |= found
@@ -135,7 +140,7 @@ class Family:
             signal_all([self.child], signal.SIGKILL)
         signal_all([-self.child], signal.SIGKILL)
         for _ in range(_LOOKS):
-            found = related(by_ps(), self.child, groups, self._mark) - {os.getpid()}
+            found = relatives(processes_by_ps(), self.child, groups, self._mark) - {os.getpid()}
             signal_all(found, signal.SIGSTOP)
             signal_all(found, signal.SIGKILL)
             if not self.reap() and not found or time.monotonic() > deadline:
@@ -144,7 +149,7 @@ class Family:
 
 
 def signal_all(pids: Iterable[int], number: int) -> None:
-    """Send a signal to each; those that have gone, or are not ours, are passed by."""
+    """Send a signal to each; skip those that have ended or are another user's."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -152,8 +157,8 @@ def signal_all(pids: Iterable[int], number: int) -> None:
             continue
 
 
-def below(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
-    """Return the processes below one, of pairs of process and parent."""
+def descendants(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
+    """Return a process's descendants, from pairs of process and parent."""
     children: dict[int, list[int]] = {}
     for pid, parent in pairs:
         children.setdefault(parent, []).append(pid)
@@ -167,10 +172,10 @@ def below(ancestor: int, pairs: Iterable[tuple[int, int]]) -> set[int]:
     return found
 
 
-def related(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
-    """Return the living processes that came of `child`; `groups` learns of their groups.
+def relatives(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set[int]:
+    """Return the living processes that `child` started; add their process groups to `groups`.
 
-    By parent, by process group, and by the run's mark on the command line, which forks keep.
+    Found by parent, by process group, and by the run's mark on the command line, which forks keep.
     """
     living = [row for row in rows if not row[3].startswith("Z")]
     found: set[int] = set()
@@ -181,7 +186,7 @@ def related(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set
             for pid, parent, group, _, command in living
             if pid in known or parent in known or group in groups or (mark and mark in command)
         }
-        # The keeper has the mark on its own command line, as the one who passed it on.
+        # This process has the mark on its own command line.
         more -= {os.getpid()}
         groups.update(group for pid, _, group, _, _ in living if pid in more and pid == group)
         if more <= found:
@@ -189,21 +194,21 @@ def related(rows: Iterable[Row], child: int, groups: set[int], mark: str) -> set
         found |= more
 
 
-def by_proc() -> Iterable[tuple[int, int]]:
-    """Return every process and its parent, as /proc has it."""
+def processes_by_proc() -> Iterable[tuple[int, int]]:
+    """Return every process and its parent, from /proc."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost 5 ms
         if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-                # The name stands in brackets and may hold anything, brackets included.
+                # The name is in brackets and may hold anything, brackets included.
                 yield int(name), int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
 
 
-def by_ps() -> list[Row]:
-    """Return every process as `ps` shows it."""
+def processes_by_ps() -> list[Row]:
+    """Return every process, from `ps`."""
     import subprocess
 
     words = ["ps", "-axww", "-o", "pid=", "-o", "ppid=", "-o", "pgid=", "-o", "stat="]
@@ -219,11 +224,11 @@ def by_ps() -> list[Row]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return rows_of(said.decode("utf-8", "replace"))
+    return parse_ps(said.decode("utf-8", "replace"))
 
 
-def rows_of(text: str) -> list[Row]:
-    """Read what `ps` printed."""
+def parse_ps(text: str) -> list[Row]:
+    """Parse the output of `ps`."""
     rows: list[Row] = []
     for line in text.splitlines():
         words = line.split(None, 4)
@@ -233,8 +238,8 @@ def rows_of(text: str) -> list[Row]:
     return rows
 
 
-def wait(family: Family, leash: int, wake: int) -> None:
-    """Wait until the first process ends, the leash does, or somebody asks this process to end."""
+def wait(family: ProcessTree, leash: int, wake: int) -> None:
+    """Wait until the first process ends, the bridge ends (`leash`), or SIGTERM arrives (`wake`)."""
     poller = select.poll()
     poller.register(leash, select.POLLIN)
     poller.register(wake, select.POLLIN)
@@ -250,8 +255,8 @@ def wait(family: Family, leash: int, wake: int) -> None:
             return
 
 
-def waker() -> int:
-    """Turn signals into bytes on a descriptor; return it."""
+def signal_descriptor() -> int:
+    """Return a descriptor on which signals arrive as bytes."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -261,36 +266,36 @@ def waker() -> int:
 
 
 def main() -> NoReturn:
-    """Start the program, wait, clear up, report."""
+    """Start the program, wait, kill what is left, report."""
     leash, command = int(sys.argv[2]), sys.argv[4:]
-    order = read_order(leash)
-    info = int(order["info"])
+    instructions = read_instructions(leash)
+    info = int(instructions["info"])
     for descriptor in (leash, info):
         os.set_inheritable(descriptor, False)
-    adopts = bool(order["adopts"])
+    adopts = bool(instructions["adopts"])
     if adopts and not (prctl(_PR_SET_CHILD_SUBREAPER, 1) and prctl(_PR_SET_DUMPABLE, 0)):
-        os.write(order["status"], b"this kernel does not let a process adopt orphans")
+        os.write(instructions["status"], b"this kernel does not let a process adopt orphans")
         os._exit(EXIT_FAILED)
-    wake = waker()
-    child = start(command, order, adopts)
-    # The streams and the status are the program's: their end is its end.
+    wake = signal_descriptor()
+    child = start(command, instructions, adopts)
+    # The program alone keeps the streams and the status pipe open, so they end with it.
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    os.close(int(order["status"]))
-    family = Family(child, str(order["mark"]), adopts)
-    tell(info, "child-pid", child)
+    os.close(int(instructions["status"]))
+    family = ProcessTree(child, str(instructions["mark"]), adopts)
+    report(info, "child-pid", child)
     wait(family, leash, wake)
     family.end()
     if family.status is not None:
         status = family.status
         ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        tell(info, "exit-code", SIGNAL_BASE + ended_by if ended_by else os.WEXITSTATUS(status))
+        report(info, "exit-code", SIGNAL_BASE + ended_by if ended_by else os.WEXITSTATUS(status))
     os._exit(0)
 
 
-def tell(info: int, name: str, value: int) -> None:
-    """Write one document about the first process; nobody may be left to read it."""
+def report(info: int, name: str, value: int) -> None:
+    """Write one document about the first process, if the bridge still reads."""
     try:
         os.write(info, json.dumps({name: value}).encode("ascii") + b"\n")
     except BrokenPipeError:

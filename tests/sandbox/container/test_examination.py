@@ -8,7 +8,12 @@ import pytest
 
 from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import Isolation
-from bridge.sandbox.container.examining import UNSEEN, judged, lacks_python, looking
+from bridge.sandbox.container.examination import (
+    UNEXAMINED,
+    examination_config,
+    judged,
+    lacks_python,
+)
 
 ISOLATION = Isolation(
     backend="podman", layers=("no-capabilities", "sized-tmpfs-noexec", "memory-limit")
@@ -29,7 +34,7 @@ def test_what_holds_is_verified_and_what_does_not_runs_nothing() -> None:
 def test_an_image_without_python_is_said_not_to_be_looked_into() -> None:
     """Where a kernel of its own was demanded, that is not enough."""
     made = judged(ISOLATION, None)
-    assert (made.verified, made.weaker) == ((), (UNSEEN,))
+    assert (made.verified, made.weaker) == ((), (UNEXAMINED,))
     gvisor = Isolation(backend="podman", oci_runtime="runsc", layers=("own-kernel",))
     with pytest.raises(OciRuntimeError):
         judged(gvisor, None)
@@ -38,7 +43,9 @@ def test_an_image_without_python_is_said_not_to_be_looked_into() -> None:
 def test_it_is_the_same_container_but_for_what_it_runs() -> None:
     """No variable is passed on: some are secrets."""
     config = {"Image": "i", "User": "1:1", "Env": ["TOKEN=x"], "Entrypoint": ["aws"], "Cmd": []}
-    made = looking({**config, "HostConfig": {"ReadonlyRootfs": True}, "WorkingDir": "/workspace/x"})
+    made = examination_config(
+        {**config, "HostConfig": {"ReadonlyRootfs": True}, "WorkingDir": "/workspace/x"}
+    )
     assert made["Entrypoint"][0] == "python3"
     assert (made["Env"], made["WorkingDir"]) == ([], "/")
     assert (made["Image"], made["HostConfig"]) == ("i", {"ReadonlyRootfs": True})

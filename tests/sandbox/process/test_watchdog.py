@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bridge.sandbox.process.warden import Warden
+from bridge.sandbox.process.watchdog import LaunchWatchdog
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
@@ -29,14 +29,14 @@ def waiting() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_what_is_held_when_its_line_ends_is_killed_and_nothing_else() -> None:
     """Whichever was released, and in whatever order."""
-    warden = Warden()
-    warden.start()
+    watchdog = LaunchWatchdog()
+    watchdog.start()
     with waiting() as first, waiting() as held, waiting() as last, waiting() as also:
         for process in (first, held, last, also):
-            warden.hold(process.pid)
+            watchdog.watch(process.pid)
         for process in (last, first, first):
-            warden.release(process.pid)
-        warden.close()
+            watchdog.unwatch(process.pid)
+        watchdog.close()
         assert (held.wait(), also.wait()) == (-signal.SIGKILL, -signal.SIGKILL)
         assert (first.poll(), last.poll()) == (None, None)
 
@@ -45,13 +45,13 @@ def test_one_that_was_killed_or_never_there_takes_nothing_along(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Launches go on; where it could not be started there is a warning."""
-    ended, absent = Warden("/bin/false"), Warden("/no/such/shell")
-    for warden in (ended, absent):
-        warden.start()
-        warden.start()
+    ended, absent = LaunchWatchdog("/bin/false"), LaunchWatchdog("/no/such/shell")
+    for watchdog in (ended, absent):
+        watchdog.start()
+        watchdog.start()
         for _ in range(3):
-            warden.hold(1 << 22)
-            warden.release(1 << 22)
-        warden.close()
-        warden.close()
-    assert "not watched" in caplog.text
+            watchdog.watch(1 << 22)
+            watchdog.unwatch(1 << 22)
+        watchdog.close()
+        watchdog.close()
+    assert "watchdog did not start" in caplog.text

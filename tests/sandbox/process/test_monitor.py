@@ -1,4 +1,4 @@
-"""What the keeper reads of the processes of this machine. What it does with it: the backends'."""
+"""What the monitor reads of the processes of this machine. What it does with it: the backends'."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 
-from bridge.sandbox.process.keeper import below, by_ps, related, rows_of
+from bridge.sandbox.process.monitor import descendants, parse_ps, processes_by_ps, relatives
 
 MARK = "mcp-code-bridge_1_run"
 
 ROWS = [
     (1, 0, 1, "Ss", "init"),
-    (50, 1, 50, "S", f"keeper {MARK}"),
+    (50, 1, 50, "S", f"monitor {MARK}"),
     (100, 50, 100, "S", f"python3 -c stage {MARK}"),
     (101, 100, 100, "R", f"python3 -c stage {MARK}"),
     (102, 101, 102, "S", "python3 -c other"),
@@ -27,17 +27,17 @@ ROWS = [
 def test_descendants_are_found_however_deep() -> None:
     """By parents alone, where orphans have a parent that is known."""
     pairs = [(row[0], row[1]) for row in ROWS]
-    assert below(100, pairs) == {101, 102, 105}
-    assert below(200, pairs) == {201}
-    assert below(7, pairs) == set()
-    assert below(1, [(1, 1)]) == {1}, "a loop ends"
+    assert descendants(100, pairs) == {101, 102, 105}
+    assert descendants(200, pairs) == {201}
+    assert descendants(7, pairs) == set()
+    assert descendants(1, [(1, 1)]) == {1}, "a loop ends"
 
 
 def test_relatives_are_found_by_parent_group_and_mark() -> None:
     """Where orphans go to process 1; nobody else is touched, and no one who is dead already."""
     groups = {100}
     rows = [row for row in ROWS if row[0] != 50]
-    assert related(rows, 100, groups, MARK) == {100, 101, 102, 103, 104}
+    assert relatives(rows, 100, groups, MARK) == {100, 101, 102, 103, 104}
     assert {100, 102} <= groups
     assert 200 not in groups
 
@@ -45,26 +45,26 @@ def test_relatives_are_found_by_parent_group_and_mark() -> None:
 def test_relatives_are_still_found_when_the_first_has_gone() -> None:
     """Its group and its mark are left."""
     rows = [row for row in ROWS if row[0] in (101, 104, 200)]
-    assert related(rows, 100, {100}, MARK) == {101, 104}
-    assert related(rows, 100, {7}, "") == {101}, "by its parent, and an empty mark fits nobody"
+    assert relatives(rows, 100, {100}, MARK) == {101, 104}
+    assert relatives(rows, 100, {7}, "") == {101}, "by its parent, and an empty mark fits nobody"
 
 
-def test_the_keeper_does_not_find_itself() -> None:
+def test_the_monitor_does_not_find_itself() -> None:
     """It has the mark on its own command line."""
-    rows = [(os.getpid(), 1, 100, "S", f"keeper {MARK}")]
-    assert related(rows, 100, {100}, MARK) == set()
+    rows = [(os.getpid(), 1, 100, "S", f"monitor {MARK}")]
+    assert relatives(rows, 100, {100}, MARK) == set()
 
 
 def test_what_ps_prints_is_read() -> None:
     """And what it may print besides is passed by."""
     text = "  PID PPID\n   12     1    12 Ss   /sbin/x a b\n 13 12 12 Z\n\nnonsense\n 1 2 x S c\n"
-    assert rows_of(text) == [(12, 1, 12, "Ss", "/sbin/x a b"), (13, 12, 12, "Z", "")]
+    assert parse_ps(text) == [(12, 1, 12, "Ss", "/sbin/x a b"), (13, 12, 12, "Z", "")]
 
 
 def test_ps_shows_this_very_process() -> None:
     """The options mean the same to every `ps` there is."""
     with subprocess.Popen([sys.executable, "-c", "input()", MARK], stdin=subprocess.PIPE) as child:
-        found = {row[0]: row for row in by_ps()}
+        found = {row[0]: row for row in processes_by_ps()}
         child.communicate(b"\n")
     assert found[os.getpid()][1] == os.getppid()
     assert found[child.pid][1] == os.getpid()

@@ -1,10 +1,10 @@
-"""A run's own directory on the host's disk, for backends that cannot mount one in memory.
+"""A run's private directory on the host's disk, for backends without a tmpfs.
 
-Owns making it private, removing it whatever a program left in it, and finding those of dead
-bridges. Everything here blocks and is called in threads.
+Owns creating it, removing it whatever a program left in it, and finding those of dead bridges.
+Everything here blocks and is called in threads.
 
-A program can leave names without rights, links to anywhere and directories deeper than a path can
-be long. So nothing here follows a link, and nothing is removed by a path but by its directory.
+A program can leave names without permissions, links to anywhere and directories deeper than a path
+can be long. So nothing here follows a link, and everything is removed by directory descriptor.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from bridge.sandbox.reaper import Owner, is_dead
 logger = logging.getLogger(__name__)
 
 FALLBACK = Path("/tmp")
-"""Where everybody may make directories."""
+"""Where every user may make directories."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunDirectory:
-    """What one run may write.
+    """The directories that one run may write to.
 
     Attributes:
-        path: Holds the other two; the run cannot write there itself.
-        workspace: Where it starts.
+        path: The parent of the other two; the run cannot write there itself.
+        workspace: The working directory.
         tmp: For temporary files.
     """
 
@@ -42,7 +42,7 @@ class RunDirectory:
 
     @property
     def workspace(self) -> Path:
-        """Where the program starts."""
+        """The program's working directory."""
         return self.path / "workspace"
 
     @property
@@ -51,22 +51,22 @@ class RunDirectory:
         return self.path / "tmp"
 
 
-def base_directory(wanted: str | None, *, as_stranger: bool) -> Path:
-    """Return where to make directories: where the user's go, if whoever runs there can enter."""
+def base_directory(wanted: str | None, *, as_nobody: bool) -> Path:
+    """Return where to make run directories: `wanted` if the run's user can enter it, else /tmp."""
     place = Path(wanted) if wanted else FALLBACK
     usable = place.is_absolute() and place.is_dir()
-    if usable and as_stranger:
+    if usable and as_nobody:
         usable = all(p.stat().st_mode & stat.S_IXOTH for p in (place, *place.parents))
     return Path(os.path.realpath(place if usable else FALLBACK))
 
 
 def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
-    """Make a directory that nobody but the run, and the bridge, can look into.
+    """Make a directory that only the run and the bridge can read.
 
     Args:
-        base: Where.
-        owner: Whose it is, which is in its name.
-        uid: Whom the run belongs to, when not to this user.
+        base: The parent directory.
+        owner: The bridge, which its name identifies.
+        uid: The run's user; None for this one.
 
     Raises:
         LaunchError: It cannot be made; nothing is left of the attempt.
@@ -79,7 +79,7 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
             if uid is not None:
                 os.chown(directory, uid, uid)
         if uid is not None:
-            # To be passed through, not listed.
+            # The run's user may enter it but not list it.
             made.path.chmod(0o711)
     except OSError as error:
         remove(made.path)
@@ -89,7 +89,7 @@ def make(base: Path, owner: Owner, uid: int | None) -> RunDirectory:
 
 
 def remove(path: Path) -> bool:
-    """Remove a directory and all in it, once nobody uses it; tell whether it is gone."""
+    """Remove a directory that is no longer used and all in it; return whether it is gone."""
     try:
         _empty(path)
         path.rmdir()
@@ -102,10 +102,10 @@ def remove(path: Path) -> bool:
 
 
 def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = None) -> int:
-    """Remove the directories of dead bridges of this user; return how many.
+    """Remove the directories of this user's dead bridges; return how many.
 
     Args:
-        dead: Decides; the real judgement unless a test says otherwise.
+        dead: Replaces `is_dead` in tests.
     """
     count = 0
     with suppress(OSError):
@@ -113,7 +113,7 @@ def reap(base: Path, judge: Owner, *, dead: Callable[[Owner], bool] | None = Non
             owner = group.group_owner(entry.name)
             if owner is None or owner == judge or not entry.is_dir(follow_symlinks=False):
                 continue
-            # In a directory that everybody writes to, a name is nobody's word.
+            # Anyone can use such a name in a shared directory.
             if entry.stat(follow_symlinks=False).st_uid != os.getuid():
                 continue
             if dead(owner) if dead is not None else is_dead(owner, judge=judge):
@@ -144,7 +144,7 @@ def _remove_entry(top: int, name: str) -> None:
             if not _is_directory(inner, entry):
                 os.unlink(entry, dir_fd=inner)
                 continue
-            # A directory is moved only by who may write in it, since ".." changes.
+            # Moving a directory needs write permission in it, since ".." changes.
             os.chmod(entry, 0o700, dir_fd=inner)
             os.rename(entry, secrets.token_hex(16), src_dir_fd=inner, dst_dir_fd=top)
     finally:

@@ -1,9 +1,8 @@
-"""What the expressions of a program stand for: modules' members, builtins, servers, tools, texts.
+"""Resolves a program's expressions to symbols: modules' members, builtins, servers, tools, texts.
 
-Owns the way from `gh = mcp_github` and `gh.search(...)` to the tool and to what a call of it is,
-and from `o.system` to `os.system` after `import os as o`. An expression of which it cannot be told
-stands for nothing. A program decides how deep and how long everything in it is, so finding a
-meaning has a bound.
+After `gh = mcp_github` it resolves `gh.search` to the tool, and after `import os as o` it resolves
+`o.system` to `os.system`. What cannot be resolved is None. The depth and number of steps are
+bounded, since the program decides how deeply its expressions nest.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.survey import Bound, Place, Scope, Survey
+from bridge.catalog.program.survey import Bound, Context, Scope, Survey
 from bridge.catalog.program.tables import (
     COROUTINES,
     FUTURES,
@@ -26,16 +25,16 @@ from bridge.catalog.program.tables import (
 )
 
 MAX_DEPTH = 12
-"""Names followed for one meaning: `a = b; b = c; ...`, and what these are taken from."""
+"""Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items."""
 
 MAX_STEPS = 100
-"""Parts looked at for one text; a path put together by hand has ten."""
+"""Parts of one text that are read; a path that a program joins has about ten."""
 
-MAX_MEANINGS = 4
-"""Things that one name may stand for, as after `try: import a as x` and `except: import b as x`."""
+MAX_SYMBOLS = 4
+"""Symbols of one name, as after `try: import a as x` and `except: import b as x`."""
 
 MAX_TEXT_CHARS = 4096
-"""Longer texts name neither a module, nor an attribute, nor a file."""
+"""Longest text that is read; longer ones name no module, attribute or file."""
 
 _SPEAKING = frozenset({ast.Attribute, ast.Call, ast.Name, ast.Subscript})
 
@@ -53,20 +52,22 @@ COROUTINE = "coroutine"
 FUTURE = "future"
 
 IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
-"""Functions that import what they are given."""
+"""Functions that import the module named by their first argument."""
 
 _JOINS = frozenset({"os.path.join", "posixpath.join", "pathlib.Path"})
 _SAME_TEXT = frozenset({"builtins.str", "os.fspath", "os.path.expanduser", "os.path.realpath"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meaning:
-    """What an expression stands for.
+class Symbol:
+    """What an expression refers to.
 
     Attributes:
-        kind: One of the names above.
-        name: Of a builtin, or dotted of a member of a module; for messages, of whatever was called.
-            Two meanings of one kind and name are the same.
+        kind: One of the constants above.
+        name: The name of a builtin, or the dotted name of a module's member; of any other kind, its
+            name for messages. Symbols of the same kind and name are equal.
+        function: The definition in the program, if it is one of its functions.
+        as_module: Whether a server is used through its module, `mcp.servers.<alias>`.
     """
 
     kind: str
@@ -85,14 +86,14 @@ class Meaning:
         return self.name if self.kind == MEMBER else ""
 
 
-Found = tuple[Meaning | None, ...]
-"""All that something may stand for; None among them stands for whatever cannot be told."""
+Found = tuple[Symbol | None, ...]
+"""All symbols that an expression may refer to; None among them means "or something unknown"."""
 
 UNKNOWN: Found = (None,)
 
 
-class Meanings:
-    """Finds what expressions of one program stand for."""
+class SymbolResolver:
+    """Resolves the expressions of one program."""
 
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
@@ -102,35 +103,35 @@ class Meanings:
         self._found: dict[int, Found] = {}
         self._left = 0
 
-    def of(self, node: ast.expr, place: Place) -> Meaning | None:
-        """Return what an expression stands for, and nothing else; None if that cannot be told."""
-        found = self.all_of(node, place)
+    def of(self, node: ast.expr, context: Context) -> Symbol | None:
+        """Return the one symbol that an expression refers to; None if it is not certain."""
+        found = self.all_of(node, context)
         return found[0] if len(found) == 1 else None
 
-    def dotted(self, node: ast.expr, place: Place) -> tuple[str, ...]:
-        """Return the builtins and members of modules that an expression may be ("os.system")."""
-        return tuple(one.dotted for one in self.all_of(node, place) if one and one.dotted)
+    def dotted(self, node: ast.expr, context: Context) -> tuple[str, ...]:
+        """Return the dotted names ("os.system") of the builtins and members that it may be."""
+        return tuple(one.dotted for one in self.all_of(node, context) if one and one.dotted)
 
-    def all_of(self, node: ast.expr, place: Place) -> Found:
-        """Return all that an expression may stand for."""
+    def all_of(self, node: ast.expr, context: Context) -> Found:
+        """Return all symbols that an expression may refer to."""
         if type(node) not in _SPEAKING:
             return UNKNOWN
-        # Every rule asks anew, and each node has one place.
+        # Several rules ask for the same node, and each node has one context.
         found = self._found.get(id(node))
         if found is None:
             self._left = MAX_STEPS
-            found = self._found[id(node)] = self._of(node, place, MAX_DEPTH)
+            found = self._found[id(node)] = self._of(node, context, MAX_DEPTH)
         return found
 
-    def text(self, node: ast.expr, place: Place) -> str | None:
-        """Return the text that an expression is, or the path; None if only running it can tell."""
+    def text(self, node: ast.expr, context: Context) -> str | None:
+        """Return the text or path that an expression evaluates to; None if it is computed."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return node.value if len(node.value) <= MAX_TEXT_CHARS else None
         self._left = MAX_STEPS
-        return self._text(node, place)
+        return self._text(node, context)
 
-    def start(self, node: ast.expr, place: Place) -> str:
-        """Return how the text that an expression puts together begins; empty if unknown."""
+    def start(self, node: ast.expr, context: Context) -> str:
+        """Return the beginning of the text that an expression builds; empty if unknown."""
         for _ in range(MAX_STEPS):
             if isinstance(node, ast.BinOp):
                 node = node.left
@@ -141,7 +142,7 @@ class Meanings:
                 node = node.func.value
             else:
                 break
-        return self.text(node, place) or ""
+        return self.text(node, context) or ""
 
     def tools(self, server: ServerEntry) -> Mapping[str, ToolEntry]:
         """Return a server's tools by alias."""
@@ -151,91 +152,91 @@ class Meanings:
         return found
 
     def imported_server(self, alias: str) -> ServerEntry | None:
-        """Return the server whose module goes by a name."""
+        """Return the server whose module has this alias."""
         return self._servers.get(alias)
 
     def named_server(self, name: str) -> ServerEntry | None:
-        """Return the server that a text names, as the helpers take it: by name or by alias."""
+        """Return the server that a text names, by name or by alias, as helpers accept it."""
         for alias, server in self._servers.items():
             if name in (server.name, alias, f"mcp_{alias}"):
                 return server
         return None
 
     def is_builtin(self, node: ast.expr, names: frozenset[str]) -> bool:
-        """Return whether an expression is one of these builtins, which nothing in it replaces."""
+        """Return whether an expression is one of these builtins, not rebound by the program."""
         return isinstance(node, ast.Name) and node.id in names and node.id not in self._survey.names
 
-    # --- what an expression may be ---------------------------------------------------------------
+    # --- expressions -----------------------------------------------------------------------------
 
-    def _of(self, node: ast.expr, place: Place, depth: int) -> Found:
+    def _of(self, node: ast.expr, context: Context, depth: int) -> Found:
         if depth <= 0:
             return UNKNOWN
         if isinstance(node, ast.Name):
-            return self._name(node.id, place, depth)
+            return self._name(node.id, context, depth)
         if isinstance(node, ast.Attribute):
-            bases = self._of(node.value, place, depth - 1)
+            bases = self._of(node.value, context, depth - 1)
             return _each(self._attribute(base, node.attr) for base in bases)
         if isinstance(node, ast.Call):
-            return self._called(node, place, depth - 1)
+            return self._called(node, context, depth - 1)
         if isinstance(node, ast.Subscript):
-            return self._item(node, place, depth - 1)
+            return self._item(node, context, depth - 1)
         return UNKNOWN
 
-    def _name(self, name: str, place: Place, depth: int) -> Found:
-        owner = self._survey.owner(name, place)
+    def _name(self, name: str, context: Context, depth: int) -> Found:
+        owner = self._survey.owner(name, context)
         if owner is None:
             found = self._unbound(name)
             stars = self._survey.stars if found is not None and found.kind == BUILTIN else ()
             return _each([found, *(self._imported(f"{star}.{name}") for star in stars if star)])
         key = (id(owner), name)
         if key not in self._named:
-            # While it is being found out, a name that refers to itself means nothing.
+            # Until it is resolved, a name that refers to itself is unknown.
             self._named[key] = UNKNOWN
-            self._named[key] = self._given(owner, name, depth)
+            self._named[key] = self._of_bindings(owner, name, depth)
         return self._named[key]
 
-    def _given(self, owner: Scope, name: str, depth: int) -> Found:
-        """Return what all that a name is given stands for."""
-        found: list[Meaning | None] = [None] if name in self._survey.shared else []
-        for value, place in owner.bound[name]:
-            found += self._bound(value, place, depth - 1)
+    def _of_bindings(self, owner: Scope, name: str, depth: int) -> Found:
+        """Return the symbols of all values that a scope binds to a name."""
+        found: list[Symbol | None] = [None] if name in self._survey.shared else []
+        for value, context in owner.bound[name]:
+            found += self._bound(value, context, depth - 1)
         return _each(found)
 
-    def _bound(self, value: Bound, place: Place, depth: int) -> Found:
+    def _bound(self, value: Bound, context: Context, depth: int) -> Found:
         if isinstance(value, str):
             return (self._imported(value),)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
-            return (Meaning(kind=FUNCTION, name=value.name, function=value),)
+            return (Symbol(kind=FUNCTION, name=value.name, function=value),)
         if isinstance(value, ast.expr) and not isinstance(value, ast.Lambda):
-            return self._of(value, place, depth)
+            return self._of(value, context, depth)
         return UNKNOWN
 
-    def _unbound(self, name: str) -> Meaning | None:
+    def _unbound(self, name: str) -> Symbol | None:
         if name == "mcp_servers":
-            return Meaning(kind=SERVERS)
+            return Symbol(kind=SERVERS)
         if name.startswith("mcp_"):
             server = self._servers.get(name.removeprefix("mcp_"))
             return None if server is None else _server(server)
         if name == "runtime":
-            return Meaning(kind=RUNTIME)
+            return Symbol(kind=RUNTIME)
         if name == "mcp":
-            return Meaning(kind=PACKAGE)
+            return Symbol(kind=PACKAGE)
         if name in GLOBAL_HELPERS and name not in self._survey.names:
             return _helper(HELPERS[name], name)
-        return Meaning(kind=BUILTIN, name=name)
+        return Symbol(kind=BUILTIN, name=name)
 
-    def _imported(self, dotted: str) -> Meaning | None:
+    def _imported(self, dotted: str) -> Symbol | None:
         parts = dotted.split(".")
         if parts[0] == "builtins" and len(parts) == 2:
-            return Meaning(kind=BUILTIN, name=parts[1])
+            return Symbol(kind=BUILTIN, name=parts[1])
         if parts[0] != "mcp":
-            return Meaning(kind=MEMBER, name=dotted)
-        meaning: Meaning | None = Meaning(kind=PACKAGE)
+            return Symbol(kind=MEMBER, name=dotted)
+        symbol: Symbol | None = Symbol(kind=PACKAGE)
         for part in parts[1:]:
-            meaning = self._attribute(meaning, part)
-        return meaning
+            symbol = self._attribute(symbol, part)
+        return symbol
 
-    def _attribute(self, base: Meaning | None, name: str) -> Meaning | None:
+    def _attribute(self, base: Symbol | None, name: str) -> Symbol | None:
         if base is None:
             return None
         if base.kind == MEMBER:
@@ -249,46 +250,46 @@ class Meanings:
             return None if helper is None else _helper(helper, f"runtime.{name}")
         if base.kind == PACKAGE:
             kinds = {"runtime": RUNTIME, "servers": MODULES}
-            return Meaning(kind=kinds[name]) if name in kinds else None
+            return Symbol(kind=kinds[name]) if name in kinds else None
         if base.kind == MODULES:
             server = self._servers.get(name)
             return None if server is None else _server(server, as_module=True)
         return None
 
-    def _of_server(self, base: Meaning, server: ServerEntry, name: str) -> Meaning | None:
+    def _of_server(self, base: Symbol, server: ServerEntry, name: str) -> Symbol | None:
         label = f"mcp_{server.alias}.{name}"
         entry = self.tools(server).get(name)
         if entry is not None:
-            return Meaning(kind=TOOL, name=label, server=server, tool=entry)
+            return Symbol(kind=TOOL, name=label, server=server, tool=entry)
         hidden = base.as_module and name in NOT_OF_MODULES
         helper = None if hidden else SERVER_METHODS.get(name)
         return None if helper is None else _helper(helper, label)
 
-    def _called(self, node: ast.Call, place: Place, depth: int) -> Found:
-        """Return what the call of something stands for."""
-        found: list[Meaning | None] = []
-        for called in self._of(node.func, place, depth):
+    def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
+        """Return the symbols of a call's result."""
+        found: list[Symbol | None] = []
+        for called in self._of(node.func, context, depth):
             dotted = called.dotted if called else ""
             if dotted in IMPORTERS and node.args:
-                name = self._text(node.args[0], place)
+                name = self._text(node.args[0], context)
                 if name and dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
                 found.append(self._imported(name) if name else None)
             elif dotted == "builtins.getattr" and len(node.args) > 1:
-                name = self._text(node.args[1], place)
-                owners = self._of(node.args[0], place, depth) if name else UNKNOWN
+                name = self._text(node.args[1], context)
+                owners = self._of(node.args[0], context, depth) if name else UNKNOWN
                 found += [self._attribute(owner, name or "") for owner in owners]
             else:
                 found.append(None if called is None else self._awaited(called))
         return _each(found)
 
-    def _awaited(self, called: Meaning) -> Meaning | None:
-        """Return the call of a tool or an async function as what has to be awaited."""
+    def _awaited(self, called: Symbol) -> Symbol | None:
+        """Return the coroutine or future that a call returns; None if it returns neither."""
         function = called.function
         own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
         helper = called.helper is not None and called.helper.asynchronous
         if called.kind == TOOL or own or helper or called.dotted in COROUTINES:
-            return Meaning(
+            return Symbol(
                 kind=COROUTINE,
                 name=called.name,
                 server=called.server,
@@ -296,29 +297,29 @@ class Meanings:
                 helper=called.helper,
                 function=called.function,
             )
-        return Meaning(kind=FUTURE, name=called.name) if called.dotted in FUTURES else None
+        return Symbol(kind=FUTURE, name=called.name) if called.dotted in FUTURES else None
 
     @cached_property
     def _generators(self) -> frozenset[int]:
         return frozenset(id(s.node) for s in self._survey.functions if s.generator)
 
-    def _item(self, node: ast.Subscript, place: Place, depth: int) -> Found:
-        key = self._text(node.slice, place)
+    def _item(self, node: ast.Subscript, context: Context, depth: int) -> Found:
+        key = self._text(node.slice, context)
         if key is None:
             return UNKNOWN
         value = node.value
         # `os.__dict__["system"]`, `vars(os)["system"]`
         if isinstance(value, ast.Attribute) and value.attr == "__dict__":
-            owners = self._of(value.value, place, depth)
+            owners = self._of(value.value, context, depth)
             return _each(self._attribute(owner, key) for owner in owners)
         if isinstance(value, ast.Call) and len(value.args) == 1:
-            functions = self._of(value.func, place, depth)
+            functions = self._of(value.func, context, depth)
             if any(one is not None and one.dotted == "builtins.vars" for one in functions):
-                owners = self._of(value.args[0], place, depth)
+                owners = self._of(value.args[0], context, depth)
                 return _each(self._attribute(owner, key) for owner in owners)
-        return _each(self._of_base(base, key) for base in self._of(value, place, depth))
+        return _each(self._of_base(base, key) for base in self._of(value, context, depth))
 
-    def _of_base(self, base: Meaning | None, key: str) -> Meaning | None:
+    def _of_base(self, base: Symbol | None, key: str) -> Symbol | None:
         if base is None:
             return None
         if base.dotted == "sys.modules":
@@ -334,11 +335,11 @@ class Meanings:
 
     # --- texts -----------------------------------------------------------------------------------
 
-    def _text(self, node: ast.expr, place: Place) -> str | None:
+    def _text(self, node: ast.expr, context: Context) -> str | None:
         self._left -= 1
         if self._left < 0:
             return None
-        parts = self._parts(node, place)
+        parts = self._parts(node, context)
         if parts is None:
             return None
         pieces = []
@@ -350,8 +351,10 @@ class Meanings:
         whole = "".join(pieces)
         return whole if len(whole) <= MAX_TEXT_CHARS else None
 
-    def _parts(self, node: ast.expr, place: Place) -> Sequence[tuple[ast.expr | str, Place]] | None:
-        """Return what a text is put together from; None if it cannot be told."""
+    def _parts(
+        self, node: ast.expr, context: Context
+    ) -> Sequence[tuple[ast.expr | str, Context]] | None:
+        """Return the parts whose concatenation is the text; None if it is computed."""
         parts: Sequence[ast.expr | str] | None = None
         match node:
             case ast.Constant(value=str() as text):
@@ -359,48 +362,48 @@ class Meanings:
             case ast.Constant(value=bytes() as data):
                 parts = (data.decode("utf-8", "replace"),)
             case ast.Name():
-                owner = self._survey.owner(node.id, place)
+                owner = self._survey.owner(node.id, context)
                 bound = owner.bound[node.id] if owner is not None else ()
-                value, at = bound[0] if len(bound) == 1 else (None, place)
+                value, at = bound[0] if len(bound) == 1 else (None, context)
                 return ((value, at),) if isinstance(value, ast.expr) else None
             case ast.BinOp(op=ast.Add()):
                 parts = (node.left, node.right)
             case ast.BinOp(op=ast.Div()):
-                # Dividing texts is what paths do.
+                # `/` joins paths.
                 parts = (node.left, "/", node.right)
             case ast.JoinedStr():
                 parts = node.values[:MAX_STEPS]
             case ast.FormattedValue(conversion=-1, format_spec=None):
                 parts = (node.value,)
             case ast.Call() if node.args and not node.keywords:
-                parts = self._call_parts(node, place)
-        return None if parts is None else [(part, place) for part in parts]
+                parts = self._call_parts(node, context)
+        return None if parts is None else [(part, context) for part in parts]
 
-    def _call_parts(self, node: ast.Call, place: Place) -> Sequence[ast.expr | str] | None:
+    def _call_parts(self, node: ast.Call, context: Context) -> Sequence[ast.expr | str] | None:
         function, arguments = node.func, node.args
         if isinstance(function, ast.Attribute) and function.attr == "join":
             separator, given = function.value, arguments[0]
             if isinstance(separator, ast.Constant) and isinstance(separator.value, str):
                 items = given.elts if isinstance(given, ast.List | ast.Tuple) else None
                 return None if items is None else _between(items[:MAX_STEPS], separator.value)
-        dotted = [one.dotted for one in self._of(function, place, 3) if one is not None]
+        dotted = [one.dotted for one in self._of(function, context, 3) if one is not None]
         if not _JOINS.isdisjoint(dotted):
             return _between(arguments[:MAX_STEPS], "/")
         return None if _SAME_TEXT.isdisjoint(dotted) else arguments[:1]
 
 
-def _each(found: Iterable[Meaning | None]) -> Found:
-    """Return meanings, each once; so many that one is cut off mean something unknown as well."""
+def _each(found: Iterable[Symbol | None]) -> Found:
+    """Return the symbols, each once; if some are cut off, None stands for them."""
     every = tuple(dict.fromkeys(found))
-    return every if len(every) <= MAX_MEANINGS else (*every[: MAX_MEANINGS - 1], None)
+    return every if len(every) <= MAX_SYMBOLS else (*every[: MAX_SYMBOLS - 1], None)
 
 
-def _server(server: ServerEntry, *, as_module: bool = False) -> Meaning:
-    return Meaning(kind=SERVER, name=f"mcp_{server.alias}", server=server, as_module=as_module)
+def _server(server: ServerEntry, *, as_module: bool = False) -> Symbol:
+    return Symbol(kind=SERVER, name=f"mcp_{server.alias}", server=server, as_module=as_module)
 
 
-def _helper(helper: Helper, label: str) -> Meaning:
-    return Meaning(kind=HELPER, name=label, helper=helper)
+def _helper(helper: Helper, label: str) -> Symbol:
+    return Symbol(kind=HELPER, name=label, helper=helper)
 
 
 def _between(items: Sequence[ast.expr], separator: str) -> list[ast.expr | str]:

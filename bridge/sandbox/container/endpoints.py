@@ -1,8 +1,8 @@
 """Where an engine listens.
 
-Owns the list of places to look, in order, and the finding of the first that answers. Decides from
-the values it is given (an environment mapping, a platform, a user id); starts nothing and speaks no
-API. Starting a podman service of our own is `service`'s part, podman's virtual machine `machine`'s.
+Owns the list of endpoints to try, in order, and finding the first that answers. Decides from values
+(an environment mapping, a platform, a user id); starts nothing and speaks no API. `service` starts
+a podman service, `machine` podman's virtual machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Endpoint:
 
     Attributes:
         url: As the docker SDK takes it ("unix:///run/podman/podman.sock").
-        origin: How we came to look there, for messages ("DOCKER_HOST").
+        origin: Where it was found, for messages ("DOCKER_HOST").
         explicit: Whether the user named it; then no other place is tried.
         certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
         verify: Whether the engine's certificate is checked.
@@ -67,12 +67,12 @@ class Endpoint:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port, where it is no local socket."""
+        """Host and port, if it is not a local socket."""
         host, _, port = self.url.partition("://")[2].partition("/")[0].rpartition(":")
         return host.strip("[]"), int(port or PLAIN_TCP_PORT)
 
     def connect(self, seconds: float) -> socket.socket:
-        """Return a connection that gives up after that time. Blocks.
+        """Return a connection with that timeout. Blocks.
 
         Raises:
             OSError: Nobody is there, or not whom the certificates name.
@@ -105,7 +105,7 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What finding an engine depends on.
+    """The values that finding an engine depends on.
 
     Attributes:
         environ: The bridge's environment.
@@ -119,7 +119,7 @@ class Surroundings:
 
     @property
     def home(self) -> Path:
-        """The user's home, as the environment tells it."""
+        """The user's home, from the environment."""
         return Path(self.environ.get("HOME") or "/")
 
     @property
@@ -129,12 +129,12 @@ class Surroundings:
         return Path(text) if text else None
 
     def which(self, command: str) -> str | None:
-        """Look a command up on the environment's PATH, or take a path as it is."""
+        """Return a command's path, found on the environment's PATH unless it is a path."""
         return shutil.which(command, path=self.environ.get("PATH"))
 
 
 def candidates(kind: EngineKind, around: Surroundings) -> tuple[Endpoint, ...]:
-    """List where `kind` may listen, the likeliest first.
+    """Return where `kind` may listen, the likeliest first.
 
     Raises:
         SandboxError: The environment names a place that cannot be used.
@@ -164,7 +164,7 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     environ = around.environ
     if environ.get("CONTAINER_HOST"):
         return (_explicit(environ["CONTAINER_HOST"], "CONTAINER_HOST", "podman", around),)
-    if configured_apart(environ):
+    if configured_by_environment(environ):
         return ()
     paths = []
     if around.runtime_dir is not None:
@@ -177,8 +177,8 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
 
 
-def configured_apart(environ: Mapping[str, str]) -> bool:
-    """Tell whether podman is configured by the environment.
+def configured_by_environment(environ: Mapping[str, str]) -> bool:
+    """Return whether podman is configured by the environment.
 
     Such a configuration (other storage, another OCI runtime) reaches only a service that we start;
     one that is listening already was started with its own.
@@ -236,7 +236,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) -> Endpoint | None:
-    """Return the first endpoint that accepts a connection; None if nobody listens anywhere.
+    """Return the first endpoint that accepts a connection; None if none does.
 
     Raises:
         SandboxError: A socket is there and refuses this user, or the one the user named is dead.
@@ -244,9 +244,9 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
     refused: SandboxError | None = None
     for endpoint in endpoints:
         try:
-            await _knock(endpoint)
+            await _try_connect(endpoint)
         except PermissionError:
-            # Another socket further down the list may let this user in: rootless beside rootful.
+            # A later socket may admit this user, for example a rootless engine's.
             refused = refused or EnginePermissionError(
                 f"{engine}'s socket {endpoint.url} refuses this user.",
                 remedy=faults.permission_remedy(engine),
@@ -264,7 +264,7 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
     return None
 
 
-async def _knock(endpoint: Endpoint) -> None:
+async def _try_connect(endpoint: Endpoint) -> None:
     path = endpoint.socket_path
     try:
         with anyio.fail_after(CONNECT_SECONDS):
@@ -283,7 +283,7 @@ async def _knock(endpoint: Endpoint) -> None:
 
 
 async def kind_of(command: str, run: CommandRunner) -> EngineKind:
-    """Tell which engine an executable is, by asking it.
+    """Return which engine an executable is, by running it.
 
     Raises:
         SandboxError: It cannot be run, or is neither.

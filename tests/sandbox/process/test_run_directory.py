@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.process import rundir
+from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.reaper import current_owner
 
 
@@ -94,9 +94,9 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 
 def test_runs_go_where_temporary_files_go_if_they_can_enter(tmp_path: Path) -> None:
     """Else to the directory that is everybody's."""
-    assert rundir.base_directory(str(tmp_path), as_stranger=False) == tmp_path.resolve()
+    assert rundir.base_directory(str(tmp_path), as_nobody=False) == tmp_path.resolve()
     tmp_path.chmod(0o700)
     common = Path("/tmp").resolve()
-    assert rundir.base_directory(str(tmp_path), as_stranger=True) == common
+    assert rundir.base_directory(str(tmp_path), as_nobody=True) == common
     for wanted in (None, "", "relative", "/no/such/directory"):
-        assert rundir.base_directory(wanted, as_stranger=False) == common
+        assert rundir.base_directory(wanted, as_nobody=False) == common

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
-from bridge.sandbox.container.engines import (
+from bridge.sandbox.container.endpoints import (
     Endpoint,
     Surroundings,
     candidates,

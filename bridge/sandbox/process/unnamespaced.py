@@ -1,9 +1,9 @@
-"""The life of a backend without namespaces: what Landlock's and Seatbelt's share.
+"""The base of the backends without namespaces, Landlock and Seatbelt.
 
-Owns launching, probing and the reaping of what dead bridges left. A keeper (see `keeper`) stands
-outside where bubblewrap does otherwise; the stage inside has nothing to mount. What a program
-writes goes to a directory of its run on the host's disk. What a backend finds out of this
-machine, and how it puts a sandbox together, is its own.
+Owns launching, probing and reaping what dead bridges left. A `monitor` process stands outside in
+place of bubblewrap; the stage inside has nothing to mount. Programs write to a directory of their
+run on the host's disk. Each backend makes its own findings about the machine and puts its own
+sandboxes together; see there for what they enforce.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ import anyio.to_thread
 
 from bridge.model import Json, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
-from bridge.sandbox.binds import refuse_binds
-from bridge.sandbox.probing import try_out
-from bridge.sandbox.process import rundir
+from bridge.sandbox.binds import reject_binds
+from bridge.sandbox.probe import run_probe
+from bridge.sandbox.process import run_directory as rundir
 from bridge.sandbox.process.command import PYTHON, TMP, WORKSPACE, Descriptors
 from bridge.sandbox.process.compiling import loaded, loader_command
-from bridge.sandbox.process.group import Group, Grouping, Shelf, reap
+from bridge.sandbox.process.group import CgroupManager, CgroupParents, SandboxCgroups, reap
 from bridge.sandbox.process.interpreter import Interpreter
-from bridge.sandbox.process.rundir import RunDirectory
-from bridge.sandbox.process.sandbox import Start, run_sandbox
+from bridge.sandbox.process.run_directory import RunDirectory
+from bridge.sandbox.process.sandbox import LaunchPlan, run_sandbox
 from bridge.sandbox.reaper import Owner
 
-NO_ROOM = (
+WEAKER_DISK = (
     "disk: best effort; each file a program writes is bounded, all of them together are not, and "
     "they lie on the host's disk until the run ends"
 )
 
 _UNASKED = ("LC_CTYPE", "PWD", "__CF_USER_TEXT_ENCODING")
-"""What Python, shells and macOS put into an environment by themselves."""
+"""Variables that Python, shells and macOS add to an environment."""
 
 
 @cache
-def keeper() -> bytes:
-    """Return what the keeper's command reads: its source."""
-    return loaded(resources.files(__package__).joinpath("keeper.py").read_text(encoding="utf-8"))
+def monitor_source() -> bytes:
+    """Return the payload for the monitor's command: its source."""
+    return loaded(resources.files(__package__).joinpath("monitor.py").read_text(encoding="utf-8"))
 
 
-def environment(env: Mapping[str, str], place: RunDirectory) -> dict[str, str]:
-    """Return what is given, with the run's own directories for the two it would find elsewhere."""
-    here = {WORKSPACE: str(place.workspace), TMP: str(place.tmp)}
+def environment(env: Mapping[str, str], directory: RunDirectory) -> dict[str, str]:
+    """Return the environment, with the run's own directories in place of /workspace and /tmp."""
+    here = {WORKSPACE: str(directory.workspace), TMP: str(directory.tmp)}
     return {name: here.get(value, value) for name, value in env.items()}
 
 
-def order(
-    spec: LaunchSpec, place: RunDirectory, descriptors: Descriptors, *, adopts: bool
+def monitor_instructions(
+    spec: LaunchSpec, directory: RunDirectory, descriptors: Descriptors, *, adopts: bool
 ) -> bytes:
-    """Make what the keeper is told.
+    """Return the monitor's instructions, a line of JSON.
 
     Args:
         adopts: Whether the kernel lets it adopt orphans.
@@ -69,32 +69,32 @@ def order(
     document = {
         "info": descriptors.info,
         "status": descriptors.status,
-        "env": environment(spec.env, place),
-        "mark": place.path.name,
+        "env": environment(spec.env, directory),
+        "mark": directory.path.name,
         "adopts": adopts,
     }
     return json.dumps(document).encode("ascii") + b"\n"
 
 
 def stage_command(
-    interpreter: Interpreter, place: RunDirectory, descriptors: Descriptors
+    interpreter: Interpreter, directory: RunDirectory, descriptors: Descriptors
 ) -> list[str]:
-    """Make the command that the keeper starts; its last word is what the keeper knows it by."""
-    return loader_command(interpreter, str(descriptors.stage), place.path.name)
+    """Return the command that the monitor starts; its last word marks the run's processes."""
+    return loader_command(interpreter, str(descriptors.stage), directory.path.name)
 
 
 def stage_input(
     spec: LaunchSpec,
     interpreter: Interpreter,
-    place: RunDirectory,
+    directory: RunDirectory,
     descriptors: Descriptors,
     steps: Mapping[str, Json],
     stage: str | bytes,
 ) -> bytes:
-    """Make what that command reads: the stage, and what it is to do.
+    """Return the payload for that command: the stage and its plan.
 
     Args:
-        steps: What this backend adds: limits, and what else shuts the program in.
+        steps: This backend's part of the plan: limits, Landlock, filters.
     """
     in_process = spec.argv[:4] == PYTHON and len(spec.argv) == len(PYTHON) + 1
     argv = list(spec.argv)
@@ -104,7 +104,7 @@ def stage_input(
         "argv": argv,
         "text": argv[len(PYTHON)] if in_process else None,
         "packages": list(interpreter.packages),
-        "cwd": str(place.workspace),
+        "cwd": str(directory.workspace),
         "unset": [name for name in _UNASKED if name not in spec.env],
         "mounts": [],
         "rlimits": [],
@@ -116,8 +116,8 @@ def stage_input(
     return loaded(stage, json.dumps(plan))
 
 
-def lacking_processes(*, adopts: bool) -> str:
-    """Say what the end of a sandbox rests on where there is no process namespace."""
+def weaker_processes(*, adopts: bool) -> str:
+    """Return what is weaker about ending a sandbox without a pid namespace."""
     if adopts:
         return (
             "processes: no namespace of their own; they are ended by a process of the bridge that "
@@ -129,24 +129,24 @@ def lacking_processes(*, adopts: bool) -> str:
     )
 
 
-def described(groups: Sequence[str]) -> str:
-    """Name the control groups found, for `doctor`."""
+def names_or_none(groups: Sequence[str]) -> str:
+    """Return the cgroup controllers found, as text for `doctor`."""
     return ", ".join(sorted(groups)) or "none"
 
 
 MAX_UNREMOVED = 100
-"""Directories remembered that could not be removed; beyond it the next bridge reaps them."""
+"""Most unremoved directories remembered; the next bridge reaps those beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
-    """What every such backend finds out once.
+class BaseFindings:
+    """Facts about this machine that every such backend finds once.
 
     Attributes:
-        stage: What runs in it ahead of a program, compiled; see `stage`.
-        base: Where runs' directories are made.
-        uid: Whom programs run as; None for the bridge's own user.
-        shelf: Where control groups are made, if anywhere.
+        stage: The stage, compiled; see `stage`.
+        base: Parent of the runs' directories.
+        uid: The programs' user; None for the bridge's own.
+        cgroup_parents: Where cgroups are made; may be empty.
     """
 
     interpreter: Interpreter
@@ -154,14 +154,14 @@ class Ground:
     base: Path
     uid: int | None
     owner: Owner
-    shelf: Shelf
+    cgroup_parents: CgroupParents
 
 
-F = TypeVar("F", bound=Ground)
+F = TypeVar("F", bound=BaseFindings)
 
 
-class PlainBackend(ABC, Generic[F]):
-    """Runs programs beside the bridge. Enter it before use; it looks around when first needed."""
+class UnnamespacedBackend(ABC, Generic[F]):
+    """Runs programs without namespaces. Enter before use; examines the machine at first use."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class PlainBackend(ABC, Generic[F]):
         self._limits = limits or Limits()
         self._lock = anyio.Lock()
         self._found: F | None = None
-        self._groups = Grouping()
+        self._groups = CgroupManager()
         self._unremoved: set[Path] = set()
 
     def __repr__(self) -> str:
@@ -186,23 +186,25 @@ class PlainBackend(ABC, Generic[F]):
     @property
     @abstractmethod
     def name(self) -> str:
-        """What it is called in settings."""
+        """Its name in settings."""
 
     @abstractmethod
     def _look(self) -> F:
-        """Find out what is needed. Blocks.
+        """Return the findings about this machine. Blocks.
 
         Raises:
-            SandboxError: It cannot be had here.
+            SandboxError: The backend cannot work here.
         """
 
     @abstractmethod
-    def _start(self, found: F, spec: LaunchSpec, place: RunDirectory, group: Group | None) -> Start:
-        """Put one sandbox together."""
+    def _start(
+        self, found: F, spec: LaunchSpec, directory: RunDirectory, group: SandboxCgroups | None
+    ) -> LaunchPlan:
+        """Return the plan of one launch."""
 
     @abstractmethod
     def _success(self, sandbox: Sandbox) -> Probe:
-        """Report on a sandbox that answered."""
+        """Return the probe's result for a sandbox that answered."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,7 +218,7 @@ class PlainBackend(ABC, Generic[F]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Try once more to remove what is left; see `Backend.aclose`. Idempotent."""
+        """Try again to remove what is left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
         with anyio.CancelScope(shield=True):
             for path in list(self._unremoved):
@@ -225,19 +227,19 @@ class PlainBackend(ABC, Generic[F]):
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
         """Start a sandbox; see `Backend.launch`."""
-        refuse_binds(self.name, spec.binds)
+        reject_binds(self.name, spec.binds)
         found = await self._look_around()
         async with (
-            # Removed last, when nobody is left who could write there.
-            self._directory(found) as place,
-            self._groups.group(found.shelf, found.owner, spec.limits) as group,
-            run_sandbox(self._start(found, spec, place, group)) as sandbox,
+            # Removed last, when no process is left that could write there.
+            self._directory(found) as directory,
+            self._groups.group(found.cgroup_parents, found.owner, spec.limits) as group,
+            run_sandbox(self._start(found, spec, directory, group)) as sandbox,
         ):
             yield sandbox
 
     async def probe(self) -> Probe:
         """Run something in a sandbox; see `Backend.probe`."""
-        return await try_out(self.name, self.launch, self._success, self._limits)
+        return await run_probe(self.name, self.launch, self._success, self._limits)
 
     @asynccontextmanager
     async def in_use(self) -> AsyncIterator[None]:
@@ -251,10 +253,10 @@ class PlainBackend(ABC, Generic[F]):
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.
 
-        Their keepers ended the processes; what can be left is control groups and directories.
+        Their monitors ended the processes; only cgroups and directories can be left.
         """
         found = await self._look_around()
-        count = await anyio.to_thread.run_sync(reap, found.shelf, found.owner)
+        count = await anyio.to_thread.run_sync(reap, found.cgroup_parents, found.owner)
         return max(count, await anyio.to_thread.run_sync(rundir.reap, found.base, found.owner))
 
     async def _look_around(self) -> F:
@@ -268,12 +270,12 @@ class PlainBackend(ABC, Generic[F]):
         for left in list(self._unremoved):
             await self._remove(left)
         # A thread cannot be interrupted, so a cancelled call still returns what it made.
-        place = await anyio.to_thread.run_sync(rundir.make, found.base, found.owner, found.uid)
+        directory = await anyio.to_thread.run_sync(rundir.make, found.base, found.owner, found.uid)
         try:
-            yield place
+            yield directory
         finally:
             with anyio.CancelScope(shield=True):
-                await self._remove(place.path)
+                await self._remove(directory.path)
 
     async def _remove(self, path: Path) -> None:
         self._unremoved.discard(path)
@@ -282,6 +284,6 @@ class PlainBackend(ABC, Generic[F]):
             self._unremoved.add(path)
 
 
-def nobody() -> int:
-    """Return the user id that owns nothing, as this system has it."""
+def nobody_uid() -> int:
+    """Return this system's uid of `nobody`."""
     return pwd.getpwnam("nobody").pw_uid

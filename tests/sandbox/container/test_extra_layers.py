@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.sandbox.container.facts import EngineFacts
-from bridge.sandbox.container.reinforcement import (
+from bridge.sandbox.container.extra_layers import (
     AUTO_NAMESPACE,
     PURPOSES,
-    Reinforcement,
+    ExtraLayers,
+    choose_extra_layers,
     has_range,
     id_owner,
     maps_cheaply,
     profile_text,
-    reinforce,
     write_profile,
 )
+from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
 
 PODMAN = EngineFacts(
@@ -51,9 +51,9 @@ def asked(
     runtime: str = "runc",
     local: bool = True,
     owner: int = 0,
-) -> Reinforcement:
+) -> ExtraLayers:
     environ = {"CONTAINERS_STORAGE_CONF": str(runtime_dir / "absent.conf")}
-    return reinforce(
+    return choose_extra_layers(
         facts,
         oci_runtime=runtime,
         runtime_dir=runtime_dir,
@@ -119,7 +119,7 @@ def test_a_directory_that_others_may_write_to_holds_no_filter(tmp_path: Path) ->
 @pytest.mark.parametrize("runtime", ["runsc", "kata"])
 def test_a_kernel_of_its_own_needs_no_filter_of_the_hosts(tmp_path: Path, runtime: str) -> None:
     """gVisor, told to use one, answers EPERM to what should be unknown: then no thread starts."""
-    assert asked(PODMAN, tmp_path, runtime=runtime) == Reinforcement()
+    assert asked(PODMAN, tmp_path, runtime=runtime) == ExtraLayers()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ OTHER = "podman could not create a container: no space left on device"
 
 def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
     """Each layer by itself; the others stay asked for."""
-    made = Reinforcement(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
+    made = ExtraLayers(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
     assert not made.declined(LaunchError(OTHER), proven=False)
     assert made.declined(LaunchError(NO_IDS), proven=False)
     assert (made.seccomp, made.user_namespace) == ({"program": "/run/x"}, "")
@@ -192,7 +192,7 @@ def test_what_an_engine_declines_is_taken_back_once_and_reported() -> None:
 
 def test_a_filter_that_worked_is_never_given_up() -> None:
     """Ids may run out while others use them; a filter does not wear off."""
-    made = Reinforcement(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
+    made = ExtraLayers(seccomp={"program": "/run/x"}, user_namespace=AUTO_NAMESPACE)
     assert not made.declined(LaunchError(SECCOMP), proven=True)
     assert made.seccomp == {"program": "/run/x"}
     assert made.declined(LaunchError(NO_IDS), proven=True)

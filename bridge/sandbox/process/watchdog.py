@@ -1,0 +1,105 @@
+"""Kills the launches that are under way when the bridge is killed.
+
+Owns one small process beside the bridge, and its list of process groups being launched. bubblewrap
+ties its own life to the bridge's before it tells its child to go on; killed between the two, it
+leaves that child waiting forever, and nothing inside can end it. Once a sandbox is in force the
+kernel ends it with the bridge, and it is taken off the list.
+
+Verified: `tests/sandbox/process/test_watchdog.py` and `test_lifetime.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from contextlib import suppress
+
+logger = logging.getLogger(__name__)
+
+END_SECONDS = 5.0
+"""For the process to end after its input has: a millisecond."""
+
+_TEXT = """
+held=" "
+while read -r sign group; do
+    case $sign in
+    +) held="$held$group " ;;
+    -) held="${held%% $group *} ${held#* $group }" ;;
+    esac
+done
+for group in $held; do
+    kill -s KILL -- "-$group"
+done
+"""
+"""A shell script, since a shell takes a tenth of an interpreter's memory. It reads which process
+groups are being launched; its input ends when the bridge does, for whatever reason."""
+
+
+class LaunchWatchdog:
+    """The process beside the bridge: started by `start`, ended by `close`."""
+
+    def __init__(self, shell: str = "/bin/sh") -> None:
+        self._shell = shell
+        self._process: subprocess.Popen[bytes] | None = None
+        self._input = -1
+        self._watched: set[int] = set()
+
+    def start(self) -> None:
+        """Start the process. Idempotent; blocks for a millisecond.
+
+        If it cannot start, a warning is logged and everything else works.
+        """
+        if self._process is not None:
+            return
+        reader, writer = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [self._shell, "-c", _TEXT],
+                stdin=reader,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={},
+                cwd="/",
+                # What ends the bridge's group or session, such as Ctrl-C, must not end it first.
+                start_new_session=True,
+            )
+        except OSError as error:
+            os.close(writer)
+            logger.warning("the launch watchdog did not start: %s: %s", self._shell, error)
+            return
+        finally:
+            os.close(reader)
+        os.set_blocking(writer, False)
+        self._input = writer
+
+    def watch(self, group: int) -> None:
+        """Have a process group killed if the bridge is killed before `unwatch`."""
+        self._watched.add(group)
+        self._send("+", group)
+
+    def unwatch(self, group: int) -> None:
+        """Take a process group off the list. Idempotent."""
+        if group in self._watched:
+            self._watched.discard(group)
+            self._send("-", group)
+
+    def close(self) -> None:
+        """End the process. Blocks for a millisecond; idempotent."""
+        line, self._input = self._input, -1
+        process, self._process = self._process, None
+        if line >= 0:
+            os.close(line)
+        if process is None:
+            return
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _send(self, sign: str, group: int) -> None:
+        # A watchdog that was killed or stopped must not fail the launch.
+        if self._input >= 0:
+            with suppress(BrokenPipeError, BlockingIOError):
+                os.write(self._input, f"{sign} {group}\n".encode("ascii"))
