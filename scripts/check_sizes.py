@@ -25,7 +25,7 @@ BUDGETS = {
     "server": 3_480,
     "runs": 4_530,
     "sessions": 1_730,
-    "plans": 760,
+    "plans": 765,
     "commands": 1_450,
     "skills": 2_390,
     "servers": 2_780,

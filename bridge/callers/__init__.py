@@ -1,1 +1,1 @@
-"""Who asked for a run: what they are told and asked while it goes on."""
+"""The client that asked for a run: progress reports to it, and questions."""

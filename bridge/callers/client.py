@@ -1,11 +1,11 @@
-"""Whoever asked for a run, while it goes on.
+"""The client that asked for a run, while the run goes on.
 
-Owns what the engine wants of a client (`Client`), and the bounds on what servers may put in front
-of it: how many questions, for how long, how often progress and messages. How a client is reached is
-the server's or the command line's business.
+Owns what the bridge needs of a client (`Client`), and the bounds on what servers may send it: how
+many questions, for how long, how often progress and messages. How a client is reached is up to
+`bridge.server` and `bridge.cli`.
 
-Servers' questions come through `RunCaller.ask`. What the bridge itself has to ask, such as whether
-a call is allowed, goes through `RunCaller.elicit`.
+Servers' questions go through `RunCaller.ask`, the bridge's own, such as whether a call is allowed,
+through `RunCaller.elicit`.
 """
 
 from __future__ import annotations
@@ -36,18 +36,17 @@ PROGRESS_SECONDS = 2.0
 """Between progress reports: well inside the 60 s after which clients give up on a silent call."""
 
 MAX_QUESTIONS = 100
-"""Of servers in one run, and as many of the bridge itself, which no server can use up. Whoever
-answers should not be asked for ever."""
+"""Questions of servers in one run, and as many of the bridge itself, which no server can use up."""
 
 MAX_WAIT_SECONDS = 1800.0
-"""For which a run's time may stand still in all; no question is asked after that."""
+"""For which a run's clock may stop in all; no question is asked after that."""
 
 MAX_LOGS = 50
 LOGS_PER_SECOND = 20.0
-"""Servers' messages passed on in one go, and for how many each second makes room again."""
+"""Servers' messages passed on at once, and how many more each second allows."""
 
 MAX_LOGS_UNDER_WAY = 16
-"""Messages that the client has not taken yet; what comes meanwhile is left out."""
+"""Messages that the client has not received yet; further ones are dropped."""
 
 MAX_TEXT = 500
 MAX_DATA = 4000
@@ -59,7 +58,7 @@ _KINDS: Mapping[Method, Asking] = {
 }
 
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-"""Of messages, the least first."""
+"""Levels of messages, the least severe first."""
 
 
 NOT_IDENTIFIED = (
@@ -70,34 +69,34 @@ NOT_IDENTIFIED = (
 
 
 class Client(Protocol):
-    """Who asked for a run."""
+    """The client that asked for a run."""
 
     @property
     def identity(self) -> Hashable:
-        """Who it is: equal for requests of one client, and only for them."""
+        """Equal for requests of one client, and only for them."""
 
     @property
     def wants_progress(self) -> bool:
-        """Whether it asked to be told how the run gets on."""
+        """Whether it asked for progress reports."""
 
     @property
     def log_level(self) -> str:
-        """The least level of messages that it takes; empty for none."""
+        """The least level of messages that it wants; empty for none."""
 
     @property
     def wants_output(self) -> bool:
-        """Whether it wants the program's output as messages, while the run goes on."""
+        """Whether it wants the program's output as messages during the run."""
 
     @property
     def visits(self) -> bool:
-        """Whether it can send its user to an address."""
+        """Whether it can open a URL for its user."""
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Tell it how the run gets on.
+        """Report progress.
 
         Args:
-            seconds: Always grows.
-            total: What they would be at the end, as far as the program says how far it is.
+            seconds: Since the start; grows with each report.
+            total: Seconds at the end, estimated; None unless the program reports its progress.
         """
 
     async def log(self, level: str, source: str, data: Json) -> None:
@@ -126,40 +125,40 @@ class Client(Protocol):
 
 @runtime_checkable
 class OnLooker(Protocol):
-    """A client that shows all of a program's output itself, as it comes."""
+    """A client that shows all of a program's output itself, during the run."""
 
     def follow(self, standing: RunProgress) -> None:
-        """Look, now and again, at how a run gets on that begins here."""
+        """Show the progress of a run that begins."""
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Take what the program wrote; whoever takes long keeps the program waiting."""
+        """Show what the program wrote; the program waits meanwhile."""
 
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 """Answers a program's calls; see `bridge.rpc.dispatcher`."""
 
 Tell = Callable[[str, Json], Json]
-"""A server and what it says, to what of that may be passed on."""
+"""Takes a server and JSON of it, and returns that without secrets or personal data."""
 
 
 class RunCaller:
-    """A run, as the servers that it calls see it; see `bridge.upstream.client_features.Caller`.
+    """A run's client, for the servers that the run calls; see `bridge.upstream.client_features.Caller`.
 
     Attributes:
-        secretless: What whoever is asked may be shown.
-        tell: What the client may be told; whoever looks on is not the person who is asked.
+        secretless: Takes secrets out of what a person is asked.
+        tell: Takes secrets and personal data out of what the client gets.
         asking: What servers may ask.
         offered_logins: Servers that its user was asked to log in to.
-        asker: Who is asked about the servers that it starts; None before it has begun.
-        trace: What OpenTelemetry's context was when it was made.
+        asker: Asks about the servers that the run starts; None before it has begun.
+        trace: OpenTelemetry's context at the start.
     """
 
     def __init__(self, client: Client | None, clock: Clock, *, identified: bool = False) -> None:
         """Make one.
 
         Args:
-            identified: Whether it is known whose answers the client gives. Servers' questions
-                reach any client; the bridge's own are approvals, and only such a client's count.
+            identified: Whether the client's user is known. Servers' questions reach any client;
+                the bridge's own are approvals, which only such a client can give.
         """
         self._client = client
         self.identified = identified
@@ -184,42 +183,42 @@ class RunCaller:
         self.trace = get_current()
         asked: object = client
         self._on_looker: OnLooker | None = None
-        # By a name first: to ask a protocol takes as long as all the rest here.
+        # By name first: an instance check of a Protocol takes as long as all else here.
         if hasattr(asked, "follow") and isinstance(asked, OnLooker):
             self._on_looker = asked
 
     @property
     def client(self) -> Hashable:
-        """Who asked for it; a run that nobody asked for is on its own."""
+        """The client's identity; a run without a client is its own."""
         return self if self._client is None else self._client.identity
 
     @property
     def clock(self) -> Clock:
-        """Its time."""
+        """The run's clock."""
         return self._clock
 
     @property
     def wants_progress(self) -> bool:
-        """Whether its client listens to that."""
+        """Whether its client wants progress reports."""
         return self._client is not None and self._client.wants_progress
 
     @property
     def may_visit(self) -> bool:
-        """Whether its user can be sent to an address on the bridge's own behalf."""
+        """Whether the bridge may ask its user to open a URL."""
         return self.identified and self._client is not None and self._client.visits
 
     @property
     def log_level(self) -> str:
-        """The least level of messages that its client takes."""
+        """The least level of messages that its client wants."""
         level = "" if self._client is None else self._client.log_level
-        # Servers are told it, and may refuse calls with any other.
+        # Servers get it, and may refuse calls with any other.
         return level if level in LEVELS else ""
 
     async def ask(self, server: str, method: Method, params: Mapping[str, Json]) -> dict[str, Json]:
         """Ask the client on behalf of a server.
 
         Raises:
-            CannotAskError: It cannot be asked, was asked enough, or the policy or a bound forbids.
+            CannotAskError: The client cannot be asked, or the policy or a bound forbids it.
         """
         kind = _KINDS[method]
         params = self.secretless(server, dict(params))
@@ -238,7 +237,7 @@ class RunCaller:
         return answer
 
     async def refused(self, server: str, method: Method, why: str) -> None:
-        """Record a question that is not put to the client.
+        """Record a question that the client does not get.
 
         Raises:
             CannotAskError: It cannot be recorded.
@@ -253,7 +252,7 @@ class RunCaller:
         self._questions += 1
         asked = await self.asking.passed_on(server, kind, params)
         if action == "ask":
-            await self._insist_allowed(server, params)
+            await self._check_allowed(server, params)
         self._asking.append(server)
         try:
             if kind == "elicitation":
@@ -262,8 +261,8 @@ class RunCaller:
         finally:
             self._asking.remove(server)
 
-    async def _insist_allowed(self, server: str, params: Mapping[str, Json]) -> None:
-        """See that a person lets a server ask the model.
+    async def _check_allowed(self, server: str, params: Mapping[str, Json]) -> None:
+        """Check that a person allows a server to ask the model.
 
         Raises:
             CannotAskError: They do not, or cannot be asked.
@@ -282,11 +281,10 @@ class RunCaller:
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask the user on the bridge's own behalf, such as whether a call is allowed.
 
-        As with servers' questions time stands still, there is a bound on how often, and whoever
-        does not answer in time has cancelled.
+        The run's clock stops meanwhile. No answer in time counts as "cancel".
 
         Raises:
-            CannotAskError: The client cannot be asked that, was asked enough, or is not identified.
+            CannotAskError: The client cannot be asked, or not again, or is not identified.
         """
         self._check("", self._own_questions)
         if self._client is None:
@@ -314,7 +312,7 @@ class RunCaller:
     async def report(
         self, server: str, tool: str, done: float, total: float | None, message: str
     ) -> None:
-        """Tell the client how a call gets on, if it was not told of one just now."""
+        """Report a call's progress to the client, unless it just had a report."""
         now = anyio.current_time()
         if self._reporting or now - self._reported < REPORT_SECONDS:
             return
@@ -328,7 +326,7 @@ class RunCaller:
 
     @cached_property
     def _following(self) -> ProgressReporter:
-        """What tells the client; made for runs that are followed."""
+        """Reports to the client; made for runs that are followed."""
         client = self._client
         return ProgressReporter(
             self.standing,
@@ -344,29 +342,29 @@ class RunCaller:
 
     @property
     def is_followed(self) -> bool:
-        """Whether its client hears of it while it goes on."""
+        """Whether its client gets reports during the run."""
         wants_output = self._client is not None and self._client.wants_output
         return self.wants_progress or wants_output
 
     async def say(self, text: str) -> None:
-        """Tell the client what is done for the run before it begins."""
+        """Report what is done for the run before it begins."""
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
 
     def queued(self, ahead: int | None) -> None:
-        """Tell the client how many runs are to begin before this one; None once it may begin."""
+        """Report how many runs begin before this one; None once it may begin."""
         self.standing.queued(ahead)
         if self.is_followed:
             self._following.notice()
 
     async def advance(self, done: float, total: float, message: str) -> None:
-        """Tell the client how far the program says it is; `total` is 0 where it does not know."""
+        """Report the program's own progress; `total` is 0 if it is not known."""
         self.standing.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
         if self.is_followed:
             self._following.notice()
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Tell the client what the program wrote, which holds no secrets any more."""
+        """Pass on what the program wrote, without secrets."""
         if self._on_looker is not None:
             self.standing.wrote(data)
             await self._on_looker.wrote(stream, data)
@@ -374,7 +372,7 @@ class RunCaller:
             self._following.wrote(stream, data)
 
     def followed(self, handler: Handler) -> Handler:
-        """Return what answers a program's calls, with its client told of those to tools."""
+        """Return a handler that also reports calls of tools to the client."""
         if not self.is_followed and not self.is_shown:
             return handler
         return partial(self._answered, handler)
@@ -387,14 +385,14 @@ class RunCaller:
             return await handler(method, params)
 
     async def tick(self) -> None:
-        """Tell the client now and then how the run gets on."""
+        """Report progress to the client at intervals."""
         if self._on_looker is not None:
             self._on_looker.follow(self.standing)
         elif self.is_followed:
             await self._following.run()
 
     async def conclude(self) -> None:
-        """Tell the client how far a run came that is over."""
+        """Report the last progress of a run that has ended."""
         if self.is_followed and not self.is_shown:
             await self._following.conclude()
 
@@ -422,19 +420,19 @@ class RunCaller:
         await self._client.progress(self._last, text, total)
 
     async def log(self, server: str, level: str, name: str, data: Json) -> None:
-        """Pass a server's message on, if the client takes it."""
+        """Pass on a server's message, if the client wants it."""
         if self._client is None or not is_wanted(level, self._client.log_level):
             return
         now = anyio.current_time()
         self._logs = min(MAX_LOGS, self._logs + (now - self._logs_at) * LOGS_PER_SECOND)
         self._logs_at = now
         if self._logs < 1 or self._logging >= MAX_LOGS_UNDER_WAY:
-            logger.debug("server %r says more than is passed on", server)
+            logger.debug("a message of server %r was dropped: too many", server)
             return
         self._logs -= 1
         self._logging += 1
         try:
-            # Cut only afterwards, lest half a secret be left.
+            # Cut only after redaction, so that half a secret is not left.
             name, data = str(self.tell(server, name)), self.tell(server, data)
             source = f"{server}/{name}" if name and name != server else server
             await self._client.log(level, source[:MAX_TEXT], clipped(data))
@@ -447,14 +445,14 @@ def _unchanged(server: str, value: Json) -> Json:
 
 
 def is_wanted(level: str, least: str) -> bool:
-    """Tell whether a message of `level` is at least as grave as `least`."""
+    """Return whether `level` is at least as severe as `least`."""
     if level not in LEVELS or least not in LEVELS:
         return False
     return LEVELS.index(level) >= LEVELS.index(least)
 
 
 def progress_text(server: str, tool: str, done: float, total: float | None, message: str) -> str:
-    """Say in a sentence how a call gets on."""
+    """Return a call's progress in a sentence."""
     count = f"{done:g}" if total is None else f"{done:g}/{total:g}"
     text = message if len(message) <= MAX_TEXT else f"{message[:MAX_TEXT]}..."
     return f"{server}.{tool}: {text} ({count})" if text else f"{server}.{tool}: {count}"

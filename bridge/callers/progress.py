@@ -71,7 +71,7 @@ class RunProgress:
 
     @property
     def share(self) -> float | None:
-        """How much of the work is done, from 0 to 1; None if the program has not said."""
+        """The share of the work that is done, from 0 to 1; None if the program reports none."""
         if not self._reported or self.total <= 0:
             return None
         return min(max(self.done / self.total, 0.0), 1.0)
@@ -98,7 +98,7 @@ class RunProgress:
 
     @contextmanager
     def calling(self, name: str) -> Iterator[None]:
-        """Have a call under way."""
+        """Count a call as under way inside this context."""
         self.calls += 1
         number = self.calls
         self._under_way[number] = told(name, MAX_NAME)
@@ -147,7 +147,7 @@ def told(text: str, most: int) -> str:
 
 
 REPORT_SECONDS = 0.25
-"""Between reports. Nobody reads faster, and what comes sooner is in the next."""
+"""Between reports; what happens sooner is in the next one."""
 
 LAST_SECONDS = 1.0
 """For the last report, behind which the result waits."""
@@ -187,7 +187,7 @@ class LoggedOutput:
         self._left_out += len(text[room:].encode())
 
     def take(self) -> str:
-        """Return what is to be told now; empty for nothing."""
+        """Return the next report; empty for none."""
         if self._said_so or not (self._text or self._left_out):
             return ""
         text, self._text = self._text[: self._room], ""
@@ -205,7 +205,7 @@ class ProgressReporter:
     """Tells a client of one run, as long as `run` goes on.
 
     Args:
-        standing: What is told.
+        standing: The progress to report.
         report: Reports what stands, or that the run goes on.
         log: Sends a log message: level, source and text. None if no output is to be logged.
         idle_seconds: After which it is reported that the run goes on.
@@ -231,7 +231,7 @@ class ProgressReporter:
         self.notice()
 
     def notice(self) -> None:
-        """Say that there is something to tell."""
+        """Ask for a report: something has changed."""
         self._news.set()
 
     async def run(self) -> None:

@@ -1,11 +1,10 @@
-"""What rules say of arguments, held against those of a call. Pure.
+"""The conditions of rules on the arguments of a call. Pure.
 
-Owns the way along a path, the tests, and what becomes of that which cannot be judged. Arguments are
-made by whoever is to be kept in check, so three things are known of a value: that it passes a test,
-that it does not, and that nobody can tell. In the last case a condition of a rule that allows does
-not hold, and one of any other rule does.
+Owns the walk along a path, the tests, and what happens if a test cannot be decided. The program
+that a rule restricts makes the arguments, so a test has three outcomes: passed, not passed, and
+undecided. An undecided condition does not hold in a rule that allows, and holds in any other.
 
-Nobody can tell:
+Undecided is:
 
 - whether a value of one kind passes a test for another: "true" or 1 where it is about truth values.
   They are not the same to the policy, but many servers make one of the other;
@@ -32,7 +31,7 @@ from bridge.settings import globs, lexical
 from bridge.settings.policy import Condition
 
 WORK = 20_000
-"""Values that are looked at for one decision: tens of milliseconds, and more than anybody reads."""
+"""Values looked at for one decision, which takes tens of milliseconds."""
 
 CHARS_PER_WORK = 256
 """Of a text; comparing so many takes about as long as the way to a value."""
@@ -54,11 +53,11 @@ _MAYBE_JSON = "[{ \t\r\n"
 _SCALARS = (bool, int, float)
 
 Judge = Callable[[Json], bool | None]
-"""A value, neither missing nor null nor a list, to whether it passes; None: nobody can tell."""
+"""Takes a value that is not missing, null or a list; returns whether it passes, None: undecided."""
 
 
 class Mark:
-    """What stands for a value where there is none to be judged."""
+    """Stands for a value that cannot be tested."""
 
     def __init__(self, said: str) -> None:
         self.said: Final = said
@@ -71,7 +70,7 @@ TOO_MUCH = Mark("holds more than is looked at for one decision")
 
 
 class Work:
-    """How much of a call's arguments may still be looked at."""
+    """The budget of values that may still be looked at for a decision."""
 
     __slots__ = ("left",)
 
@@ -80,7 +79,7 @@ class Work:
 
 
 def is_short_text(value: Json) -> bool:
-    """Tell whether a value is a text that nothing has to be known of but its characters."""
+    """Return whether a value is a short text that cannot hold JSON."""
     return type(value) is str and len(value) < CHARS_PER_WORK and value[:1] not in _MAYBE_JSON
 
 
@@ -94,10 +93,10 @@ def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
 
 
 class Check:
-    """A condition, made ready to be asked often.
+    """A compiled condition.
 
     Args:
-        every: Whether all values have to pass, and whoever cannot be judged does not.
+        every: Whether all values have to pass, and an undecided one does not.
     """
 
     def __init__(self, condition: Condition, *, every: bool) -> None:
@@ -112,7 +111,7 @@ class Check:
         self._judge = judge_of(condition)
 
     def holds(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> bool:
-        """Tell whether the condition holds, as far as its rule cares."""
+        """Return whether the condition holds for its rule."""
         # Nearly all conditions are about a short value at the top.
         key = self._key
         if key != "*" and self._presence is None:
@@ -147,7 +146,7 @@ class Check:
         return self._every, value, verdict
 
     def explain(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> str:
-        """Say what was found, and of which value."""
+        """Return in words the value that decided and the outcome."""
         _, value, verdict = self.weigh(arguments, tool, work)
         place = ".".join(self._path)
         if isinstance(value, Mark):
@@ -159,7 +158,7 @@ class Check:
         return f"{shown}, which {'passes' if verdict else 'does not pass'} `{test}`"
 
     def doubt(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> str:
-        """Say why nobody can tell, if that is so, and nothing of the value: others may read it."""
+        """Return why the condition is undecided; empty if it is not. Does not quote the value."""
         _, value, verdict = self.weigh(arguments, tool, work)
         if verdict is not None:
             return ""
@@ -239,7 +238,7 @@ class Check:
 
 
 def _holds_json(text: str) -> bool:
-    """Tell whether a text is a list or an object to a server that reads arguments as JSON."""
+    """Return whether a text is a list or an object to a server that reads arguments as JSON."""
     if not _JSON_BEGINNING.match(text):
         return False
     if len(text) > MAX_JSON_CHARS:
@@ -254,7 +253,7 @@ def _holds_json(text: str) -> bool:
 
 
 def _declared_text(tool: Tool | None, name: str) -> bool:
-    """Tell whether a tool's schema says that an argument is a text and nothing else."""
+    """Return whether a tool's schema says that an argument is a text and nothing else."""
     schema: Json = None if tool is None else tool.input_schema
     for key in ("properties", name, "type"):
         schema = schema.get(key) if isinstance(schema, Mapping) else None

@@ -1,12 +1,12 @@
-"""What a run called and was answered, so that a retry need not do it again.
+"""Calls and answers of runs, so that a retry need not repeat them.
 
 Owns the records of runs while the bridge lives, their bounds, and the matching of calls. They are
 kept in memory only: a run leaves nothing on the disk but its audit trail.
 
 A call of a retry is answered with what the same call, the first, second and so on of its kind, was
 answered in the run before. Same means the same server, tool and arguments: two texts of JSON that
-differ in the order of keys alone are one to a server, while 1, 1.0 and true are three. What a
-server said no to is made again. What nobody knows about is made again only if it reads.
+differ in the order of keys alone are one to a server, while 1, 1.0 and true are three. A call that
+its server refused is made again. One of unknown outcome is made again only if it reads.
 
 A retry takes the whole record over, also what it did not get to, and so a retry of the retry, or a
 second one of the same run, repeats nothing either. Only one line of retries may go on from a run:
@@ -58,7 +58,7 @@ update is made from what was read, and would be another."""
 _HOLDERS = frozenset({dict, list, tuple})
 """Types of JSON values with others in them."""
 
-# What comes from JSON has no circles, and to look for them is half of the work.
+# JSON values have no cycles, and looking for them is half of the work.
 _CANONICAL = json.JSONEncoder(
     ensure_ascii=False, sort_keys=True, separators=(",", ":"), check_circular=False
 )
@@ -134,7 +134,7 @@ class Room:
     """The memory of all journals together.
 
     Args:
-        evict: Gives back what can be done without; says whether there was anything.
+        evict: Frees some memory; returns whether it could.
     """
 
     def __init__(self, limit: int, evict: Callable[[], bool] = lambda: False) -> None:
@@ -143,7 +143,7 @@ class Room:
         self.used = 0
 
     def take(self, size: int) -> bool:
-        """Take as much, or nothing; say which."""
+        """Take memory, and return whether there was enough; if not, take none."""
         while self.used + size > self._limit:
             if not self._evict():
                 return False
@@ -151,7 +151,7 @@ class Room:
         return True
 
     def give(self, size: int) -> None:
-        """Give back."""
+        """Return memory."""
         self.used -= size
 
 
@@ -213,7 +213,7 @@ class RunJournal:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Say that the run goes on."""
+        """Mark the run as under way."""
         self.under_way = True
         try:
             yield
@@ -230,7 +230,7 @@ class RunJournal:
         *,
         server_definition: str = "",
     ) -> Entry:
-        """Record a call that goes out next; until it is settled its outcome is unknown."""
+        """Record a call that is sent next; until it is settled its outcome is unknown."""
         self._let_go()
         entry = Entry(server[:MAX_NAME], tool[:MAX_NAME], b"", effect, number, run_id=self.run_id)
         entry.server_definition = server_definition
@@ -245,7 +245,7 @@ class RunJournal:
         return entry
 
     def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
-        """Record what became of it."""
+        """Record the outcome of a call."""
         entry.outcome = outcome
         if outcome != "ok" or result is None or not entry.key or not self.complete:
             return
@@ -287,7 +287,7 @@ class Replay:
 
     Args:
         run_id: Of the retry.
-        mask: Takes out of arguments what nobody needs to see.
+        mask: Takes secrets out of arguments.
     """
 
     def __init__(
@@ -313,7 +313,7 @@ class Replay:
             elif entry.outcome == "unknown" and entry.key not in self._unknown:
                 self._unknown[entry.key] = entry
             else:
-                # The server said no, or was never asked; or one that is not known is enough.
+                # Refused or never sent; or one unknown call of its kind is enough.
                 continue
             self.size += entry.size
 
@@ -330,7 +330,7 @@ class Replay:
         What is refused stays where it is, so that a program that tries again is refused again.
 
         Raises:
-            OutcomeUnknownError: It was sent, and nobody knows what became of it; or what it
+            OutcomeUnknownError: It was sent, and its outcome is not known; or what it
                 returned; or another retry of the same run is making such calls; or the server has
                 another definition than it had then.
         """
@@ -364,7 +364,7 @@ class Replay:
         yield from self._unknown.values()
 
     def unused(self) -> tuple[CallCount, ...]:
-        """Return the recorded calls that change something which nobody asked for again."""
+        """Return the recorded calls that change something and that the retry did not make."""
         found = Counter(
             (entry.server, entry.tool)
             for answered in self._answered.values()
@@ -470,7 +470,7 @@ class Journals:
             earlier = Replay(self.find(made_by, owner), run_id=run_id)
             earlier.go_on("the plan")
         except (InvalidRequestError, UnknownRunError) as error:
-            # The plan says what is to be done; that nobody can retry it does not stop it.
+            # The plan can be applied all the same; only a retry is not possible.
             logger.info("the journal of a plan stands alone: %s", error.message)
         return self._keep(owner, RunJournal(run_id, self._room, earlier, after=True))
 
@@ -481,7 +481,7 @@ class Journals:
         return journal
 
     def knows(self, run_id: str, owner: str) -> bool:
-        """Tell whether this is the id of one of the owner's runs."""
+        """Return whether this is the id of one of the owner's runs."""
         return run_id in self._runs and self._runs[run_id][0] == owner
 
     def find(self, run_id: str, owner: str) -> RunJournal:

@@ -138,7 +138,7 @@ class Pins:
         self._unstored_servers: _Servers = {}
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
-        """Say what of a tool changed since it was first allowed; nothing if nothing did.
+        """Return what has changed of a tool since it was first allowed; empty if nothing has.
 
         Looks at the store only if the tool is not known as it is now; see `look`.
         """
@@ -160,10 +160,10 @@ class Pins:
         return ""
 
     async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> None:
-        """Remember a tool as it is now: it is being allowed.
+        """Remember a tool's definition: it is being allowed.
 
         Args:
-            anew: Whether it is allowed for good, even if it was another when it was allowed before.
+            anew: Whether it is allowed for good, even if an earlier definition was allowed.
         """
         if self._kept is None or self._knows(tool, server_definition):
             return
@@ -177,9 +177,9 @@ class Pins:
             await self._store()
 
     def redefined(self, server: str, definition: str) -> str:
-        """Say that a server is not defined as it was when it was allowed; nothing if it is.
+        """Return how a server's definition differs from the allowed ones; empty if it does not.
 
-        One that nothing is known of is as it was.
+        An unknown server does not differ.
         """
         if self._kept is None:
             return ""
@@ -200,7 +200,7 @@ class Pins:
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def approved(self, server: str, definition: str) -> bool:
-        """Tell whether a person said "always" to a server as it is defined."""
+        """Return whether a person approved a server's definition for good."""
         if self._kept is None:
             return False
         self._refresh()
@@ -211,7 +211,7 @@ class Pins:
         """Remember a server's definition: it is being started.
 
         Args:
-            always: Whether a person allowed it for good, even beside others of its name.
+            always: Whether a person approved it for good, beside others of its name.
         """
         if self._kept is None or self.approved(server, definition):
             return
@@ -237,10 +237,10 @@ class Pins:
         return any(pin.digest == digest for pin in self._before(tool, server_definition))
 
     async def look(self, tool: Tool | None = None, server_definition: str = "") -> None:
-        """Read what is remembered, if it may have changed, so that nothing else waits for the disk.
+        """Read what is stored, in a thread, if it may have changed.
 
         Args:
-            tool: What is going to be asked about; one that is known as it is needs no look.
+            tool: The tool to be asked about; nothing is read if its definition is known.
         """
         if self._kept is None or (tool is not None and self._knows(tool, server_definition)):
             return
@@ -249,7 +249,7 @@ class Pins:
             self._take(state, *await anyio.to_thread.run_sync(_read, self._kept))
 
     def _refresh(self) -> None:
-        """Read what is remembered if it may not be as it was when it was last read."""
+        """Read what is stored, if it may have changed."""
         assert self._kept is not None
         state = self._kept.state()
         if state != self._state:
@@ -259,9 +259,9 @@ class Pins:
         self._state, self._stored, self._damage = state, stored, damage
 
     async def _store(self) -> None:
-        """Write down what is not yet.
+        """Store what is not stored yet.
 
-        What cannot be written is remembered by this bridge alone, and tried again with the next.
+        What cannot be written is remembered by this bridge alone, and written with the next.
         """
         assert self._kept is not None
         news = dict(self._unstored)
@@ -332,7 +332,7 @@ def _type(schema: Json) -> str:
 
 
 def _difference(before: _Pin, now: _Pin) -> str:
-    """Say in words what is not as it was."""
+    """Return in words what has changed."""
     changed = [name for name, digest in now.parts.items() if before.parts.get(name) != digest]
     found = [
         _parameters(before.parameters, now.parameters) if name == "parameters" else _CHANGED[name]

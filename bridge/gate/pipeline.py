@@ -256,8 +256,6 @@ class Gate:
             await self._note_error(server, tool, error)
             raise
 
-    # The steps.
-
     async def _admit(self, server: str, tool: str, arguments: Mapping[str, Json]) -> int:
         """Count a request, and return its number; record one that is refused."""
         try:
@@ -414,11 +412,7 @@ class Gate:
         return approval
 
     async def _spend(self, pending: PendingCall, decided: _Decided) -> None:
-        """Take a call from the run's budget.
-
-        Raises:
-            CallBudgetError: The budget is used up.
-        """
+        """Take a call from the run's budget, or raise `CallBudgetError`."""
         try:
             self._context.budget.spend(pending.call.server)
         except CallBudgetError as error:
@@ -484,8 +478,6 @@ class Gate:
             return result
         return await offload(result, partial(vault.hide, server, result))
 
-    # What the steps share.
-
     async def _define(self, server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it; an error of the server counts as read.
 
@@ -517,11 +509,7 @@ class Gate:
         return own
 
     async def _check_unchanged(self, call: CallFacts) -> None:
-        """Refuse an approval if the tool or its server was redefined while a person was asked.
-
-        Raises:
-            ApprovalRefusedError: It was.
-        """
+        """Raise `ApprovalRefusedError` if a tool or server was redefined during the question."""
         if self._context.identify(call.server) != call.server_definition:
             message = f"{call.server} became another server while a person was asked about {call}."
             raise ApprovalRefusedError(message, remedy="Make the call again.")

@@ -1,10 +1,10 @@
 """Which calls a policy allows. Pure.
 
-Owns the matching of rules, the defaults where none matches, and what is believed of a tool. How
-conditions are held against arguments is `bridge.gate.conditions`'.
+Owns the matching of rules, the defaults if none matches, and the effect and labels of a tool.
+Conditions on arguments are `bridge.gate.conditions`'.
 
-Names of servers and tools are compared character by character, as they are sent: a tool that looks
-like another, written in other letters, is another.
+Names of servers and tools are compared character by character: a tool whose name only looks like
+another's is a different tool.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bridge.settings.policy import (
 )
 
 OPEN = "no policy"
-"""The rule where there is none."""
+"""The rule if there is no policy."""
 
 DEFAULTS: Mapping[DefaultFor, str] = {
     "read": "default for reads",
@@ -38,22 +38,22 @@ DEFAULTS: Mapping[DefaultFor, str] = {
     "destructive": "default for destructive calls",
     "untrusted": "default for untrusted tools",
 }
-"""What the defaults are called in decisions."""
+"""Names of the defaults in decisions."""
 
 LONG_NAME = "limit of a name's length"
 
 MAX_NAME_CHARS = 512
-"""Of a tool: programs may ask for any name, and each rule would be held against it."""
+"""Characters of a tool's name: programs may send any, and each rule is matched against it."""
 
 MAX_KNOWN = 2048
-"""Tools of which is remembered which rules speak of them; about a kilobyte each."""
+"""Tools whose rules are cached; about a kilobyte each."""
 
 NOTHING: frozenset[str] = frozenset()
 
 _Tools = list[tuple[Callable[[str], bool], ToolPolicy]]
 
 Origin = Literal["policy", "annotations", "protocol", "nobody"]
-"""Who says what a tool does: the user, a server that is believed, MCP itself, or nobody."""
+"""Source of a tool's effect: the policy, annotations of a trusted server, MCP itself, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ class Step:
     place: str = ""
 
 
-class _Ready:
-    """A rule, made ready to be asked often."""
+class _CompiledRule:
+    """A rule with its matchers compiled."""
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
@@ -90,15 +90,15 @@ class _Ready:
         self.digest = rule.digest
         self.allows = rule.action == "allow"
         self.checks = tuple(Check(condition, every=self.allows) for condition in rule.when)
-        # An argument that has to be one of these texts, if it is a short one, which most are.
+        # A top-level argument that has to be one of these texts: quick to rule out.
         self.key, self.texts = next(filter(None, map(texts_wanted, rule.when)), ("", NOTHING))
 
 
-class _Known:
-    """What a policy says of one tool, whatever it is called with."""
+class _ToolRules:
+    """What a policy has on one tool, whatever its arguments."""
 
     def __init__(
-        self, rules: tuple[_Ready, ...], server: ServerPolicy | None, tool: ToolPolicy | None
+        self, rules: tuple[_CompiledRule, ...], server: ServerPolicy | None, tool: ToolPolicy | None
     ) -> None:
         self.rules = rules
         self.server = server
@@ -106,20 +106,20 @@ class _Known:
         self.see(None)
 
     def see(self, definition: Tool | None) -> None:
-        """Work out what depends on what the server says of the tool."""
+        """Set what depends on the tool's definition."""
         self.definition = definition
         self._digest: str | None = None
         self.effect, self.origin = _effect(self.server, self.tool, definition)
         self.labels = NOTHING.union(*(labels for labels, _ in self.sources()))
 
-    def seen_as(self, definition: Tool | None) -> _Known:
-        """Return the same of another definition; others, in threads, may decide on this one."""
+    def seen_as(self, definition: Tool | None) -> _ToolRules:
+        """Return a copy for another definition; other threads may be using this one."""
         other = copy.copy(self)
         other.see(definition)
         return other
 
     def sources(self) -> list[tuple[frozenset[str], str]]:
-        """Return the tool's labels by where they come from."""
+        """Return the tool's labels, each set with its source."""
         found = []
         if self.server is not None and self.server.labels:
             found.append((self.server.labels, f"the policy, of servers {self.server.servers!r}"))
@@ -130,10 +130,10 @@ class _Known:
             found.append((frozenset({label}), "the server's openWorldHint, which is believed"))
         return found
 
-    def differs(self, ready: _Ready) -> bool:
-        """Tell whether a rule is about another definition than this; if unsure, it does not act.
+    def differs(self, ready: _CompiledRule) -> bool:
+        """Return whether a rule is about another definition of the tool; then it does not apply.
 
-        A rule that allows is not sure of a tool of which nothing is known; others are.
+        Of a tool without a definition, a rule that allows counts as one about another.
         """
         if self.definition is None:
             return ready.allows
@@ -141,13 +141,13 @@ class _Known:
             try:
                 self._digest = tool_digest(self.definition)
             except (RecursionError, TypeError, ValueError):
-                # Nothing that a server would send; certainly not what was allowed.
+                # No server sends this; certainly not what was allowed.
                 self._digest = ""
         return self._digest != ready.digest and (ready.allows or self._digest != "")
 
 
 def _believed(server: ServerPolicy | None, definition: Tool | None) -> Mapping[str, Json]:
-    """Return the annotations of a tool, as far as they are believed."""
+    """Return a tool's annotations if its server is trusted, else none."""
     if server is None or not server.trust or definition is None:
         return {}
     return definition.annotations
@@ -161,7 +161,7 @@ def _effect(
     if server is None or not server.trust or definition is None:
         return "write", "nobody"
     hints = definition.annotations
-    # What is neither true nor false is no hint, and without hints the protocol assumes the worst.
+    # Only booleans are hints, and without hints the protocol assumes the worst.
     if hints.get("readOnlyHint") is True:
         return "read", "annotations"
     harmless = hints.get("destructiveHint") is False
@@ -169,11 +169,11 @@ def _effect(
 
 
 class Policy:
-    """A policy, made ready to be asked often."""
+    """A compiled policy."""
 
     def __init__(self, spec: PolicySpec | None = None) -> None:
         self.spec = spec or PolicySpec()
-        self._rules = tuple(_Ready(rule) for rule in self.spec.rules)
+        self._rules = tuple(_CompiledRule(rule) for rule in self.spec.rules)
         self._servers = [
             (
                 matcher(server.servers),
@@ -182,13 +182,13 @@ class Policy:
             )
             for server in self.spec.servers
         ]
-        self._known: dict[tuple[str, str], _Known] = {}
+        self._known: dict[tuple[str, str], _ToolRules] = {}
 
     def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
         """Decide on a call by the rules and defaults alone.
 
         Args:
-            effect: What it is known to do, whoever says otherwise.
+            effect: Overrides the effect that the policy and annotations give the tool.
         """
         if not self.spec.present:
             return Decision(action="allow", rule=OPEN, effect=effect or "write")
@@ -231,7 +231,7 @@ class Policy:
         return self._about(server, tool, definition).labels
 
     def explain(self, call: CallFacts, effect: Effect | None = None) -> tuple[Step, ...]:
-        """Return how a decision comes about: the effect, the labels, each rule, the default.
+        """Return the steps of a decision: the effect, the labels, each rule, the default.
 
         Args:
             effect: As for `decide`.
@@ -248,7 +248,7 @@ class Policy:
         steps = [Step(about="effect", name=taken, why=ORIGINS[origin])]
         for labels, source in known.sources():
             steps += [Step(about="label", name=label, why=source) for label in sorted(labels)]
-        # As it is when a call is decided on, so that a decision and its explanation are one.
+        # One budget for all rules, as in `decide`, so that the explanation fits the decision.
         work, decided = Work(), ""
         for ready in self._rules:
             why = f"{decided} decided" if decided else _mismatch(ready, known, call, taken, work)
@@ -275,7 +275,7 @@ class Policy:
         )
         return tuple(steps)
 
-    def _match(self, known: _Known, call: CallFacts, effect: Effect) -> _Ready | None:
+    def _match(self, known: _ToolRules, call: CallFacts, effect: Effect) -> _CompiledRule | None:
         work, arguments, definition = Work(), call.arguments, call.definition
         short = {key: value for key, value in arguments.items() if is_short_text(value)}
         for ready in known.rules:
@@ -294,26 +294,28 @@ class Policy:
                 return ready
         return None
 
-    def _about(self, server: str, tool: str, definition: Tool | None) -> _Known:
+    def _about(self, server: str, tool: str, definition: Tool | None) -> _ToolRules:
         key = server, tool
         known = self._known.get(key)
         if known is None:
             known = self._look_up(server, tool)
             if len(self._known) >= MAX_KNOWN:
-                # Only a program that makes names up gets here. It pays for looking up again.
+                # Only a program that makes names up gets here, and pays for the lookups.
                 self._known.clear()
             self._known[key] = known
         if known.definition is not definition:
             known = self._known[key] = known.seen_as(definition)
         return known
 
-    def _look_up(self, server: str, tool: str) -> _Known:
+    def _look_up(self, server: str, tool: str) -> _ToolRules:
         rules = tuple(r for r in self._rules if r.servers(server) and r.tools(tool))
         policy, tools = self._server(server)
-        return _Known(rules, policy, next((its for matches, its in tools if matches(tool)), None))
+        return _ToolRules(
+            rules, policy, next((its for matches, its in tools if matches(tool)), None)
+        )
 
     def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
-        """Return what the policy says of a server and of its tools."""
+        """Return the policy's entry for a server, and its tools'."""
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
         return next(found, (None, []))
 
@@ -326,10 +328,10 @@ ORIGINS: Mapping[Origin, str] = {
 }
 
 
-def _reason(ready: _Ready, call: CallFacts) -> str:
-    """Return a rule's reason, and what of the arguments could not be judged.
+def _reason(ready: _CompiledRule, call: CallFacts) -> str:
+    """Return a rule's reason, and which argument could not be decided on, if any.
 
-    Whoever reads it may be able to send something else.
+    The program may be able to send something else.
     """
     reasons = [ready.rule.reason] if ready.rule.reason else []
     for check in ready.checks:
@@ -340,8 +342,10 @@ def _reason(ready: _Ready, call: CallFacts) -> str:
     return "; ".join(reasons)
 
 
-def _mismatch(ready: _Ready, known: _Known, call: CallFacts, effect: Effect, work: Work) -> str:
-    """Say why a rule does not match; nothing if it does."""
+def _mismatch(
+    ready: _CompiledRule, known: _ToolRules, call: CallFacts, effect: Effect, work: Work
+) -> str:
+    """Return why a rule does not match; empty if it does."""
     if not ready.servers(call.server):
         return f"it is about servers {', '.join(ready.rule.servers)}"
     if not ready.tools(call.tool):
@@ -356,6 +360,6 @@ def _mismatch(ready: _Ready, known: _Known, call: CallFacts, effect: Effect, wor
     return ""
 
 
-def _match_of(ready: _Ready, call: CallFacts) -> str:
+def _match_of(ready: _CompiledRule, call: CallFacts) -> str:
     found = [check.explain(call.arguments, call.definition, Work()) for check in ready.checks]
     return "; ".join(found) or "it has no conditions"

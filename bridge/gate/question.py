@@ -367,7 +367,7 @@ def _always(name: str, asks: Sequence[Decision]) -> str:
 
 
 def writes_rule(asks: Sequence[Decision]) -> bool:
-    """Tell whether "always" needs a rule, or only the tool's new definition to be remembered."""
+    """Return whether "always" needs a rule, or only the tool's new definition to be remembered."""
     return any(ask.rule != CHANGED for ask in asks)
 
 

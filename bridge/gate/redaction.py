@@ -1,8 +1,8 @@
-"""Secrets taken out of what reaches a sandbox, a model or a log.
+"""Takes secrets out of what reaches a sandbox, a model or a log.
 
-Owns the forms in which a secret is looked for, what becomes of one that is found, and that texts
-stay texts and JSON stays JSON of the same shape. Which values are secrets is told from outside
-(`bridge.servers.secrets`), and what is one by its look alone is `redaction_shapes`' affair.
+Owns the encoded forms in which a secret is looked for, the mark that replaces it, and that JSON
+keeps its shape. `bridge.servers.secrets` provides the secrets; values that only look like one are
+`redaction_shapes`'.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
 _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 """What would have to be escaped in JSON."""
 
-# What comes from JSON has no circles, and to look for them is half of the work.
+# JSON values have no cycles, and looking for them is half of the work.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
 
 
@@ -98,14 +98,13 @@ class _Span(NamedTuple):
 class Redactor:
     """Takes known values out of texts, JSON and frames.
 
-    There is one for a bridge. What it knows may change; whoever keeps something that was cleared
-    keeps `revision` with it.
+    There is one for a bridge. Its secrets may change; keep `revision` beside redacted data.
 
     Args:
-        known: Secret to what it is shown as ("GITHUB_TOKEN of github").
+        known: Secret to its name in marks ("GITHUB_TOKEN of github").
 
     Attributes:
-        revision: Another number whenever it knows other secrets.
+        revision: Changes with the secrets.
     """
 
     def __init__(self, known: Mapping[str, str] | None = None) -> None:
@@ -119,7 +118,7 @@ class Redactor:
         return f"<Redactor secrets={len(self._known)}>"
 
     def learn(self, known: Mapping[str, str]) -> None:
-        """Look for these from now on, and for no others."""
+        """Replace the secrets to look for."""
         wanted = {
             secret: _mark(name)
             for secret, name in list(known.items())[:MAX_SECRETS]
@@ -270,7 +269,7 @@ class _Schema:
             self._here = found if isinstance(found, Mapping) else {}
 
     def names_secret(self, key: str) -> bool:
-        """Tell whether this is a parameter, and one for a secret."""
+        """Return whether this is a parameter, and one for a secret."""
         properties = self._here.get("properties")
         return isinstance(properties, Mapping) and key in properties and names_secret(key)
 
@@ -381,7 +380,7 @@ class _Needles:
         return _replaced(before, spans), end
 
     def _possible(self, data: bytes) -> bool:
-        """Tell whether there may be any: twenty times as fast as the automaton for a large text.
+        """Return whether there may be any: twenty times as fast as the automaton for a large text.
 
         Wherever a long form stands, one of the words that are looked up lies within it.
         """
@@ -440,7 +439,7 @@ def _replaced(data: bytes, spans: Sequence[_Span]) -> bytes:
 
 
 def _begins_a_character(data: bytes, start: int) -> bool:
-    """Tell whether in JSON a character of a text begins at `start`, rather than half an escape."""
+    """Return whether a character of a JSON text begins at `start`, not half an escape."""
     if b"\\" not in data[max(0, start - 5) : start]:
         return True
     if _odd_backslashes(data, start):

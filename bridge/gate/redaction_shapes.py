@@ -96,7 +96,7 @@ def words_of(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def names_secret(name: str) -> bool:
-    """Tell whether what stands under this key of some arguments is a secret."""
+    """Return whether what stands under this key of some arguments is a secret."""
     words = words_of(name)
     if not words or words[-1] in _ABOUT - {"id"}:
         return False
@@ -111,7 +111,7 @@ def names_secret(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def names_setting(name: str) -> bool:
-    """Tell whether a variable, a header or an option of this name holds a secret."""
+    """Return whether a variable, a header or an option of this name holds a secret."""
     words = words_of(name)
     return names_secret(name) or (bool(words) and words[-1] in _LAST)
 
@@ -214,7 +214,7 @@ def mask(secret: str) -> str:
 
 
 def could_be_password(text: str) -> bool:
-    """Tell whether the text given for a parameter that names a secret can be one.
+    """Return whether the text given for a parameter that names a secret can be one.
 
     None is what has a space, a line's end or a character that a shell or an address obeys, unless
     it looks drawn at random.
@@ -268,7 +268,7 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def has_known_format(value: str) -> bool:
-    """Tell whether a value is a token of a well-known format, or a private key."""
+    """Return whether a value is a token of a well-known format, or a private key."""
     if _PEM_BEGIN.match(value.lstrip()):
         return True
     return any(
@@ -289,7 +289,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://")
 
 
 def is_secret(value: str, name: str) -> bool:
-    """Tell whether a value of the configuration that stands under `name` is to be kept secret.
+    """Return whether a value of the configuration that stands under `name` is to be kept secret.
 
     Known formats always are. Otherwise the name has to speak of a secret, and the value must not be
     what texts are full of: a word, a number, a path, an address. Under any name but those that
@@ -304,7 +304,7 @@ def is_secret(value: str, name: str) -> bool:
 
 
 def could_be_secret(value: str) -> bool:
-    """Tell whether a value that stands under a secret's name can be searched for."""
+    """Return whether a value that stands under a secret's name can be searched for."""
     if len(value) < LEAST_NAMED or _URL.match(value):
         return False
     if _PATH.match(value) and not looks_random(value.replace("/", "")):
@@ -321,7 +321,7 @@ _HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
 
 
 def looks_random(value: str, *, least: int = LEAST_SHAPED) -> bool:
-    """Tell whether a value looks drawn at random: one long piece with letters and digits mixed.
+    """Return whether a value looks drawn at random: one long piece with letters and digits mixed.
 
     Names of models, packages and dates have many short pieces; a path has words.
     """

@@ -1,8 +1,8 @@
-"""Starting a server, or connecting to it, as an action that is decided on and recorded.
+"""Decisions on starting a server, or connecting to it, and their records.
 
-Owns what a start depends on (the policy, and the definition that a server's name had when it was
-allowed), who is asked, and what an answer holds for. A server is its definition: what was said of a
-name is said of no other definition before a person says so.
+Owns what a start depends on (the policy, and the definition that was allowed under the server's
+name), who is asked, and what an answer applies to. A server is its definition: an approval of one
+definition does not apply to another of the same name.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ MAX_REFUSALS = 1000
 
 @dataclass(kw_only=True)
 class Asker:
-    """Who can be asked about the starts that one run needs.
+    """Who is asked about the starts that one run needs.
 
     Attributes:
         run: The run's id.
         ask: Asks the run's client.
-        lasting: Whether whoever is asked has a say in what holds for all.
+        lasting: Whether the person asked may approve for all runs.
         refused: Names and definitions that were refused in this run.
-        given: Those that were allowed, until they start.
-        turn: For one question at a time.
+        given: Those that were approved, until they start.
+        turn: Held during a question, so that there is one at a time.
     """
 
     run: str
@@ -60,8 +60,8 @@ class Starts:
 
     Args:
         policy: Returns the policy in force; raises `SettingsError`.
-        asker: Returns who can be asked about a start that the current task needs; None outside of
-            runs, where nobody has asked for the server.
+        asker: Returns who is asked about a start that the current task needs; None outside of
+            runs.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Starts:
         self._recorded: OrderedDict[tuple[str, ...], None] = OrderedDict()
 
     def decide(self, spec: ServerSpec) -> Decision:
-        """Return what is decided on a start, whatever was answered for this once.
+        """Return the decision on a start, apart from approvals of a single start.
 
         Raises:
             SettingsError: The policy does not parse.
@@ -91,11 +91,11 @@ class Starts:
         if decision.action == "deny" or not (policy.spec.present and policy.spec.pin):
             return decision
         change = self._pins.redefined(spec.name, spec.definition)
-        # Whoever is asked is told of the change, also where every start is asked about.
+        # The question has to name the change, also if every start is asked about.
         return Decision(action="ask", rule=REDEFINED, reason=change) if change else decision
 
     async def permit(self, spec: ServerSpec) -> None:
-        """Have a start that comes next allowed, asking a person if need be and possible.
+        """Get the approval of a start that comes next, if it needs one.
 
         Raises:
             RefusedError: It is not allowed.
@@ -117,7 +117,7 @@ class Starts:
         """Decide on a start that happens next, and record it.
 
         Args:
-            asked_for: Whether a person asks for just this one, by a command.
+            asked_for: Whether a person asked for this start with a command.
 
         Raises:
             RefusedError: It is not allowed, or cannot be recorded; it must not happen.
@@ -141,7 +141,7 @@ class Starts:
         await self._audit.append(start_record(spec, decision, self._run, approval=approval))
 
     async def _undenied(self, spec: ServerSpec) -> Decision:
-        """Return what is decided on a start.
+        """Return the decision on a start.
 
         Raises:
             CallDeniedError: It is denied.
@@ -155,7 +155,7 @@ class Starts:
         raise await self._refused(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
-        """Record that a person allows a definition for good, and have it allowed.
+        """Record that a person allows a definition for good, and remember it.
 
         Raises:
             AuditError: It cannot be recorded, and is not allowed.
@@ -243,7 +243,7 @@ def start_record(
 def approved_record(
     spec: ServerSpec, how: Literal["client", "terminal"], holds: str, run: str = ""
 ) -> Record:
-    """Return the record of a person's yes to a server as it is defined.
+    """Return the record of a person's approval of a server's definition.
 
     Args:
         how: Where they were asked.

@@ -1,1 +1,5 @@
-"""Plans applied: the held calls of a run, made after a person has approved of exactly those."""
+"""Plans: the held calls of a run, which are made once a person has approved exactly those.
+
+Owns kept plans and their execution. Holding calls back, and placeholders, are
+`bridge.gate.held_calls`'.
+"""

@@ -11,7 +11,7 @@ from bridge.gate.held_calls import HeldRequest
 
 
 class PlanApprover(Approver):
-    """Approves of one held call as far as the plan's approval does; asks nobody."""
+    """Approves one held call as far as the plan's approval covers it; asks no person."""
 
     def __init__(self, approval: Approval, request: HeldRequest) -> None:
         super().__init__()
@@ -19,10 +19,10 @@ class PlanApprover(Approver):
         self._request = request
 
     async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        """Return the plan's approval, which covers what was shown and nothing more.
+        """Return the plan's approval, which covers only the reasons that the plan showed.
 
         Raises:
-            ApprovalNeededError: The plan did not show that this call needs it for such a reason.
+            ApprovalNeededError: The call needs approval for a reason that the plan did not show.
         """
         news = [ask for ask in asks if ask.rule not in self._request.asked]
         if not news:

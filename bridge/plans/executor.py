@@ -1,9 +1,9 @@
-"""A plan applied: taken once, approved of once, made call by call, and told.
+"""Applying a plan: it is taken once, approved once, and made call by call.
 
-Owns the order of these, what is looked at before each call, what a call under way gets of time when
-its client goes, what became of each, that nothing is made after the first that is not done, and the
-wording of the result. What a plan is, is `bridge.plans.kept`'; whether a call may be made, and its
-record, are the gate's. No sandbox takes part in it.
+Owns the checks before each call, the time that a call under way gets when the client cancels, that
+nothing is made after the first call that fails, and the wording of the result. Kept plans are
+`bridge.plans.kept`'s; whether a call may be made, and its record, are the gate's. No sandbox is
+used.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ from bridge.rpc.values import tool_error, wire_value
 from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
-"""Characters of the list in a question: clients show little, and what is cut from it there says
-less of what is left out than what was never in it."""
+"""Characters of the list in a question: clients show little, and the list names what it leaves out
+only if the bridge cuts it, not if the question does."""
 
 MAX_RANGES = 20
-"""Of numbers in a sentence."""
+"""Ranges of numbers in a sentence."""
 
 MAX_ERROR = 1_000
 """Characters of a call's error in the result's."""
 
 APPLY_SECONDS = 30 * 60.0
-"""After which no further call of a plan is begun. Longer than a program may take, for somebody has
-approved of all of it; one that is under way has its own limit, and is waited for."""
+"""After which no further call of a plan is begun. Longer than a program may take, since a person
+approved all of it; a call that is under way has its own limit, and is waited for."""
 
 FINISH_SECONDS = 5.0
-"""For the call under way when the client cancels: one that is cut off is of unknown outcome, and
-most have their answer by then."""
+"""For the call under way when the client cancels: most have their answer by then, and one that is
+cut off is of unknown outcome."""
 
 MAX_VALUE = 2_000
-"""Characters of JSON shown of what one call returned."""
+"""Characters of JSON of one call's result that are shown."""
 
 MAX_VALUES = 16 * 1024
-"""... and of what all did: the first ones, for a plan may have a thousand calls."""
+"""The same of all calls together, the first ones first: a plan may have a thousand."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """How long an application may take, and a call that is under way when it is cancelled."""
+    """Seconds for applying a plan, and for a call that is under way when that is cancelled."""
 
     apply: float = APPLY_SECONDS
     finish: float = FINISH_SECONDS
@@ -85,37 +85,37 @@ StepStatus = Literal["done", "failed", "unknown", "not done"]
 
 @dataclass(kw_only=True)
 class Step:
-    """What became of a call.
+    """A call of a plan, and its outcome.
 
     Attributes:
-        told: What it returned, or how long that is; nothing if enough was shown of others.
+        shown: Its result, or the length of that; empty once `MAX_VALUES` is reached.
         error: Why it is not done, if it was begun.
     """
 
     request: HeldRequest
     status: StepStatus = "not done"
-    told: Mapping[str, Json] = field(default_factory=dict)
+    shown: Mapping[str, Json] = field(default_factory=dict)
     error: str = ""
     reason: Reason = "exception"
 
     def failed(
         self, error: str, reason: Reason = "exception", status: StepStatus = "failed"
     ) -> None:
-        """Note why it is not done."""
+        """Set the error of a call that is not done."""
         self.status, self.error, self.reason = status, error, reason
 
     def not_made(self, error: BridgeError) -> None:
-        """Note why it did not go out."""
+        """Set the error of a call that was not sent."""
         reason: Reason = "exception"
         if isinstance(error, RefusedError):
             reason = "policy"
         elif isinstance(error, UsageError):
             reason = "validation"
-        told = " ".join(part for part in (error.message, error.remedy) if part)
-        self.failed(f"It was not made. {told}", reason)
+        text = " ".join(part for part in (error.message, error.remedy) if part)
+        self.failed(f"It was not made. {text}", reason)
 
     def lost(self, error: BridgeError) -> None:
-        """Note that it went out and ended without an answer."""
+        """Set the error of a call that was sent and ended without an answer."""
         outcome = outcome_after(error)
         if outcome == "not-sent":
             self.not_made(error)
@@ -139,11 +139,11 @@ class PlanExecutor:
         self._times = times or Times()
 
     async def apply(self, request: ApplyRequest, caller: RunCaller) -> RunResult:
-        """Make a plan's calls, after a person has approved of exactly those.
+        """Make a plan's calls, after a person has approved exactly those.
 
         Raises:
-            UnknownPlanError: There is no such plan for this caller; says what became of it.
-            RefusedError: Nobody approved of it, or it cannot be recorded.
+            UnknownPlanError: This caller has no such plan; says whether it had.
+            RefusedError: It was not approved, or cannot be recorded.
             SettingsError: The policy does not parse.
         """
         run_id = uuid.uuid4().hex
@@ -165,19 +165,19 @@ class PlanExecutor:
             return accounted(result, gate, run, bytes_returned)
         except ApprovalRefusedError:
             begun = True
-            why = f"the client was asked at {_moment()}, and did not approve of it"
+            why = f"the client was asked at {_now()}, and did not approve of it"
             self._plans.close(kept, why)
             raise
         finally:
             if not begun:
-                # Nobody could be asked, or the question was cut off: nothing was done with it.
+                # No person could be asked, or the question was cancelled: no call was made.
                 self._plans.give_back(kept)
 
     def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
         """Take the plan.
 
         Raises:
-            UnknownPlanError: It is not there; says what became of it.
+            UnknownPlanError: There is none to take; says why.
         """
         try:
             return self._plans.take(request.plan_id, request.owner, run_id=run_id)
@@ -191,10 +191,10 @@ class PlanExecutor:
     async def _approved(
         self, kept: KeptPlan, request: ApplyRequest, run: RunContext, run_id: str
     ) -> Approval:
-        """Ask for approval of the plan; that there was none is recorded."""
+        """Return a person's approval of the plan; a refusal is recorded."""
         plan = kept.plan
         if plan.stopped:
-            # In its own words nobody could tell it from what the bridge says.
+            # The program's own words could pass for the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
         shown, whole = plan_asked(plan, MAX_QUESTION)
         try:
@@ -215,7 +215,7 @@ class PlanExecutor:
             await execution.perform(self._times)
             cancelled = False
         finally:
-            # Also of one that was cancelled: nobody gets the result then, but the audit has it.
+            # Also if it was cancelled: the client gets no result then, but the audit has it.
             result = _result(execution, run_id, cancelled=cancelled)
             usage = Usage(
                 wall_ms=round((time.monotonic() - started) * 1000),
@@ -226,7 +226,7 @@ class PlanExecutor:
             record(result)
             self._plans.close(
                 kept,
-                f"it was applied by the run {run_id}, which ended at {_moment()}: "
+                f"it was applied by the run {run_id}, which ended at {_now()}: "
                 f"{result.summary.rstrip('.')}",
             )
         return result
@@ -236,8 +236,8 @@ class _Execution:
     """Makes the calls of one plan. Used once.
 
     Attributes:
-        steps: What became of each call.
-        late: Whether it was stopped for its time.
+        steps: Each call with its outcome.
+        late: Whether the time limit ended it.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class _Execution:
         self._run = run
         self._approval = approval
         self._servers = servers
-        # A result is kept for as long as a call to come is made with it.
+        # A result is kept until the last call that needs it.
         self._known: dict[int, CallResult] = {}
         self._awaited = Counter(number for request in kept.requests for number in request.uses)
         self._room = MAX_VALUES
@@ -256,7 +256,7 @@ class _Execution:
         self.late = False
 
     async def perform(self, times: Times) -> None:
-        """Make the calls in order, as far as it goes. Cancelled, it stops between two calls."""
+        """Make the calls in order until one fails. Cancelled, it stops between two calls."""
         clock = self._run.caller.clock
         until = clock.now() + times.apply
         for step in self.steps:
@@ -279,16 +279,16 @@ class _Execution:
                 return
 
     async def _check(self, request: HeldRequest, arguments: Mapping[str, Json]) -> None:
-        """See that the tool is what it was, and would take the arguments.
+        """Check that the tool has not changed, and that the arguments fit its schema.
 
         Raises:
-            BridgeError: It is not, would not, or its server cannot be asked.
+            BridgeError: It has, they do not, or its server cannot be reached.
         """
         call = request.call
         if self._servers.definition(call.server) != call.server_definition:
             message = f"{call.server} has another definition now than when the plan was made."
             raise InvalidRequestError(message, remedy="Look at its tools, and plan again.")
-        # Asks the server again unless that would have said that its tools have changed.
+        # Lists the tools again, unless the server notifies of changes.
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
         if (tool_digest(tool) if tool is not None else "") != request.digest:
@@ -299,13 +299,13 @@ class _Execution:
         real = self._run.context.vault.reveal(call.server, dict(arguments))
         wrong = problem(real, tool.input_schema, tool.input_schema, "arguments")
         if wrong is not None:
-            # What is wrong may quote what the token stands for.
+            # The message may quote personal data.
             wrong = self._run.context.vault.conceal(wrong)
             message = f"{call} does not take what the plan has for it by now: {wrong}."
             raise InvalidRequestError(message)
 
     async def _make(self, step: Step, arguments: Mapping[str, Json], finish: float) -> None:
-        """Make a call, and write down what became of it before anything can interrupt that."""
+        """Make a call, and set its outcome before a cancellation can interrupt."""
         request, gate = step.request, self.gate
         covered = PlanApprover(self._approval, request)
         gate.switch_context(replace(self._run.context, flow_state=request.flow, approver=covered))
@@ -313,7 +313,7 @@ class _Execution:
         step.failed("It was cut off before its answer came.", "cancelled", "unknown")
         async with anyio.create_task_group() as tasks:
             with anyio.CancelScope(shield=True) as shield:
-                tasks.start_soon(_hurry, shield, finish)
+                tasks.start_soon(_limit_when_cancelled, shield, finish)
                 try:
                     result = await gate.call(request.call.server, request.call.tool, arguments)
                 except BridgeError as error:
@@ -335,17 +335,16 @@ class _Execution:
             self._known[request.number] = CallResult(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))
         if size > MAX_VALUE:
-            step.told = {"valueCharacters": size}
+            step.shown = {"valueCharacters": size}
         elif size <= self._room:
-            step.told = {"value": shape["json"] if "json" in shape else dict(shape)}
+            step.shown = {"value": shape["json"] if "json" in shape else dict(shape)}
             self._room -= size
         step.status, step.error = "done", ""
 
     def listed(self) -> list[Json]:
-        """Return every call of the plan with what became of it, and what it returned, cut.
+        """Return every call of the plan with its outcome and its result, cut.
 
-        Calls that follow each other and have the same said of them are one line, with the number of
-        the last as `to`.
+        Consecutive calls with equal lines are one line, with the last one's number as `to`.
         """
         lines: list[Json] = []
         plain: dict[str, Json] = {}
@@ -356,18 +355,18 @@ class _Execution:
                 "tool": call.tool,
                 "status": step.status,
             }
-            more = {**step.told, **({"error": step.error[:MAX_VALUE]} if step.error else {})}
+            more = {**step.shown, **({"error": step.error[:MAX_VALUE]} if step.error else {})}
             if line == plain and not more:
                 lines[-1]["to"] = step.request.number
                 continue
             lines.append({"number": step.request.number, **line, **more})
-            # Only lines of which no more is to be said stand for several calls.
+            # Only lines without a result or an error stand for several calls.
             plain = {} if more else line
         return lines
 
 
 def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult:
-    """Return what became of a plan, without what it took."""
+    """Return the result of a plan, without its usage."""
     kept, total = execution.kept, len(execution.steps)
     done = sum(step.status == "done" for step in execution.steps)
     stopped = next((step for step in execution.steps if step.error), None)
@@ -400,7 +399,7 @@ def _result(execution: _Execution, run_id: str, *, cancelled: bool) -> RunResult
 
 
 def _error(execution: _Execution, stopped: Step | None, why: str, run_id: str) -> str:
-    """Return why a plan was stopped, what was done of it, and what to do about the rest."""
+    """Return why a plan was stopped, which calls were done, and what to do about the rest."""
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:
         by_status.setdefault(step.status, []).append(step.request.number)
@@ -441,12 +440,12 @@ def _facts(kept: KeptPlan) -> dict[str, Json]:
     return {"calls": len(kept.requests), "plannedBy": kept.run_id}
 
 
-def _moment() -> str:
+def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-async def _hurry(shield: anyio.CancelScope, seconds: float) -> None:
-    """Wait for somebody to cancel what the shield protects, and give that its last seconds."""
+async def _limit_when_cancelled(shield: anyio.CancelScope, seconds: float) -> None:
+    """Wait for a cancellation, then limit the time of what the shield protects."""
     try:
         await anyio.sleep_forever()
     except anyio.get_cancelled_exc_class():

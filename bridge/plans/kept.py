@@ -18,27 +18,27 @@ from bridge.gate.held_calls import HeldCalls, HeldRequest
 from bridge.model import Plan
 
 PLAN_SECONDS = 30 * 60.0
-"""For which a plan can be applied: longer than it takes to read one, and not so long that what its
-reads found is no longer so."""
+"""Seconds for which a plan can be applied: enough to read one, and short enough that what its reads
+returned is likely still true."""
 
 MAX_PLANS = 50
 MAX_OWN_CHARACTERS = 32 * 1024 * 1024
-"""Of one owner: plans, and characters of their arguments. The oldest make room."""
+"""Plans of one owner, and characters of their arguments. The oldest are dropped."""
 
 MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024
 """Of all owners."""
 
 MAX_REMEMBERED = 1_000
-"""Plans that are gone of which it is still known what became of them."""
+"""Plans that are gone and whose end is remembered."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KeptPlan:
-    """A plan, with what applying it takes.
+    """A plan that can be applied.
 
     Attributes:
-        plan: As it is shown.
+        plan: For people and models.
         run_id: The run that made it.
         requests: Its calls.
         characters: How long their arguments are.
@@ -54,16 +54,16 @@ class KeptPlan:
 
     @property
     def plan_id(self) -> str:
-        """What it is applied by."""
+        """Its id."""
         return self.plan.plan_id
 
 
 class KeptPlans:
-    """Plans that can be applied, each once, by whoever made it.
+    """Plans that can be applied, each once, by the caller that made it.
 
     Args:
         now: Seconds, for expiry.
-        seconds: For how long one can be applied.
+        seconds: For which one can be applied.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class KeptPlans:
         stopped: str = "",
         failed: bool = False,
     ) -> Plan:
-        """Keep what a run held back; a plan without an id is shown, and cannot be applied.
+        """Keep the calls that a run held back; a plan without an id cannot be applied.
 
         Args:
-            stopped: Why the program did not get to its end, if it stopped where a plan does.
-            failed: It failed, so that what it held is no plan of anything.
+            stopped: Why the program was stopped, if it read the result of a held call.
+            failed: Whether it failed, so that its calls are not a whole plan.
         """
         calls, stale = held_calls.shown(), held_calls.stale
         stopped = held_calls.spoiled or stopped
@@ -113,50 +113,50 @@ class KeptPlans:
         return plan
 
     def take(self, plan_id: str, owner: str, *, run_id: str) -> KeptPlan:
-        """Take a plan to apply it, which nobody can after that.
+        """Take a plan to apply it; it cannot be taken again.
 
         Args:
             run_id: The run that applies it.
 
         Raises:
-            UnknownPlanError: It was used, has expired, or is none of this owner's.
+            UnknownPlanError: It was used, has expired, or is not this owner's.
         """
         self._drop_expired()
         kept = self._kept.get(plan_id)
         if kept is None or kept.owner != owner:
-            # The same words for another's as for none: whose it is is nobody else's business.
+            # The same message for another owner's plan as for none, so that it is not revealed.
             if self.remembers(plan_id, owner):
                 message = f"The plan {plan_id} cannot be applied: {self._gone[plan_id][1]}."
                 raise UnknownPlanError(message)
             message = f"There is no plan {plan_id!r:.80} for this caller."
             raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
         del self._kept[plan_id]
-        self.close(kept, f"the run {run_id} took it at {_moment()}, and a plan is used once")
+        self.close(kept, f"the run {run_id} took it at {_now()}, and a plan is used once")
         return kept
 
     def knows(self, plan_id: str, owner: str) -> bool:
-        """Tell whether this is, or was, the id of one of the owner's plans."""
+        """Return whether this is, or was, the id of one of the owner's plans."""
         kept = self._kept.get(plan_id)
         return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
 
     def remembers(self, plan_id: str, owner: str) -> bool:
-        """Tell whether it is known here what became of a plan that is gone."""
+        """Return whether the end of a plan is remembered."""
         gone = self._gone.get(plan_id)
         return gone is not None and gone[0] == owner
 
     def withdraw(self, plan: Plan, why: str) -> Plan:
-        """Return a plan as one that cannot be applied, after it was kept."""
+        """Drop a plan, and return it as one that cannot be applied."""
         self._kept.pop(plan.plan_id, None)
         return replace(plan, plan_id="", seconds=0, stopped=why)
 
     def give_back(self, kept: KeptPlan) -> None:
-        """Have a plan as if it had never been taken; nothing was done with it."""
+        """Keep a plan again that was taken, and of which no call was made."""
         self._gone.pop(kept.plan_id, None)
         self._kept[kept.plan_id] = kept
         self._make_room(kept.owner)
 
     def close(self, kept: KeptPlan, why: str) -> None:
-        """Say for later what became of a plan that is gone."""
+        """Remember the end of a plan."""
         self._gone[kept.plan_id] = (kept.owner, why)
         self._gone.move_to_end(kept.plan_id)
         if len(self._gone) > MAX_REMEMBERED:
@@ -169,7 +169,7 @@ class KeptPlans:
             self._drop(kept, f"it expired {minutes:g} minutes after it was made; plan again")
 
     def _make_room(self, owner: str) -> None:
-        """Drop the oldest until what is left is within bounds; the newest always is."""
+        """Drop the oldest plans until the rest is within bounds; the newest always stays."""
         own = [kept for kept in self._kept.values() if kept.owner == owner]
         self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
         self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
@@ -190,5 +190,5 @@ _UNKNOWN_REMEDY = (
 )
 
 
-def _moment() -> str:
+def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -14,10 +14,10 @@ from bridge.plans.kept import KeptPlans
 from bridge.render.plan import plan_summary
 
 HELD_RESULT_ERROR = "HeldResultError"
-"""What a guest stops a program with that looks at the result of a held call."""
+"""The error that stops a program which reads the result of a held call."""
 
 MAX_STOPPED = 2_000
-"""Characters of what it says of that; the words are the guest's."""
+"""Characters of that error's message."""
 
 
 async def planned(
@@ -28,13 +28,13 @@ async def planned(
     if holding is None:
         return result
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
-        # It stopped where a plan does: what it would do after that depends on the results.
+        # The plan ends here: what the program would do next depends on the results.
         result = replace(result, status="success", reason=None, exit_code=None, error="")
         stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:MAX_STOPPED]
     else:
         stopped = ""
     result, stopped = _readable(result, stopped, holding)
-    # Here it is done beside the event loop; what keeps the plan takes it from there.
+    # Computed in a thread; `plans.keep` then has it.
     await offload([request.call.arguments for request in holding.requests], holding.shown)
     failed = result.status != "success"
     plan = plans.keep(holding, run.owner, run_id=result.run_id, stopped=stopped, failed=failed)
@@ -56,7 +56,7 @@ async def planned(
 
 
 def _readable(result: RunResult, stopped: str, holding: HeldCalls) -> tuple[RunResult, str]:
-    """Return what the program wrote, and why it stopped, with results of held calls by name."""
+    """Return a result, and why it stopped, with labels in place of placeholders."""
     shown = holding.labelled
     result = replace(
         result,

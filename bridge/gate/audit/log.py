@@ -203,7 +203,7 @@ class _File:
     size: int = 0
 
     def is_there(self) -> bool:
-        """Tell whether it is still in its place, and as it was written."""
+        """Return whether it is still in its place, and as it was written."""
         try:
             found = os.stat(self.path, follow_symlinks=False)  # noqa: PTH116 - for each record
         except OSError:

@@ -21,10 +21,10 @@ from bridge.gate.pins import tool_digest
 from bridge.model import Effect, HeldCall, Json
 
 MAX_CALLS = 1_000
-"""In one plan: as many as somebody may still approve of in a list."""
+"""Calls in one plan: as many as a person can approve in a list."""
 
 MAX_CHARACTERS = 8 * 1024 * 1024
-"""Of all their arguments, as JSON."""
+"""Characters of all their arguments, as JSON."""
 
 
 MAX_NAME = 256
@@ -32,11 +32,11 @@ MAX_NAME = 256
 
 
 MAX_STALE = 5
-"""Tools named of those that read what held calls will change."""
+"""Tools named among those that may have read what held calls will change."""
 
 
 class Placeholder(dict[str, Json]):
-    """What a program gets for a call that is held back: the wire shape of a placeholder."""
+    """The wire shape of a placeholder, which a program gets for a call that is held back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +70,13 @@ class HeldCalls:
     """The calls that one run in plan mode holds back.
 
     Attributes:
-        plan: What its placeholders are known by, which nobody can guess.
-        spoiled: Why nothing of it may be applied; empty as long as it may.
+        plan: Random digits that mark the run's placeholders.
+        spoiled: Why the plan must not be applied; empty if it may.
         requests: The calls, in their order.
-        characters: How long their arguments are.
+        characters: Of all their arguments, as JSON.
 
     Args:
-        mask: Takes out of arguments what nobody needs to see.
+        mask: Takes secrets out of arguments.
     """
 
     def __init__(self, mask: Mask = unmasked) -> None:
@@ -91,24 +91,24 @@ class HeldCalls:
 
     @property
     def stale(self) -> str:
-        """What was read from servers that by then had something held back, in words."""
+        """Names and counts of the reads from servers for which a call was already held back."""
         named = list(self._stale.items())
-        told = [f"{count:,} × {name}" for name, count in named[:MAX_STALE]]
+        parts = [f"{count:,} × {name}" for name, count in named[:MAX_STALE]]
         if len(named) > MAX_STALE:
-            told.append(f"{sum(count for _, count in named[MAX_STALE:]):,} of other tools")
-        return ", ".join(told)
+            parts.append(f"{sum(count for _, count in named[MAX_STALE:]):,} of other tools")
+        return ", ".join(parts)
 
     @property
     def count(self) -> int:
-        """How many it holds."""
+        """The number of calls."""
         return len(self.requests)
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:
-        """Tell whether arguments hold a placeholder, of this run or not, or what was one."""
+        """Return whether arguments hold a placeholder, of any run, whole or changed."""
         return mentions(dict(arguments), self.plan)
 
     def labelled(self, value: Json) -> Json:
-        """Return what the program wrote with the results of held calls by name."""
+        """Return what the program wrote, with labels in place of placeholders."""
         return labelled(value, self.plan, self._names())
 
     def hold(
@@ -122,11 +122,11 @@ class HeldCalls:
 
         Args:
             asks: Every decision on it, the policy's own first; `decision` is the strictest.
-            flow: What came before it; copied.
+            flow: The calls before it; copied.
 
         Raises:
             CallBudgetError: The plan holds all that it may.
-            InvalidRequestError: The tool's name or the arguments are no tool's.
+            InvalidRequestError: The tool's name is too long, or the arguments too deep.
             HeldResultError: An argument holds a placeholder that the program has changed.
         """
         if self.count >= MAX_CALLS:
@@ -167,11 +167,11 @@ class HeldCalls:
             self._stale[str(call)[:MAX_NAME]] += 1
 
     def spoil(self, why: str) -> None:
-        """Have nothing of it applied: it holds a call that the program was told is refused."""
+        """Forbid applying the plan: the program got an error for one of its calls."""
         self.spoiled = self.spoiled or why
 
     def shown(self) -> tuple[HeldCall, ...]:
-        """Return the calls as they are shown; to find that out is worth a thread."""
+        """Return the calls for people and models; slow the first time, so call it in a thread."""
         if len(self._shown) == self.count:
             return self._shown
         names = self._names()

@@ -1,12 +1,12 @@
 """Placeholders in arguments: found, refused, shown, and replaced by what the calls returned. Pure.
 
-Owns where one may stand, the check that it is one of the plan's own and as it was made, the way
-from a result to a part of it, and how arguments are shown to people. How a mark is written is
+Owns where one may stand, the check that it is one of the plan's own and unchanged, the part of a
+result that it stands for, and how arguments are shown to people. The format of a mark is
 `bridge.guest.protocol.placeholders`'.
 
 In a text a value stands as Python's `str` writes it, which is what the program would have made of
 it; what stands alone keeps its type. Nothing is quoted: a text whose marks were quoted is refused.
-Policies therefore see the arguments as they are after this.
+So the policy decides on the arguments with the results put in.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def referred(arguments: Json, plan: str, held: int) -> frozenset[int]:
 
 
 def mentions(arguments: Json, plan: str) -> bool:
-    """Tell whether anything in arguments looks like a placeholder, however deep."""
+    """Return whether anything in arguments looks like a placeholder, at any depth."""
     return any(_TRACE.search(text) or plan in text.lower() for text, _, _ in _texts(arguments))
 
 
