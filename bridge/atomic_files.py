@@ -26,7 +26,7 @@ _TURN_PAUSE_SECONDS = 0.02
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
-    """Have `path` hold `data`, readable by this user alone. Its directory has to be there.
+    """Write `data` to `path`, readable by this user alone. Its directory must exist.
 
     Args:
         durable: Whether it has to survive a power cut from now on; waits for the disk.
@@ -55,7 +55,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 
 
 
 def _sync_directory(path: Path) -> None:
-    """Have the names in a directory survive a power cut, where its file system can do that."""
+    """Flush a directory's names to the disk, where its file system can do that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -72,7 +72,7 @@ def turn(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
         seconds: For which it is waited for.
 
     Raises:
-        TimeoutError: Somebody else keeps it.
+        TimeoutError: Another process holds it.
         OSError: There can be none.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

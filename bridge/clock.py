@@ -1,6 +1,6 @@
 """Time that can stand still.
 
-Owns the arithmetic of a run's time: it passes while the program works, and not while somebody is
+Owns the arithmetic of a run's time: it passes while the program works, and not while a person is
 asked a question. Everything that limits a run by time asks here, so that all of it stops at once.
 """
 
@@ -14,7 +14,7 @@ import anyio
 
 
 class Clock:
-    """One run's time. It runs from the start; whoever stops it lets it go on again."""
+    """One run's time. It runs from the start; who stops it must start it again."""
 
     def __init__(self) -> None:
         self._holds = 0
@@ -67,13 +67,13 @@ class Clock:
                 self._limits.pop(scope, None)
 
     def let_go(self, scope: anyio.CancelScope, seconds: float) -> None:
-        """Have a limit end so many seconds from now instead, also if this time stands still."""
+        """Move a limit's end to so many seconds from now, also if this time stands still."""
         self._limits.pop(scope, None)
         scope.deadline = anyio.current_time() + seconds
 
     @contextmanager
     def watch(self, watcher: Callable[[bool], None]) -> Iterator[None]:
-        """Have `watcher` called whenever time stops (False) and goes on (True)."""
+        """Call `watcher` whenever time stops (False) and goes on (True)."""
         self._watchers.append(watcher)
         try:
             yield

@@ -2,7 +2,7 @@
 
 Owns the wait and nothing of what is read. A descriptor that is read all the time stays known to the
 event loop, and is read in the loop's own callback: to register and unregister it for every wait
-costs as much as the rest of a small message's way. Nothing is read that nobody waits for.
+costs as much as the rest of a small message's way. Nothing is read before a task waits for it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Reader:
             self._waiting.set_result(None)
 
     async def _wait(self) -> bytes | None:
-        """Return what came, or None if it is to be tried again."""
+        """Return what came, or None if it must be tried again."""
         try:
             loop = asyncio.get_running_loop()
             if self._loop is None:

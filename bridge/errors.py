@@ -179,7 +179,7 @@ class BrokenIsolationError(SandboxError):
 
     code = "isolation_broken"
     default_remedy = (
-        "What started it does not do what it was told: reinstall it, or set MCP_BRIDGE_RUNTIME to "
+        "Its launcher does not do what it must: reinstall it, or set MCP_BRIDGE_RUNTIME to "
         "another backend."
     )
 
@@ -200,7 +200,7 @@ class ChannelClosedError(SandboxError):
 class NotStartedError(ChannelClosedError):
     """A sandbox was gone or took nothing in, and nothing was heard of the program given to it.
 
-    Whatever that may have done, nothing of it has left the sandbox: it can be started elsewhere.
+    Nothing that it did has left the sandbox: it can be started in another one.
     """
 
 

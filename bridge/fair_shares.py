@@ -99,7 +99,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """What becomes of somebody who wants a place.
+    """The outcome for an owner that wants a place.
 
     Attributes:
         answer: A place is free; one has to be given up, at `place`; one will be, so wait; or no.
@@ -151,10 +151,10 @@ def yields(caller: str, taken: Sequence[Taken], places: int, waiting: Sequence[s
 
 
 def _below(caller: str, held: Counter[str], places: int) -> bool:
-    """Return whether somebody who wants a place has less than a share."""
+    """Return whether an owner that wants a place has less than a share."""
     return held[caller] * len(held.keys() | {caller}) < places
 
 
 def _above(caller: str, held: Counter[str], places: int, wanting: str) -> bool:
-    """Return whether somebody has more than a share, with one more who wants a place."""
+    """Return whether an owner has more than a share, counting one more that wants a place."""
     return held[caller] * len(held.keys() | {wanting}) > places

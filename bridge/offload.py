@@ -1,4 +1,4 @@
-"""Work on values whose size others choose, done beside the event loop.
+"""Runs work on values whose size others choose in a thread, off the event loop.
 
 Owns how much is too much for the loop, and how many such works go on at once. What the work is, and
 that it can be done in a thread, is the caller's affair: Python code there lets the loop have its

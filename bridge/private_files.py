@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MODE = 0o700
-"""Of the bridge's directories, whatever the umask."""
+"""Mode of the bridge's directories, independent of the umask."""
 
 _MAX_PLACES = 1000
 """Looked at for one path; loops of links end here, and such a path cannot be opened anyway."""
@@ -42,7 +42,7 @@ def make_directory(path: Path) -> None:
 
 
 def exposure(path: Path) -> tuple[str, str]:
-    """Return who else could change what is at a path, and what to do; both empty if nobody.
+    """Return who else could change what is at a path, and what to do; both empty if no one.
 
     Looks at what exists: the file or directory, every directory above it, and the same of whatever
     symbolic links lead to. Root may change everything and counts as nobody else.
@@ -104,7 +104,7 @@ def _ways(path: Path) -> Iterator[Path]:
 
 
 def _is_own_group(owner: int, group: int) -> bool:
-    """Tell whether a group is one user's own, as distributions make one for each user."""
+    """Return whether a group is one user's own, as distributions make one for each user."""
     with suppress(KeyError):
         user, found = pwd.getpwuid(owner), grp.getgrgid(group)
         return found.gr_name == user.pw_name and set(found.gr_mem) <= {user.pw_name}
@@ -112,7 +112,7 @@ def _is_own_group(owner: int, group: int) -> bool:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Tell whether an owner is a user of the host whom this user namespace does not have.
+    """Return whether an owner is a user of the host that this user namespace does not have.
 
     The kernel shows the system's directories so in a container. Nobody in here can be that user.
     """

@@ -1,4 +1,4 @@
-"""Work that goes on beside something else, and ends with it."""
+"""Tasks that run while a context is open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio
 
 @asynccontextmanager
 async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Have `work` go on for as long as this is open; leaving cancels it.
+    """Run `work` in a task for as long as this is open; leaving cancels it.
 
     An exception of the body comes out as it is, and not wrapped in a group.
     """

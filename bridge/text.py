@@ -48,7 +48,7 @@ any text can be written so that nobody sees it."""
 
 
 def is_hidden(character: str) -> bool:
-    """Tell whether a character shows nothing, or turns or breaks the text around it."""
+    """Return whether a character shows nothing, or turns or breaks the text around it."""
     category = unicodedata.category(character)
     if category in _HIDDEN or (category == "Zs" and character != " "):
         return True

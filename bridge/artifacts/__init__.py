@@ -1,4 +1,4 @@
-"""What runs leave and somebody may want later: files, whole outputs, pictures.
+"""What runs leave for later: files, whole outputs, pictures.
 
 Owns who may have them, for how long and how much; the entries are in the database of
 `bridge.store`, and the contents in its files. Everything here blocks, and is for threads, but for

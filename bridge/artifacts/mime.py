@@ -91,7 +91,7 @@ _CLAIM = re.compile(r"[a-z0-9][a-z0-9.+-]{0,48}/[a-z0-9][a-z0-9.+-]{0,48}")
 
 
 def is_text(mime_type: str) -> bool:
-    """Tell whether content of a type is read as text."""
+    """Return whether content of a type is text."""
     return _TEXTS.fullmatch(mime_type) is not None
 
 
@@ -112,7 +112,7 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
 
     Args:
         head: The content's beginning; `HEAD` bytes are enough.
-        claimed: What whoever made it says it is.
+        claimed: The type that its maker claims.
     """
     head = head[:HEAD]
     named = type_by_name(name)
@@ -141,7 +141,7 @@ def _signed(head: bytes) -> str:
 
 
 def looks_like_text(head: bytes) -> bool:
-    """Tell whether content begins as UTF-8 text does; nothing is a text, too."""
+    """Return whether content begins as UTF-8 text; empty content is text."""
     if b"\0" in head:
         return False
     try:

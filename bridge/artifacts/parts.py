@@ -1,4 +1,4 @@
-"""Parts of what is kept: which are asked for, where they are, and what of them one answer has.
+"""Parts of artifacts: which are requested, where they are, and what one answer holds.
 
 Owns what may follow the "?" of a URI, content that is open, with the check of the whole against its
 digest, the bound on one answer, and how the rest is asked for.
@@ -28,7 +28,7 @@ _CHARACTER = 4
 """Bytes that a character of UTF-8 takes at most."""
 
 SPARE = 2 * _CHARACTER
-"""Bytes that are looked at beyond what is wanted: a character may begin late, and end later."""
+"""Bytes that are read beyond the request: a character may begin late, and end later."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 _LINES = re.compile(r"(?P<first>[0-9]{0,15})(?P<dash>-)?(?P<last>[0-9]{0,15})")
@@ -169,7 +169,7 @@ def nth_line_end(data: bytes, number: int, start: int = 0) -> int:
 
 
 def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, int, str | None]:
-    """Return as much as is wanted of a text, in whole characters, and at least one.
+    """Return the requested length of a text, in whole characters, and at least one.
 
     It comes after the places where it begins and ends, and is None where it is not text.
 
@@ -195,7 +195,7 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, i
 
 
 def _inside(data: bytes, place: int) -> bool:
-    """Tell whether a place is within a character, and not before one."""
+    """Return whether a position is inside a character."""
     return place < len(data) and data[place] & 0xC0 == 0x80
 
 
@@ -204,7 +204,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def translated(doing: str, root: Path) -> Iterator[None]:
-    """Have what the system refuses come out as an error of the bridge.
+    """Raise the system's errors as errors of the bridge.
 
     Args:
         doing: What was to be done, as the end of "... cannot be".
@@ -342,7 +342,7 @@ class Reading:
         return self.start == 0 and self.end == self.size
 
     def told(self, uri: str) -> str:
-        """Return what of the whole it is, and how to read on.
+        """Return which part of the whole it is, and how to read on.
 
         Args:
             uri: Of the whole.

@@ -73,7 +73,7 @@ _BEGINNING = re.compile("[0-9a-f]{4,64}")
 
 
 class ArtifactStore:
-    """Files by their content, listed for whoever's run left them.
+    """Files by their content, listed for the owner of the run that left them.
 
     Several bridges may use one store at once. What goes when there is too much is the oldest of
     the owner who has most.
@@ -199,7 +199,7 @@ class ArtifactStore:
             yield content
 
     def _find(self, owner: str | None, uri: str) -> Row[Any]:
-        # What follows a "?" is for whoever reads a part.
+        # What follows a "?" is for reading a part.
         uri = uri.partition("?")[0]
         with translated("read", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, uri=uri)
@@ -322,7 +322,7 @@ class ArtifactStore:
     async def tidying(self) -> None:
         """Tidy from time to time, until it is cancelled. Does not block; not for threads.
 
-        What cannot be tidied is said in the log, and fails nobody.
+        What cannot be tidied is logged, and raises nothing.
         """
         while True:
             try:
@@ -336,7 +336,7 @@ class ArtifactStore:
             await anyio.sleep(TIDY_SECONDS)
 
     def _is_due(self) -> bool:
-        """Tell whether there is something to tidy, and no bridge has lately."""
+        """Return whether there is something to tidy, and no bridge has tidied lately."""
         try:
             tidied = self.blobs.root.stat().st_mtime
         except OSError:
@@ -374,7 +374,7 @@ class ArtifactStore:
         self._last = self._last + 1 if now <= self._last < now + _BURST else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
         values = {
-            # Nobody can guess it.
+            # It cannot be guessed.
             "id": secrets.token_hex(10),
             "owner": owner,
             "created": self._last,

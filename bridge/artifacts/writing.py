@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bridge.artifacts.store import ArtifactStore
 
 MAX_RUN_ENTRIES = 1_000
-"""Of one run: more than anybody looks at one by one; of more, a program makes an archive."""
+"""Most of one run: more than a person looks at; a program makes an archive of more."""
 
 MAX_NAME = 255
 """Characters of a name, which lists repeat; as long as a file's name may be."""
@@ -33,7 +33,7 @@ Origin = Callable[[], Provenance | None]
 
 
 def of_nothing() -> None:
-    """Know of nothing that was read."""
+    """Return None: nothing was read."""
     return
 
 
@@ -76,7 +76,7 @@ class Quota:
             self._used += size
 
     def give_back(self, size: int) -> None:
-        """Have one that was not kept count no more."""
+        """Return the share of one that was not kept."""
         with self._changing:
             self._used -= size
             self._count -= 1
@@ -100,7 +100,7 @@ class RunArtifacts:
         self.origin = origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
-        """Begin to keep something; nobody sees it before it is finished.
+        """Begin to keep something; it is listed only once it is finished.
 
         Args:
             mime_type: What it is said to be; told from the first bytes and the name as far as
@@ -196,7 +196,7 @@ class ArtifactWriter:
         return artifact
 
     def discard(self) -> None:
-        """Keep nothing of it, if it is not finished."""
+        """Remove it, if it is not finished."""
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None
@@ -221,6 +221,6 @@ class ArtifactWriter:
 
 
 def shown_name(name: str) -> str:
-    """Return a name that somebody else chose as it can be shown: one line, and bounded."""
+    """Return a name from elsewhere in a form that can be shown: one line, and bounded."""
     text = visible(valid_text(name[: 2 * MAX_NAME]), keep="")
     return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"

@@ -142,7 +142,7 @@ Tell = Callable[[str, Json], Json]
 
 
 class RunCaller:
-    """A run's client, for the servers that the run calls; see `bridge.upstream.client_features.Caller`.
+    """A run's client, for the servers that the run calls; see `upstream.client_features.Caller`.
 
     Attributes:
         secretless: Takes secrets out of what a person is asked.

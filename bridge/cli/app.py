@@ -377,4 +377,4 @@ def _main(
         False, "--version", help="print the version", is_eager=True, callback=_print_version
     ),
 ) -> None:
-    """Take what is of no command."""
+    """Handle a call without a command."""

@@ -91,13 +91,13 @@ def _remove(store: ArtifactStore, uris: Sequence[str], run: str | None) -> int:
 
 @contextmanager
 def _named(uri: str) -> Iterator[None]:
-    """Say where the names of what is kept are to be seen, if this is none of them."""
+    """Raise an error that says where the kept names are listed, if this is none of them."""
     try:
         yield
     except UnknownArtifactError as error:
         if error.remedy:
             raise
-        remedy = "`artifacts list` shows the ids, of which four characters do."
+        remedy = "`artifacts list` shows the ids; the first four characters are enough."
         raise UnknownArtifactError(error.message, remedy=remedy) from None
 
 

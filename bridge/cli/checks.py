@@ -21,7 +21,7 @@ AT_ONCE = 4
 """Servers started at the same time: many are package runners, which all want the same CPUs."""
 
 MAX_SHOWN_NAME = 40
-"""Characters of a server's name beside the bar."""
+"""Characters of a server's name next to the bar."""
 
 SERVER_UNREACHABLE = 4
 """The exit status."""
@@ -30,7 +30,7 @@ _HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA",
 
 
 async def check(engine: Engine, *, as_json: bool) -> int:
-    """Start every server, list its tools, say what came of it. Status 4 if one fails."""
+    """Start every server and list its tools; report each. Status 4 if one fails."""
     names = engine.servers.names()
     rows: dict[str, dict[str, Any]] = {}
     turn = anyio.CapacityLimiter(AT_ONCE)
@@ -57,7 +57,7 @@ async def check(engine: Engine, *, as_json: bool) -> int:
 
 
 def progress_bar(stream: TextIO) -> Progress:
-    """Return a bar that names the server which is started, and is nothing where nobody looks on."""
+    """Return a bar that names the server being started; it draws nothing without a terminal."""
     return Progress(
         TextColumn("checking {task.fields[server]}", markup=False),
         BarColumn(),

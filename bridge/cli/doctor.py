@@ -31,7 +31,7 @@ from bridge.text import counted
 async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
     """Try each backend and read the configuration; exit 1 if nothing can run code.
 
-    A command profile that cannot be used is told, and changes nothing of the exit status.
+    A command profile that cannot be used is reported, and does not change the exit status.
     """
     return await _report(arguments, settings, _describe_gate(settings))
 
@@ -81,7 +81,7 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
 async def doctor_mistake(
     error: SettingsError, arguments: SimpleNamespace, settings: Settings
 ) -> int:
-    """Try the backends as they are by default, for the settings have a mistake that was told."""
+    """Try the backends with default settings: the user's have a mistake, which was reported."""
     write_err("What follows goes by the default settings; the bridge itself runs nothing.\n")
     await _report(arguments, settings, "policy: not known until that is corrected\n")
     return error.exit_status
@@ -197,7 +197,7 @@ async def check_packages(settings: Settings) -> dict[str, Any]:
 
 
 async def _problem(settings: Settings) -> str:
-    """Have uv look for one package that is allowed, as it would for a program."""
+    """Let uv look for one allowed package, as it would for a program."""
     # Only here: few configurations have packages.
     from bridge.packages.uv import Uv
 
@@ -233,7 +233,7 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
     """Return which of the host's directories programs find; empty for none.
 
     Args:
-        root: Whether the bridge is root, whose programs are nobody.
+        root: Whether the bridge is root, whose programs run as the user "nobody".
     """
     offered = {one.name for one in settings.offered_directories}
     lines = []
@@ -244,7 +244,7 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
         if root and not note and _closed(one):
             done, mend = ("write to", "chown 65534") if one.writable else ("read", "chmod o+rx")
             lines.append(
-                f"      FAIL: the bridge is root and its programs are nobody (65534), who may not "
+                f"      FAIL: the bridge is root, and its programs are nobody (65534), who may not "
                 f"{done} it: run `{mend} {shlex.quote(one.path)}`, or the bridge as an ordinary "
                 "user\n"
             )
@@ -252,7 +252,7 @@ def describe_directories(settings: Settings, *, root: bool) -> str:
 
 
 def _closed(one: Directory) -> bool:
-    """Tell whether nobody may not use a directory as it is meant to be used."""
+    """Return whether the user "nobody" lacks the access that a directory is for."""
     try:
         found = Path(one.path).stat()
     except OSError:

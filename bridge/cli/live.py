@@ -38,7 +38,7 @@ from bridge.tasks import background_task
 from bridge.text import VisibleDecoder
 
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
-"""Of output that whoever reads it has not taken, such as a pager, or that waits for the answer to a
+"""Of output that its reader, such as a pager, has not read yet, or that waits for the answer to a
 question. More keeps the program waiting, whose time goes on, as with coreutils' `timeout`."""
 
 DRAW_SECONDS = 0.2
@@ -109,7 +109,7 @@ class LiveTerminal(Terminal):
             self._screen.follow(standing)
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Pass output on as soon as whoever reads it takes it."""
+        """Pass output on as fast as its reader reads."""
         while self._queued >= MAX_QUEUED_BYTES:
             await self._changed.wait()
         self._queue.append((stream, data))
@@ -144,7 +144,7 @@ class LiveTerminal(Terminal):
         """Pass output on and draw, as long as this is open; all output is written at its end.
 
         Raises:
-            OSError: It cannot be, because nobody reads it any more.
+            OSError: Its reader has gone.
         """
         async with AsyncExitStack() as stack:
             if self._screen is not None:
@@ -163,7 +163,7 @@ class LiveTerminal(Terminal):
             await self._finish()
 
     async def _finish(self) -> None:
-        """Have all output written, and what a terminal's decoder held back as incomplete."""
+        """Write all output, with what the decoder held back as incomplete."""
         while self._queued:
             await self._changed.wait()
         for name, decoder in self._decoders.items():
@@ -188,7 +188,7 @@ class LiveTerminal(Terminal):
             while self._queue and not isinstance(following := self._queue[0], _Pause):
                 pieces.append(following)
                 self._queue.popleft()
-            # Abandoned when somebody interrupts: whoever does not read must not keep us here.
+            # Abandoned on an interrupt: a reader that does not read must not block the end.
             await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
             self._queued -= sum(len(data) for _, data in pieces)
             self._tell()
@@ -206,7 +206,7 @@ class LiveTerminal(Terminal):
                     self._screen.wrote(shown)
 
     def _hidden(self) -> AbstractContextManager[None]:
-        """Have no line drawn meanwhile."""
+        """Draw no line while this is open."""
         return nullcontext() if self._screen is None else self._screen.hidden()
 
 
@@ -248,14 +248,14 @@ class Screen:
         self.note = ""
 
     def wrote(self, data: bytes) -> None:
-        """Note what was written to the terminal."""
+        """Record what was written to the terminal."""
         if data:
             # A bar that the program draws itself ends with a return, and is not to be drawn over.
             self._at_line_start = data.endswith(b"\n")
 
     @contextmanager
     def hidden(self) -> Iterator[None]:
-        """Have nothing drawn meanwhile."""
+        """Draw nothing while this is open."""
         with self._changing:
             self._erase()
             self._hidden += 1
@@ -267,7 +267,7 @@ class Screen:
 
     @contextmanager
     def among_logs(self) -> Iterator[None]:
-        """Have the line gone before anything is logged."""
+        """Erase the line before anything is logged."""
         handlers = tuple(logging.getLogger().handlers)
         for handler in handlers:
             handler.addFilter(self._before_log)

@@ -17,7 +17,7 @@ from bridge.upstream.oauth_login import log_in, log_out
 from bridge.upstream.tokens import TokenStore
 
 WAIT_SECONDS = 300.0
-"""For a person to log in, unless told otherwise."""
+"""Seconds for a person to log in, by default."""
 
 LONGEST_SECONDS = 3600.0
 """That may be asked for."""
@@ -41,7 +41,7 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
             "machine; if it runs elsewhere, forward that port first.\n"
         )
         if opens:
-            # In a thread that nobody waits for: some browsers are in no hurry to return.
+            # In a thread that is not awaited: some browsers return late.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
     store = _store(settings)
@@ -80,7 +80,7 @@ async def _spec(server: str, settings: Settings, *, connecting: bool = False) ->
     async with open_engine(settings) as engine:
         spec = engine.servers.pool.spec(engine.servers.resolve(server))
         if connecting:
-            # Whoever says so at a terminal has said so of the server as it is defined now.
+            # A person at a terminal agrees to the server as it is defined now.
             await engine.gate.starts.start(spec, asked_for=True)
         return spec
 
@@ -97,7 +97,7 @@ def _seconds(text: str | None) -> float:
 
 
 def _has_browser(settings: Settings) -> bool:
-    """Say whether a browser would open in a window, and not in the terminal itself."""
+    """Return whether a browser would open in a window, and not in the terminal itself."""
     environ = settings.environ
     if sys.platform == "darwin":
         return True

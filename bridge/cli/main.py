@@ -55,7 +55,7 @@ def _read(words: Sequence[str]) -> Invocation | int:
     simple = simple_invocation(words)
     if simple is not None:
         return simple
-    # Only here: whatever serves does without it.
+    # Imported here: `serve` does without it.
     from bridge.cli.app import read_words
 
     return read_words(with_default(words))
@@ -86,19 +86,19 @@ def _despite_mistakes(invocation: Invocation) -> str:
         return "doctor:doctor_mistake"
     over_stdio = invocation.handler == SERVE and not invocation.arguments.http
     if over_stdio and sys.stdin is not None and not sys.stdin.isatty():
-        # An MCP client, which shows nobody what is said on stderr.
+        # An MCP client, which does not show stderr.
         return "serve:serve_mistake"
     return ""
 
 
 def _is_unheard(group: BaseExceptionGroup[BaseException]) -> bool:
-    """Tell whether nothing went wrong but that the reader of our output went away."""
+    """Return whether the only error is that the reader of our output went away."""
     gone, rest = group.split((BrokenPipeError, ConnectionResetError))
     return gone is not None and rest is None
 
 
 def _unheard() -> int:
-    """Let what is still buffered go nowhere: there is nobody left to tell."""
+    """Drop what is still buffered: its reader has gone."""
     logger.debug("the reader of our output went away", exc_info=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1

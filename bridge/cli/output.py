@@ -31,7 +31,7 @@ MAX_LINES = 50
 """Log lines from one place in the code, in each window."""
 
 WINDOW_SECONDS = 10.0
-"""What was left out of one is told with the first line of the next."""
+"""What one period left out is reported with the first line of the next."""
 
 MAX_MESSAGE = 4000
 """Characters of one log message, before what is added to each line."""
@@ -70,7 +70,7 @@ def write_prose(text: str, stream: TextIO | None = None) -> None:
 
 
 def _broken(line: str, stream: TextIO) -> Sequence[str]:
-    # Only here: whatever serves does without it.
+    # Imported here: `serve` does without it.
     from rich.console import Console
     from rich.text import Text
 
@@ -140,7 +140,7 @@ class _Holding(logging.Filter):
 
 @contextmanager
 def logs_held() -> Iterator[None]:
-    """Have nothing logged meanwhile, and the first `MAX_HELD_LOGS` of it afterwards."""
+    """Hold log lines back while this is open, and write the first `MAX_HELD_LOGS` afterwards."""
     holding = {handler: _Holding() for handler in logging.getLogger().handlers}
     for handler, held in holding.items():
         handler.addFilter(held)
@@ -179,7 +179,7 @@ class RepeatedLines(logging.Filter):
         self._windows: dict[tuple[str, int], _Window] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is written; it may be changed."""
+        """Return whether a line is written; it may be changed."""
         now = self._now()
         window = self._windows.setdefault((record.pathname, record.lineno), _Window(now))
         left_out = 0
@@ -202,7 +202,7 @@ class RepeatedLines(logging.Filter):
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Tell whether a stream is a terminal on which bars and colours may be drawn."""
+    """Return whether a stream is a terminal on which bars and colours may be drawn."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
     return stream.isatty() and not plain
 
@@ -220,7 +220,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     Cells come from elsewhere: not even a newline may pass, or a name could forge a row, and nothing
     in them is markup.
     """
-    # Only here: whatever serves does without it.
+    # Imported here: `serve` does without it.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,7 +1,7 @@
 """The person at a terminal: what is said to them, and what they answer.
 
 The only place where an answer is read. Owns that a line answers the question that stood there when
-it was typed: whatever was typed before, or pasted along with the answer to another question, counts
+it was typed: text typed before, or pasted along with the answer to another question, counts
 for nothing. What a question means is its asker's.
 """
 
@@ -23,7 +23,7 @@ QUIET_SECONDS = 0.05
 """Without another line, before a question: a paste is handed over in pieces, some time apart."""
 
 MAX_UNQUIET_SECONDS = 5.0
-"""For lines to come to an end; where they do not, nobody is there who reads the question."""
+"""For pasted lines to end; if they do not, no person reads the question."""
 
 LEAST_DIGITS = 32
 """Of a digest: with fewer a program could make two things that begin alike, and show one."""
@@ -33,7 +33,7 @@ MAX_LINE_BYTES = 4096
 
 
 _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
-"""The usual screen, attributes, letters and cursor, whatever wrote to the terminal before."""
+"""Resets the screen, attributes, letters and cursor."""
 
 _REVERSE = "\x1b[7m"
 
@@ -52,7 +52,7 @@ class Person:
 
     @property
     def attended(self) -> bool:
-        """Whether somebody can be asked here."""
+        """Whether a person can be asked here."""
         return self._reader.isatty() and self._writer.isatty()
 
     def begin(self, who: str) -> None:
@@ -82,14 +82,14 @@ class Person:
                 return None
             self.say(prompt)
             line = await self._line()
-            # Nor is what follows an answer left to whoever reads this terminal next.
+            # What follows an answer is not left for the terminal's next reader.
             termios.tcflush(self._reader, termios.TCIFLUSH)
         except (OSError, termios.error):
             return None
         return line
 
     async def agrees(self, prompt: str) -> bool:
-        """Return whether a person says yes; whatever is no answer is told, and asked again."""
+        """Return whether a person says yes; ask again if the text is no answer."""
         for _ in range(MAX_TRIES):
             line = await self.ask(f"{prompt} yes or no: ")
             answer = (line or "").strip().lower()
@@ -113,7 +113,7 @@ class Person:
             command: What is typed to have it shown.
 
         Raises:
-            UsageError: It is not the one that was seen, or nobody can be asked.
+            UsageError: It is not the one that was shown, or there is no person to ask.
         """
         look = f"Look at it: `mcp-code-bridge {command} {name}` shows it."
         own = digest.removeprefix("sha256:")

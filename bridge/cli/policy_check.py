@@ -61,9 +61,9 @@ class _Judged:
 
 
 async def check(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Say whether the policy file is fine, or what it says of a program's calls.
+    """Check the policy file, or show what it decides about a program's calls.
 
-    That the file parses has been seen when the settings were loaded; otherwise nobody gets here.
+    The file parses: that was checked when the settings were loaded.
     """
     code = _program(arguments)
     if code is None and not settings.policy.present:

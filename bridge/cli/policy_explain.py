@@ -232,7 +232,7 @@ def _remedy(found: _Explained) -> list[str]:
         lines[0] = f"To {wanted}, in config.toml in front of the rule {deciding.name!r}:"
     lines += [f"  {line}" for line in rule_for(f"{wanted} {call}", call.server, call.tool, wanted)]
     if final.rule == CHANGED:
-        lines = ["Approve of it once when asked, for good, and it is remembered as it is now."]
+        lines = ['Answer "always" once when asked: the definition is remembered as it is now.']
     elif deciding is None and any("nobody" in s.why for s in found.steps if s.about == "effect"):
         server, tool = toml_value(literal(call.server)), toml_value(literal(call.tool))
         lines += [

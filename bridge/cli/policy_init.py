@@ -24,7 +24,7 @@ async def init(arguments: SimpleNamespace, settings: Settings) -> int:
     """
     path = settings.policy.path
     if not arguments.print and settings.policy.present:
-        message = f"{path} has a policy, which is left as it is."
+        message = f"{path} has a policy already, which is not changed."
         raise UsageError(message, remedy="`policy init --print` prints a new one to take from.")
     text = await _proposal(settings)
     if arguments.print or path is None:

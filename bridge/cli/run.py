@@ -99,9 +99,9 @@ def _document(result: RunResult) -> dict[str, Json]:
 
 
 def _is_live(request: RunRequest, scripted: bool) -> bool:
-    """Tell whether output is shown as it comes.
+    """Return whether output is shown as it comes.
 
-    A plan's names what its calls would return, and is put into words at its end.
+    A plan's output names the results of held calls, and is written at its end.
     """
     return not scripted and request.mode == "run"
 
@@ -143,15 +143,15 @@ async def _brought(
 async def carried_out(
     engine: Engine, request: RunRequest, client: Terminal, *, scripted: bool
 ) -> RunResult:
-    """Run a program; if it makes a plan, show that to whoever is there, ask, and apply it.
+    """Run a program; if it makes a plan, show that to the person, ask, and apply it.
 
     A plan is in the memory of this process: here and now is the only time to apply it.
 
     Args:
-        scripted: A program reads the result, so that nobody is to be asked.
+        scripted: A program reads the result: no person is asked.
 
     Raises:
-        BridgeError: It cannot be run, or nobody approved of the plan.
+        BridgeError: It cannot be run, or the plan was not approved.
     """
     result = await engine.run(request, client)
     plan = result.plan
@@ -173,7 +173,7 @@ async def carried_out(
 
 
 def asked_in_full(plan: Plan) -> bool:
-    """Tell whether the question about a plan says all that its list does."""
+    """Return whether the question about a plan shows all that its list does."""
     whole = plan_text(plan, how=False)
     if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):
         return False
@@ -214,7 +214,7 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
     shown = json.dumps(result.result, ensure_ascii=False) if result.has_result else ""
     shown = shown or result.result_repr
     for item in result.shown:
-        # What a program shows is its output, as far as it is text.
+        # Shown texts are part of the program's output.
         write_out(item.text if not item.text or item.text.endswith("\n") else f"{item.text}\n")
     if shown and terminal:
         # The value of the last expression is no part of the program's output.
@@ -225,7 +225,7 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
             for line in finding_lines(result, source):
                 write_err(f"{source}: {line}\n")
         for item in result.shown:
-            # A text is above, and its end if that is all of it.
+            # A text was printed above, with its end if that is all of it.
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
         sections = (files_section(result), missing_section(result), session_section(result))
@@ -303,7 +303,7 @@ def pictures(result: RunResult) -> list[Artifact]:
 
 
 def interrupted(tally: Tally | None) -> str:
-    """Return which calls of an interrupted run went out: nobody else will say so."""
+    """Return which calls of an interrupted run went out: nothing else will report them."""
     sent = tally.sent if tally is not None else ()
     if tally is None or not sent:
         return "Interrupted. No call went out."

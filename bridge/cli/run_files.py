@@ -2,7 +2,7 @@
 
 Owns what is done to the user's own disk. Names of what comes back were chosen in a sandbox: they
 are checked again, looked up below the directory that the user named and never through a link, and
-nothing that is there is replaced unless the user says so.
+no existing file is replaced unless the user asks for it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _content(path: Path, left: int) -> bytes:
 
 
 def check_out(directory: str) -> Path:
-    """Return the directory that files are to be put into; it is made if need be.
+    """Return the directory for files; it is made if need be.
 
     Raises:
         UsageError: There can be none.
@@ -82,7 +82,7 @@ def write_files(
 ) -> list[str]:
     """Put files into a directory; return what went wrong, a line for each that is not there.
 
-    What other programs take as settings or code of the directory is not put there, whatever `force`
+    Files that other programs read as a directory's settings or code are refused, whatever `force`
     says: a program must not configure git, a shell or the bridge by leaving files.
 
     Args:
@@ -121,7 +121,7 @@ def opened_directory(path: Path) -> Iterator[int]:
 
 
 def _is_obeyed(part: str) -> bool:
-    """Tell whether git, shells, editors or npm take settings or code from what is called so."""
+    """Return whether git, shells, editors or npm read settings or code from a file of this name."""
     return part.startswith(".") or part.casefold() == "node_modules"
 
 
@@ -145,7 +145,7 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
     """
     if not force and _there(parent, name) is not None:
         raise FileExistsError
-    # Beside it first, so that nobody finds half a file.
+    # Under another name first, so that no reader finds half a file.
     unfinished = f".{secrets.token_hex(8)}.unfinished"
     fd = os.open(unfinished, _NEW, 0o666, dir_fd=parent)
     try:
@@ -155,13 +155,13 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
         if force:
             _replace(parent, unfinished, name)
         else:
-            _settle(parent, unfinished, name)
+            _publish(parent, unfinished, name)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished, dir_fd=parent)
 
 
-def _settle(parent: int, unfinished: str, name: str) -> None:
+def _publish(parent: int, unfinished: str, name: str) -> None:
     """Give a file its name, which nothing has."""
     try:
         # Unlike a renaming this replaces nothing that has come to be there.

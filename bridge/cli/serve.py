@@ -52,6 +52,6 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
 
 
 async def serve_mistake(error: BridgeError, arguments: SimpleNamespace, settings: Settings) -> int:
-    """Tell a client what is wrong with the settings, whatever it asks, until it closes stdin."""
+    """Answer every request with the mistake in the settings, until the client closes stdin."""
     await serve_on_stdio(mistaken_server(error))
     return error.exit_status

@@ -124,7 +124,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _brief(reason: str) -> str:
-    """Return what of a reason fits a line; --json has all of it."""
+    """Return a reason cut to a line; --json has all of it."""
     line = reason.splitlines()[0]
     return line if len(line) <= MAX_REASON_CHARS else f"{line[:MAX_REASON_CHARS]}…"
 

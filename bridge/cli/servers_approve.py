@@ -35,18 +35,18 @@ _COMMAND = "servers approve"
 
 
 async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Approve of servers that somebody has seen; see `approve_of`."""
+    """Approve servers that were shown; see `approve_of`."""
     return await approve_of(arguments.names or (), settings, Person(sys.stdin, sys.stderr))
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Have servers of the working directory's files used, or any started; 1 if one is not to be.
+    """Approve servers of the working directory's files, or the start of any; 1 if one is not.
 
     Args:
         names: NAME, which is shown and asked about, or NAME@DIGEST as `servers --json` has it.
 
     Raises:
-        UsageError: None of that name waits for approval, it is not the one that was seen, or nobody
+        UsageError: None of that name waits for approval, it is not the one shown, or nobody
             can be asked; or the policy denies it, or the answer cannot be kept.
     """
     if not names:
@@ -77,7 +77,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
 async def _agreed(
     proposal: ProposedServer, digits: str, settings: Settings, person: Person
 ) -> bool:
-    """Tell whether a person approves of a project's server; if so, it may be started as well."""
+    """Return whether a person approves a project's server; if so, it may be started as well."""
     before = _starts(settings).decide(proposal.spec)
     if before.rule == REDEFINED:
         person.say(
@@ -97,13 +97,13 @@ async def _agreed(
         proposal.name, digest, digits, shown=shown, question=question, command=_COMMAND
     )
     if agreed:
-        # A person has just said so of exactly this one, whatever the name was before.
+        # A person has just approved exactly this definition, whatever had the name before.
         await _record(proposal.spec, settings)
     return agreed
 
 
 async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, person: Person) -> bool:
-    """Have one of the user's servers started as it is defined now; return whether it may be."""
+    """Approve the start of a server of the user's as it is defined now; return whether it may."""
     decision = _starts(settings).decide(spec)
     if decision.action == "deny":
         message = f"{spec.name} is not started: the policy denies it ({because(decision)})."
@@ -131,7 +131,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
 
 
 async def _record(spec: ServerSpec, settings: Settings) -> None:
-    """Record what a person said, and have a server start as it is defined."""
+    """Record a person's approval, so that a server starts as it is defined."""
     audit = audit_log(settings)
     try:
         await _starts(settings, audit).approve(spec, "terminal")

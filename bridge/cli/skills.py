@@ -62,18 +62,18 @@ async def show(arguments: SimpleNamespace, settings: Settings) -> int:
 
 
 async def approve(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Approve of skills that somebody has seen; see `approve_of`."""
+    """Approve skills that were shown; see `approve_of`."""
     return await approve_of(arguments.names, settings, Person(sys.stdin, sys.stderr))
 
 
 async def approve_of(names: Sequence[str], settings: Settings, person: Person) -> int:
-    """Have programs use skills without asking, each as somebody has seen it; 1 if one is not to be.
+    """Approve skills, each as it was shown, for programs to use; 1 if one is not.
 
     Args:
         names: NAME, which is shown and asked about, or NAME@DIGEST as `skills show` prints it.
 
     Raises:
-        UsageError: A skill is not the one that was seen, or nobody can be asked.
+        UsageError: A skill is not the one that was shown, or there is no person to ask.
     """
     refused = False
     async with open_engine(settings) as engine:
@@ -82,7 +82,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         for wanted in names:
             name, _, digits = wanted.partition("@")
             skill = await _skill(engine, name)
-            # How many lines, for whoever's screen shows fewer.
+            # How many lines, for a screen that shows fewer.
             lines = counted(skill.text.count("\n"), "line")
             if not await person.approves(
                 name,
@@ -142,7 +142,7 @@ def _fields(engine: Engine, skill: Skill, approved: set[tuple[str, str]]) -> dic
 
 
 def _state(fields: dict[str, Any]) -> str:
-    """Say in a few words how a skill is."""
+    """Return a skill's state in a few words."""
     if fields["problem"]:
         return "unusable"
     words = ["approved" if fields["approved"] else "not reviewed"]

@@ -21,7 +21,7 @@ from bridge.model import Json
 logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 50
-"""Of a form: nobody fills in more line by line."""
+"""Fields of a form: more is too much to fill in line by line."""
 
 OWN = "mcp-code-bridge"
 """How the bridge's own questions begin."""
@@ -46,12 +46,12 @@ class Terminal:
 
     @property
     def attended(self) -> bool:
-        """Whether somebody can be asked here."""
+        """Whether a person can be asked here."""
         return self._person.attended
 
     @property
     def wants_progress(self) -> bool:
-        """Only somebody who looks on, and has not asked for less."""
+        """Whether output goes to a person, who has not asked for less."""
         return self._writer.isatty() and logger.isEnabledFor(logging.INFO)
 
     @property
@@ -68,7 +68,7 @@ class Terminal:
 
     @property
     def visits(self) -> bool:
-        """Not for the bridge: whoever sits here has `login`."""
+        """Not for the bridge: a person at a terminal has `login`."""
         return False
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:

@@ -25,7 +25,7 @@ _INDENT = "    "
 async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
     """List or search tools; servers that do not start are named on stderr.
 
-    What is known from the last time is shown as it is; `--fresh` asks every server anew.
+    Tools are shown as they were listed last; `--fresh` asks every server again.
     """
     async with open_engine(settings) as engine:
         named = _named_tool(engine, arguments)

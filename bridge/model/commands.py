@@ -48,7 +48,7 @@ class StageResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResult(RunResult):
-    """How a command or a pipeline ended, with all that is to be shown of it.
+    """The result of a command or a pipeline.
 
     As that of a run: its stdout is the last stage's, and `truncated` has "stdout", "stderr" or
     "stderr of stage 2"; each stage has its own stderr.

@@ -8,7 +8,7 @@ PERSON = "user"
 
 
 def owner_of(request: RunRequest) -> str:
-    """Return whose memories a run has; empty for a caller who cannot be told from others.
+    """Return whose memories a run has; empty for a caller that cannot be told from others.
 
     Over HTTP that is one who shows nothing to be known by.
     """

@@ -113,13 +113,13 @@ class SessionReport:
     """What became of a session in a run.
 
     Attributes:
-        session_id: What nobody can guess; what the session is asked for by over HTTP.
+        session_id: Random, so that it cannot be guessed; over HTTP it is what opens the session.
         name: What the caller calls it.
         run: Number of the run in it, from 1.
         state: "new" where it began with this run, "restored" where it began from a checkpoint,
             "kept" where it went on; after the run "lost" or "ended" instead.
         holds: What it has, the largest first.
-        more: Names beside those.
+        more: How many further names there are.
         lost: What a checkpoint did not have.
         note: What else there is to say of the state, in a sentence.
         fresh: Names of `holds` that it did not have before the run, or with another type; None

@@ -24,7 +24,7 @@ class Provenance:
     """What a run had read when it left something.
 
     Attributes:
-        run_id: Of that run; empty if nobody knows.
+        run_id: Of that run; empty if unknown.
         labels: Of the tools that it, or whoever left something that it found, had called.
         servers: Those that it had called, likewise.
         anything: It may have read more than these, whatever there is.
@@ -36,7 +36,7 @@ class Provenance:
     anything: bool = False
 
     def document(self) -> dict[str, Json]:
-        """Return it as JSON, as it is written down."""
+        """Return it as JSON, as it is stored."""
         told = {"run": self.run_id, "labels": sorted(self.labels), "servers": sorted(self.servers)}
         if self.anything or len(json.dumps(told)) > MAX_DOCUMENT:
             return {"run": self.run_id, "anything": True}

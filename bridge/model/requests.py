@@ -8,7 +8,7 @@ from bridge.model.kept import InputFile
 from bridge.model.names import MEBIBYTE, RetriedReads, RunMode
 
 PERSON_OWNERS = frozenset({"stdio", "terminal"})
-"""Owners and principals that are one person: whoever can start a bridge on stdio has the terminal
+"""Owners and principals that are one person: who can start a bridge on stdio has the terminal
 too. Any other came over HTTP, and is known only by what it shows."""
 
 

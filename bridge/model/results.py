@@ -1,4 +1,4 @@
-"""How a run ended, and all that is to be said of it."""
+"""The result of a run, and the values in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridge.model.names import Action, Effect, FindingSource, Json, Reason, Seve
 
 @dataclass(frozen=True, kw_only=True)
 class HostKernel:
-    """The kernel under an engine, by what of it a program would see; empty where unknown.
+    """The kernel under an engine, as a program would see it; empty where unknown.
 
     Attributes:
         release, version: As `uname` has them.
@@ -91,7 +91,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class CallCount:
-    """Calls of one tool of which the same is to be said.
+    """Calls of one tool with the same outcome.
 
     Attributes:
         server, tool: As the server names them.
@@ -156,7 +156,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a run did, and what of it did not reach the model.
+    """What a run did, and how much of that did not reach the model.
 
     Attributes:
         calls: Server to the number of calls that went out to it.
@@ -191,7 +191,7 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """How a run ended, with all that is to be shown of it.
+    """The result of a run.
 
     Attributes:
         run_id: What the run is called in `retry_of`, in `read_output` and in the audit log.
@@ -221,7 +221,7 @@ class RunResult:
         shown: Pictures and texts that it showed, in that order.
         artifacts: What it left that the bridge keeps.
         missing: What it left that could not be kept or read.
-        session: What became of its session; None where it had none.
+        session: The report on its session; None where it had none.
     """
 
     run_id: str

@@ -33,7 +33,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class OAuthHints:
-    """What a configuration says about logging in to a remote server; all of it may be empty.
+    """A configuration's login settings for a remote server; every field may be empty.
 
     Attributes:
         client_id: Of a client registered beforehand; without one the bridge registers itself.

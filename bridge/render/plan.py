@@ -33,7 +33,7 @@ MAX_CELL = 48
 """Of a table: rows, columns and characters of a cell."""
 
 MAX_ASKING = 5
-"""Tools named that need an approval which nobody can give."""
+"""Tools named that need an approval which cannot be given."""
 
 IN_FULL = 3
 MAX_VALUE = 1_000
@@ -169,7 +169,7 @@ _GAP = re.compile(" {9,}")
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """Calls of one tool of which the same was decided."""
+    """Calls of one tool with the same decision."""
 
     calls: Sequence[HeldCall]
 
@@ -325,7 +325,7 @@ def _in_full(
 
 
 def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
-    """Tell whether nothing of a call is cut where it stands in full."""
+    """Return whether a call that is listed in full has nothing cut."""
     name = f"{_plain_name(call.server)}.{_plain_name(call.tool)}"
     return (
         not call.cut
@@ -336,7 +336,7 @@ def _is_whole(call: HeldCall, arguments: Mapping[str, Json]) -> bool:
 
 
 def _digest(call: HeldCall) -> list[str]:
-    """Return the line that tells calls apart of which the same is shown."""
+    """Return the line that distinguishes calls that look the same."""
     return [f"  {DIGEST} of all arguments: {call.digest[:DIGEST_CHARS]}"] if call.digest else []
 
 

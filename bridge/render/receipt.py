@@ -47,7 +47,7 @@ def receipt(result: RunResult) -> str:
 
 
 def call_lines(result: RunResult) -> list[str]:
-    """Return a line for each thing that is to be known of calls that were not simply made."""
+    """Return the lines on calls that were replayed, held, refused or have no known outcome."""
     lines = []
     retry = f'retry_of="{result.run_id}"'
     failed = result.status in ("error", "timeout")

@@ -240,7 +240,7 @@ def whole_output(result: RunResult) -> dict[str, Json]:
 
 
 def shown_fields(shown: Shown) -> dict[str, Json]:
-    """Return what is to be said of something shown, which itself is a block of content."""
+    """Return the record of something shown, which itself is a content block."""
     uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
     return {**picked(shown, "mime_type", "width", "height", "text", "note"), **uri}
 

@@ -163,7 +163,7 @@ def shown_line(shown: Shown, *, where: bool = False) -> str:
         where: Whether it is said where that is kept in any case.
     """
     size = f"{shown.width}x{shown.height}" if shown.data else ""
-    # Of a picture that is here as it was drawn nobody needs another.
+    # A picture that is shown unchanged needs no second copy.
     uri = shown.artifact.uri if shown.artifact is not None and (where or shown.note) else ""
     told = [shown.mime_type, size, f"({visible(shown.note, keep='')})" if shown.note else "", uri]
     return " ".join(part for part in told if part)
@@ -197,7 +197,7 @@ def missing_section(result: RunResult) -> str:
 
 
 def _section(label: str, lines: list[str]) -> str:
-    """Return lines under a label; a single one beside it."""
+    """Return lines under a label; a single line follows it."""
     return f"[{label}] {lines[0]}" if len(lines) == 1 else "\n".join((f"[{label}]", *lines))
 
 
@@ -255,7 +255,7 @@ def _sections(result: RunResult, mode: OutputMode) -> list[str]:
 
 
 def cuts_text(result: RunResult) -> str:
-    """Return what of the output is not there, and what can be done about it."""
+    """Return a note on output that is left out, and how to get it."""
     whole = whole_output(result)
     kept = {name: count for name, count in result.truncated.items() if name in whole}
     lost = {name: count for name, count in result.truncated.items() if name not in whole}

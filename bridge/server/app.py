@@ -1,4 +1,4 @@
-"""The bridge as an MCP server: its tools, and what else a client is told.
+"""The bridge as an MCP server: its tools, instructions and notifications.
 
 Owns the mapping between MCP's messages and the engine, and nothing else: what a run is, which
 servers there are and what is said of them is decided below.
@@ -42,7 +42,7 @@ from bridge.upstream.task_calls import EXTENSION
 TOOL = "run_python"
 
 SEARCH_HINT = "call tools of all the user's MCP servers from a Python program"
-"""What Claude Code's search for tools matches beside names and descriptions."""
+"""Text that Claude Code's tool search matches, besides names and descriptions."""
 
 Context = ServerRequestContext[Any]
 
@@ -178,7 +178,7 @@ class _Surface:
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """Say how a run gets on that is a task."""
+        """Return the state of a run that is a task (`tasks/get`)."""
         run = self._runs.task(context, params.task_id)
         result = None if run.result is None else self._result(context, run.result)
         if result is not None:
@@ -186,7 +186,7 @@ class _Surface:
         return looked_at(run, params.task_id, result)
 
     async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:
-        """Take answers to the questions of a run that is a task."""
+        """Pass on answers to the questions of a run that is a task (`tasks/update`)."""
         run = self._runs.task(context, params.task_id)
         run.take(answers_of(params.input_responses), partly=True)
         return {}

@@ -38,7 +38,7 @@ MAX_OPEN = 16
 class BatchRefusal:
     """What each request of a batch that is not taken gets; nothing if it holds no request.
 
-    As JSON-RPC has it, one answer without an id stands for whatever has none that can be used.
+    By JSON-RPC, one response without an id answers every entry without a usable id.
     """
 
     answers: Sequence[JSONRPCError]
@@ -138,7 +138,7 @@ class OpenBatches:
         """Take what is about to be sent.
 
         Returns:
-            None if it is no answer to a batch's request and goes out by itself; else the answers
+            None if it answers no request of a batch and is sent alone; else the responses
             that go out together now, none while others are awaited.
         """
         if not isinstance(message, JSONRPCResponse | JSONRPCError):

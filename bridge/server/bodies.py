@@ -140,7 +140,7 @@ class _Events:
 
     Attributes:
         begun: There was one.
-        gone: The client's session has ended, which it is told by the status.
+        gone: The client's session has ended; the status says so.
     """
 
     def __init__(self, send: Send) -> None:

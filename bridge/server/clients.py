@@ -64,13 +64,13 @@ def introduced(context: Context, clear: Callable[[str], str]) -> str:
     if held is None:
         return ""
     told = (held.client_info.name, held.client_info.version)
-    # Cleared first, lest half a secret be left, and of what is endless only the beginning.
+    # Redacted before it is cut, so that no half of a secret is left.
     cleared = [clear(part[: 10 * MAX_INTRODUCTION]) for part in told if part]
     return " ".join(one_line(part, MAX_INTRODUCTION) for part in cleared)
 
 
 class Same:
-    """Stands for one object: equal to what stands for the same, whatever that is equal to."""
+    """Identifies one object: equal only to the identity of the same object."""
 
     def __init__(self, held: object) -> None:
         self._held = held
@@ -83,7 +83,7 @@ class Same:
 
 
 def unable(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
-    """Say why a client cannot be asked that; nothing if it can. Pure."""
+    """Return why a client cannot be asked that; empty if it can. Pure."""
     if isinstance(params, types.CreateMessageRequestParams):
         sampling = None if capabilities is None else capabilities.sampling
         if sampling is None:
@@ -114,7 +114,7 @@ def _request_of(
         raise CannotAskError(message) from None
 
 
-def _insist(context: Context, params: BaseModel) -> None:
+def _require_capability(context: Context, params: BaseModel) -> None:
     lacking = unable(context.session.client_capabilities, params)
     if lacking:
         wanted = str(getattr(params, "message", "") or "")[:200]
@@ -136,7 +136,7 @@ class _AskedClient:
 
     @property
     def identity(self) -> Hashable:
-        """Its connection, or who it is, as far as that can be told."""
+        """Its connection, or its identity as far as that is known."""
         return self._identity
 
     @property
@@ -152,7 +152,7 @@ class _AskedClient:
         return elicitation is not None and elicitation.url is not None
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Have its user asked.
+        """Ask its user (`elicitation/create`).
 
         Raises:
             CannotAskError: It does not offer that, refused, or too many wait.
@@ -160,7 +160,7 @@ class _AskedClient:
         return await self._ask(_ELICITATION_METHOD, params)
 
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Have its model asked.
+        """Ask its model (`sampling/createMessage`).
 
         Raises:
             CannotAskError: Likewise, or it left out the answer.
@@ -171,7 +171,7 @@ class _AskedClient:
         raise NotImplementedError
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Notify it, if a request of its is open."""
+        """Send a notification, if one of its requests is open."""
         if self._context is not None:
             await self._context.session.report_progress(seconds, total, message)
 
@@ -229,7 +229,7 @@ class HandshakeClient(_AskedClient):
             # What servers of the newer era leave out, this one demands.
             request.params.elicitation_id = request.params.elicitation_id or uuid.uuid4().hex
         context = self._capable
-        _insist(context, request.params)
+        _require_capability(context, request.params)
         if self._patience <= 0:
             raise _waited_enough()
         metadata = ServerMessageMetadata(related_request_id=context.request_id)
@@ -299,14 +299,14 @@ class ModernClient(_AskedClient):
         self._context = self._capable = context
 
     def detach(self) -> None:
-        """Say nothing to it until it comes back."""
+        """Do nothing: this client hears of it when it comes back."""
         self._context = None
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         run, asked = self.run, _request_of(method, params).params
         if isinstance(asked, types.ElicitRequestURLParams):
             asked.elicitation_id = None
-        _insist(self._capable, asked)
+        _require_capability(self._capable, asked)
         if run is None:
             raise CannotAskError("Nobody can be asked any more.")
         if self._rounds >= MAX_ROUNDS:

@@ -41,7 +41,7 @@ how to read on."""
 _PARSES_TEXT = ("gemini-cli-mcp-client",)
 """Clients, by how the names begin that they introduce themselves with. Gemini CLI 0.61.0 takes a
 first text that is JSON for structured content where there is none, and refuses the whole result if
-that is no object: `print(1+1)` is an error to its model. It shows the text in any case."""
+that is no object: `print(1+1)` is an error to its model. It always shows the text."""
 
 _SHOWS_FAILURES = ("gemini-cli-mcp-client", "qwen-cli-mcp-client")
 """Gemini CLI 0.61.0 and Qwen Code 0.24.4 give their models failed results as JSON, with `_meta`. A
@@ -165,7 +165,7 @@ def to_result(
 
 
 def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
-    """Take the secrets of this machine out of a result, whichever tool it is of."""
+    """Return a tool result without this machine's secrets."""
     for block in result.content:
         if isinstance(block, types.TextContent):
             block.text = redactor.text(block.text)
@@ -185,7 +185,7 @@ def resource_fields(artifact: Artifact) -> dict[str, object]:
 
 
 def link_fields(artifact: Artifact) -> dict[str, object]:
-    """Return what a link says of it, which stands in a result beside the text that tells of it."""
+    """Return a link's description, which a result has besides its text."""
     return {
         "uri": artifact.uri,
         "name": artifact.name or artifact.kind,

@@ -1,12 +1,12 @@
 """Telling clients that what they have listed has changed.
 
-Owns who is told, and when. A client that began with a handshake is told over its connection; from
-2026-07-28 on a client is told over the streams that it opened with `subscriptions/listen`, and over
+Owns who is notified, and when. A client that began with a handshake hears over its connection;
+from 2026-07-28 on, over the streams that it opened with `subscriptions/listen`, and over
 nothing else. What there is to list is decided below: here it is only compared.
 
-A client that is told throws its prompt cache away, so it is told only of a list that reads
-differently, and once for many changes that come together. Of what belongs to somebody, such as
-what a run left, nobody else is told, not even that there was a change.
+A client that is notified drops its prompt cache, so it is notified only when a list reads
+differently, and once for many changes together. Only its owner is notified of what belongs to
+someone, such as what a run left.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MAX_URI = 2048
 names of servers."""
 
 MAX_NEWS = 1000
-"""Things that some owner is to be told, between two looks. The rest they find when they list."""
+"""Notifications for one owner between two comparisons. The rest is found by listing."""
 
 Shown = Callable[[], Hashable]
 """Returns what a list shows at this moment; equal values mean that the list reads the same."""
@@ -75,7 +75,7 @@ class NotifyingServer(Server[Any]):
     """A server that says in every handshake that its lists change, over HTTP as well.
 
     Attributes:
-        notices: Who is told of it.
+        notices: Sends the notifications.
     """
 
     def __init__(self, name: str, notices: Notices, **rest: Any) -> None:
@@ -104,11 +104,11 @@ class OwnedBus(InMemorySubscriptionBus):
         self._meant: str | None = None
 
     def opening_for(self, owner: str) -> None:
-        """Have the stream that is opened next in this task be an owner's."""
+        """Assign the next stream that this task opens to an owner."""
         self._owner.set(owner)
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """Have a listener called; see `SubscriptionBus`."""
+        """Register a listener; see `SubscriptionBus`."""
         owner = self._owner.get()
 
         def owned(event: ServerEvent) -> None:
@@ -186,13 +186,13 @@ class Notices:
         return await self._listen(context, params)
 
     def end_streams(self) -> None:
-        """Tell all that listen, in the newer era, that there is nothing more to come."""
+        """Close all streams of `subscriptions/listen`."""
         self._listen.close()
 
     async def subscribe(
         self, context: ServerRequestContext[Any], params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
-        """Tell a client of the handshake era when a resource changes.
+        """Notify a client of the handshake era when a resource changes (`resources/subscribe`).
 
         Whether there is such a resource is not looked at: who may not read it hears nothing of it.
         """
@@ -206,7 +206,7 @@ class Notices:
     async def unsubscribe(
         self, context: ServerRequestContext[Any], params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Tell it no more."""
+        """Stop notifying it (`resources/unsubscribe`)."""
         known = self._of(context)
         if known is not None:
             known.uris.discard(str(params.uri))
@@ -224,28 +224,28 @@ class Notices:
         return known
 
     async def listed(self, context: ServerRequestContext[Any]) -> None:
-        """Note that a client has been shown a list, and is to be told when it changes."""
+        """Record that a client has listed something, and must be notified when that changes."""
         known = self._of(context)
         if known is not None:
             known.lists = True
-        # Whoever saw an earlier one is told by `run`.
+        # Clients that saw an earlier list are notified by `run`.
         if self._told_tools is None:
             self._told_tools = await self._tools()
         if self._told_resources is None:
             self._told_resources = self._resources()
 
     def kept(self, owner: str) -> None:
-        """Note that `resources/list` shows something else to an owner."""
+        """Record that `resources/list` has changed for an owner."""
         self.updated("", owner)
 
     def updated(self, uri: str, owner: str) -> None:
-        """Note that a resource reads differently for an owner."""
+        """Record that a resource has changed for an owner."""
         if len(self._news) < MAX_NEWS:
             self._news.add((uri, owner))
             self._changed.set()
 
     def changed(self) -> None:
-        """Have the lists compared soon."""
+        """Compare the lists soon."""
         self._changed.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -255,14 +255,14 @@ class Notices:
     async def _run(self) -> None:
         while True:
             await self._changed.wait()
-            await self._settled()
+            await self._wait_until_quiet()
             try:
                 await self._compare()
             except Exception:
                 # What cannot be described now is described, or fails, when a client asks.
-                logger.exception("clients could not be told of a change")
+                logger.exception("clients could not be notified of a change")
 
-    async def _settled(self) -> None:
+    async def _wait_until_quiet(self) -> None:
         """Return when nothing has changed for a moment."""
         with anyio.move_on_after(LONGEST_SECONDS):
             quiet = False
@@ -275,7 +275,7 @@ class Notices:
 
     async def _compare(self) -> None:
         news, self._news = self._news, set()
-        # Before any list has been seen there is none to be told of.
+        # Before any list was shown there is no change of it.
         if self._told_tools is not None:
             tools, resources = await self._tools(), self._resources()
             if tools != self._told_tools:

@@ -1,7 +1,7 @@
 """What clients can list and read: the bridge itself, its servers, and what runs left.
 
 Owns the URIs, the pages of the list and what one answer has of something large. Of what runs left
-each client sees its own; of anything else it is told that there is no such thing. A client's roots
+each client sees its own; anything else does not exist for it. A client's roots
 stand in the guide: they are names to talk about, and nothing is mounted for them.
 """
 
@@ -136,7 +136,7 @@ PAGE = 100
 """Things that runs left, in one answer to a client that lists."""
 
 MAX_PAGES = 5
-"""After which the list ends: clients show it to people, and some read all of it at each start. What
+"""Most entries of the list: clients show it to people, and some read all of it at each start. What
 is older is in the results of its runs, and in `mcp-code-bridge artifacts list`."""
 
 _CURSOR = re.compile(r"(?P<page>[1-9])/(?P<place>[0-9a-f.]{1,64})")
@@ -170,8 +170,8 @@ class Resources:
     async def _kept(self, owner: str, after: str) -> tuple[tuple[Artifact, ...], str]:
         """Return a page of what an owner's runs left, and where the next begins."""
         if not owner:
-            # Clients that cannot be told apart are not shown each other's. Each has the URIs that
-            # its own results told, and nobody guesses one.
+            # Clients that cannot be told apart do not list each other's. Each has the URIs of its
+            # own results, which cannot be guessed.
             return (), ""
         try:
             page = partial(self._engine.artifacts.page, owner, PAGE, after)
@@ -214,7 +214,7 @@ class Resources:
                 return types.ReadResourceResult(contents=await anyio.to_thread.run_sync(work))
             mime_type, text = await self._read(uri, context)
         except UnknownArtifactError:
-            # As what never was: that somebody else has it is nobody's business.
+            # As if it did not exist: that another caller has it is not shown.
             raise _unknown(uri, context) from None
         except BridgeError as error:
             mine = isinstance(error, ArtifactStoreError)
@@ -240,7 +240,7 @@ class Resources:
 
     async def _sessions(self, context: Context) -> str:
         owner = self._runs.owner(context)
-        # Who cannot be told from others is told of no session: its id is all that it takes.
+        # A caller that cannot be told from others sees no session: the id alone opens one.
         return sessions_json(await self._engine.sessions.listed(owner) if owner else ())
 
 

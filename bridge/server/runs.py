@@ -1,6 +1,6 @@
 """`run_python` called: the run started, followed, suspended and found again.
 
-Owns who a client is, as far as it can be told, and which era's way a run goes. A client of the
+Owns who a client is, as far as that is known, and how a run goes in its era. A client of the
 handshake era is asked while its request is open, and the run lasts as long as that. One of the
 newer era gets the questions as its answer, so that its run may outlive the request; where it
 declares the extension for them, a run that takes long becomes a task.
@@ -47,7 +47,7 @@ TASK_AFTER_SECONDS = 15.0
 """A run that is not over by then becomes a task. Clients give up on silent requests after 60 s."""
 
 POLL_SECONDS = 2.0
-"""Between a client's looks at it, as it is asked to."""
+"""Between a client's polls, as the task asks for (`pollInterval`)."""
 
 
 class TaskParams(types.RequestParams):
@@ -208,7 +208,7 @@ class Runs:
             )
             if isinstance(request, ApplyRequest):
                 return await self._engine.apply(request, client)
-            # Where callers cannot be told apart, only a session's id says whose it is.
+            # Where callers cannot be told apart, only a session's id shows its owner.
             request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
 
@@ -227,7 +227,7 @@ class Runs:
         return Same(held)
 
     def owner(self, context: Context) -> str:
-        """Return what a client has to show, beside a secret or an id, to go on with its own."""
+        """Return what identifies a client, besides a secret or an id, when it resumes its run."""
         credential = _header(context, "authorization")
         if not credential:
             return self.principal

@@ -97,7 +97,7 @@ async def search_result(
     """Search, and return what a model reads. Every failure is a result as well.
 
     Args:
-        principal: On whose behalf; empty if nobody knows, who is told of no skills.
+        principal: Who asks; empty if that is not known: then no skills are found.
     """
 
     async def search() -> types.CallToolResult:

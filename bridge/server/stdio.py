@@ -63,7 +63,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
 
     Args:
         over: Cancelled when the client cannot be written to any more; `failure` says why. To most
-            senders that is nothing, since their request has nobody to answer to.
+            senders that is nothing, since their request has no receiver any more.
 
     Attributes:
         batches: Those whose answers are collected, to go out together.
@@ -85,7 +85,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         Cancelled half-way, the rest of it goes out before the next one.
 
         Raises:
-            ClosedResourceError: Nobody is left to write to.
+            ClosedResourceError: The client has gone.
         """
         together = self.batches.take(item.message)
         if together is None:
@@ -97,7 +97,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         """Write messages as one array; nothing if there are none.
 
         Raises:
-            ClosedResourceError: Nobody is left to write to.
+            ClosedResourceError: The client has gone.
         """
         if messages:
             await self._write(f"[{','.join(map(encode, messages))}]")
@@ -135,7 +135,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
             raise anyio.ClosedResourceError from error
 
     async def aclose(self) -> None:
-        """Take no more messages. The descriptor is its claimant's."""
+        """Read no more messages. The descriptor belongs to its claimant."""
         self._closed = True
 
 
@@ -183,7 +183,7 @@ _METHOD = b'"method"'
 
 
 async def is_crowded(line: Line) -> bool:
-    """Tell whether a client's message holds more values than are parsed."""
+    """Return whether a client's message has more values than are parsed."""
     return len(line.data) > LARGE and await offload(line.data, partial(has_too_many_values, line))
 
 
@@ -192,7 +192,7 @@ class Refusal:
     """A request that cannot be read.
 
     Attributes:
-        answer: What its sender is told.
+        answer: The response to its sender.
     """
 
     answer: JSONRPCError
@@ -214,7 +214,7 @@ def read_line(
     if isinstance(line, OversizeLine):
         found = decode_oversize(line, MAX_MESSAGE_BYTES)
         if found is None or _METHOD not in line.head + line.tail:
-            return Noise(f"{line.size} bytes, of which at most {MAX_MESSAGE_BYTES} are taken")
+            return Noise(f"{line.size} bytes, of which at most {MAX_MESSAGE_BYTES} are read")
         problem = f"The message has {line.size} bytes; at most {MAX_MESSAGE_BYTES} are taken."
         return _refusal(found, INVALID_REQUEST, problem)
     if crowded:
@@ -310,7 +310,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
 
     async def _read_batch(self, line: Line) -> None:
-        """Have a batch's messages come next, or answer its requests if it is refused."""
+        """Queue a batch's messages, or answer its requests if it is rejected."""
         batches = self._writer.batches
         found = parse_batch(line.data, batches.version)
         if not isinstance(found, BatchRefusal):
@@ -348,7 +348,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                     # A regular file or the null device: it cannot be waited for.
                     self._waits = False
             if self._waits:
-                # There is something, and nobody else reads here, so this does not block; a thread
+                # There is something to read, and no other reader: it does not block; a thread
                 # would take longer than the rest of reading a small message.
                 return os.read(self._fd, CHUNK_BYTES)
             return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES)

@@ -32,7 +32,7 @@ from bridge.server.stdio import (
 logger = logging.getLogger(__name__)
 
 STDIO = "stdio"
-"""Whose runs are those of the one client there is; over HTTP clients cannot be told apart."""
+"""Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
 
 SHUTDOWN_SECONDS = 3
 """Runs still under way when the server stops are cancelled after this."""
@@ -46,7 +46,7 @@ MAX_HTTP_SESSIONS = 512
 forty kilobytes while its client does nothing."""
 
 HTTP_IDLE_SECONDS = 30 * 60
-"""After which a session ends that no request was made in and nobody listens to. Its client gets 404
+"""After which a session without requests and without an open stream ends. Its client gets 404
 and begins a new one, as the protocol says."""
 
 HTTP_PORT = 80
@@ -127,7 +127,7 @@ class HttpServer(uvicorn.Server):
         self._listening(port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more requests, and wait for those under way."""
+        """Accept no more requests, and wait for those under way."""
         self._notices.end_streams()
         await super().shutdown(self._listeners)
 
@@ -207,7 +207,7 @@ def guard(host: str, port: int) -> TransportSecuritySettings:
     names = dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown))
     addresses = [f"{name}:{port}" for name in names]
     if port == HTTP_PORT:
-        # Which nobody writes.
+        # No sender writes it.
         addresses += names
     return TransportSecuritySettings(
         allowed_hosts=addresses, allowed_origins=[f"http://{address}" for address in addresses]

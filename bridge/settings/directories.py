@@ -110,12 +110,12 @@ def settled(
             message = f"{about} has a colon or a comma in it, which engines cannot mount."
             raise SettingsError(message)
         found.append(replace(directory, path=str(real)))
-    _insist_apart(directories, found, place)
+    _check_apart(directories, found, place)
     return tuple(found)
 
 
-def _insist_apart(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
-    """See that no program can turn one directory into a link that the next sandbox follows.
+def _check_apart(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
+    """Check that no program can turn one directory into a link that the next sandbox follows.
 
     Raises:
         SettingsError: One could be.
@@ -152,7 +152,7 @@ def refusal(
         if _related(real, path):
             return f"it is in or above {path}, the system's own"
     for path in private:
-        # Where nobody has made it yet, it is made there later.
+        # If it does not exist yet, it is made there later.
         if _related(real, Path(os.path.realpath(path))):
             return f"it is in or above {path}, where the bridge or an engine has its own files"
     for path in exposed:

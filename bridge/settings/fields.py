@@ -242,7 +242,7 @@ def texts(value: Json, place: str, most: int) -> tuple[str, ...]:
 
 
 def glob(text: str, place: str) -> str:
-    """Return a glob as it is."""
+    """Return a glob unchanged."""
     try:
         globs.parse(text)
     except ValueError as error:

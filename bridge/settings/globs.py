@@ -56,7 +56,7 @@ def literal(text: str) -> str:
 
 
 def covers(first: str, second: str) -> bool:
-    """Tell whether all that the second glob matches is matched by the first.
+    """Return whether the first glob matches all that the second does.
 
     True is certain; of globs with `?` or a backslash it may be False where it need not be.
     """

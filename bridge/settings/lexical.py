@@ -46,7 +46,7 @@ def root(text: str) -> str:
 def normal(text: str) -> str | None:
     """Return a path without `.`, `..` and doubled slashes; "" is a relative path's own beginning.
 
-    A `file:///` address counts as its path. None stands for what cannot be told: an empty text,
+    A `file:///` address counts as its path. None stands for unknown: an empty text,
     another address, `~`, a backslash, a percent sign in an address, or a relative path that leads
     out of where it begins.
     """
@@ -89,7 +89,7 @@ class Directory:
     def holds(self, path: str) -> bool | None:
         """Tell whether a normal path is this directory, or below it.
 
-        None stands for what cannot be told: one of them is relative, or they differ only in ways
+        None stands for unknown: one of them is relative, or they differ only in ways
         that some file systems do not see (case, and how Unicode writes a letter).
         """
         if path.startswith("/") != self._path.startswith("/"):

@@ -552,7 +552,7 @@ def parse_policy(table: Json, place: str, path: Path | None = None) -> PolicySpe
 
 
 def _check_labels(spec: PolicySpec, place: str) -> None:
-    """Refuse labels that nothing else speaks of: a slip of the pen in one protects nobody.
+    """Reject labels that no flow rule names: a misspelt one protects nothing.
 
     Raises:
         SettingsError: There is one.

@@ -1,4 +1,4 @@
-"""A rule, or a first policy, written into the settings file, with the rest of it as it is.
+"""Writes a rule, or a first policy, into the settings file; the rest of it stays unchanged.
 
 Owns the two changes that the bridge makes to what its user wrote: a policy at the end of a file
 that has none, and one `[[policy.rules]]` more, as text between the lines that are there. Whether
@@ -31,7 +31,7 @@ MAX_PLACES = 10
 Each is tried by parsing the whole file."""
 
 MAX_RULES = 2000
-"""In a file that the bridge adds to: whoever answers "always" that often wants another rule."""
+"""Most rules that the bridge adds to a file: more answers of "always" call for another rule."""
 
 _MODE = 0o600
 """Of a file that is made: what is in it says what may be done in its user's name."""
@@ -102,7 +102,7 @@ def append_policy(path: Path, policy: str) -> None:
 
 
 def _change(path: Path, changed: Callable[[str], str], *, demanded: bool) -> None:
-    """Replace what stands in a file, if nobody else changes it meanwhile.
+    """Replace a file's content, unless it is changed meanwhile.
 
     Args:
         changed: Returns what is to stand there.
@@ -122,7 +122,7 @@ def _change(path: Path, changed: Callable[[str], str], *, demanded: bool) -> Non
                 text = _read(target)
             whole = changed(text)
             if found is not None and _state(target.stat()) != _state(found):
-                raise SettingsError(f"{path} is being changed by somebody else.")
+                raise SettingsError(f"{path} is being changed by another program.")
             mode = _MODE if found is None else stat.S_IMODE(found.st_mode)
             replace_file(target, whole.encode(), durable=True, mode=mode)
     except (OSError, RuntimeError) as error:

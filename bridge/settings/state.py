@@ -36,7 +36,7 @@ def insist_private(path: Path, what: str) -> None:
 
 
 def prepare_state(settings: Settings) -> None:
-    """Make the state directory, and insist on a policy that was in force.
+    """Make the state directory, and require the policy that was in force.
 
     Raises:
         SettingsError: The settings file held a policy before, and is gone or empty now.
@@ -46,10 +46,10 @@ def prepare_state(settings: Settings) -> None:
     except OSError as error:
         # Read-only homes exist. What needs the directory says so when it needs it.
         logger.debug("%s cannot be made: %s", settings.state_dir, error)
-    _insist_on_policy(settings)
+    _require_policy(settings)
 
 
-def _insist_on_policy(settings: Settings) -> None:
+def _require_policy(settings: Settings) -> None:
     config = settings.policy.path
     if config is None:
         return
@@ -68,7 +68,7 @@ def _insist_on_policy(settings: Settings) -> None:
             "a comment is enough."
         )
         raise SettingsError(message, remedy=remedy)
-    # Somebody took the table out of a file that is still there.
+    # The table was removed from a file that is still there.
     _remember(mark, [path for path in marked if path != str(config)])
 
 

@@ -37,7 +37,7 @@ class Unfinished:
     path: Path
 
     def write(self, data: bytes) -> None:
-        """Add to it, all of it where one write may take only a part."""
+        """Append data, in several writes if one takes only a part."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
@@ -50,7 +50,7 @@ class Blobs:
         self.root = root
 
     def begin(self) -> Unfinished:
-        """Begin a file that nobody sees."""
+        """Begin a file without a name."""
         folder = self._folder(_WRITING)
         while True:
             path = folder / secrets.token_hex(8)
@@ -59,7 +59,7 @@ class Blobs:
             if os.fstat(descriptor).st_nlink:
                 os.fchmod(descriptor, 0o600)
                 return Unfinished(descriptor=descriptor, path=path)
-            # Somebody tidied between the two lines above and took it for a dead bridge's.
+            # Another bridge tidied between the two lines above and took it for a dead bridge's.
             os.close(descriptor)
 
     def place(self, unfinished: Unfinished, digest: str, *, durable: bool = False) -> None:
@@ -74,8 +74,8 @@ class Blobs:
         unfinished.path.replace(self._folder(digest[:2]) / digest)
 
     def discard(self, unfinished: Unfinished) -> None:
-        """Let go of a file, and of what was written of one that has no name."""
-        # What stays is found by the next tidying, once nobody holds its lock.
+        """Close a file, and remove it if it has no name yet."""
+        # A file that stays is found by the next tidying, once its lock is free.
         with suppress(OSError):
             unfinished.path.unlink(missing_ok=True)
         os.close(unfinished.descriptor)
@@ -131,7 +131,7 @@ class Blobs:
                     Path(entry.path).unlink()
                     removed += 1
                 except (BlockingIOError, FileNotFoundError):
-                    continue  # Somebody is writing it, or was quicker.
+                    continue  # Another bridge is writing it, or was quicker.
                 finally:
                     os.close(descriptor)
         return removed
@@ -148,7 +148,7 @@ class Blobs:
 
         Raises:
             FileNotFoundError: It is not there, and is not to be made.
-            OSError: It cannot be made, or is a link or somebody else's.
+            OSError: It cannot be made, is a link, or belongs to another user.
         """
         for path in (self.root, self.root / name):
             if make:
@@ -157,7 +157,7 @@ class Blobs:
             if not stat.S_ISDIR(found.st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, "a directory of contents is a link")
             if found.st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "the directory belongs to somebody else")
+                raise PermissionError(errno.EPERM, "the directory belongs to another user")
             if found.st_mode & 0o077:
                 path.chmod(0o700)
         return self.root / name

@@ -27,14 +27,14 @@ _MEMORY_BYTES = 256 * 1024
 _TRACES_BYTES = 2 * 1024**2
 
 _DAMAGED = b"?"
-"""In place of what could not be read: whoever reads that says so, and takes nothing for granted."""
+"""In place of what could not be read: its reader reports that, and assumes the worst."""
 
 _OWNER = re.compile(r"[0-9a-f]{32}")
 _MEMORY = re.compile(r"[0-9a-f]{40}\.json")
 
 
 def is_earlier(directory: Path) -> bool:
-    """Tell whether an earlier version kept something here that is taken over."""
+    """Return whether an earlier version kept something here that is imported."""
     return any(
         (directory / name).exists() for name in (_PINS, _SKILLS_READ, _SKILLS_APPROVED, _MEMORIES)
     )

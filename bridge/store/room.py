@@ -72,7 +72,7 @@ def surplus_of(
 
 
 def _outlived(held: Sequence[Held], bounds: Bounds) -> tuple[list[Held], list[Held]]:
-    """Return what goes whatever there is room for, and the rest; each the oldest first."""
+    """Return what is removed in any case, and the rest; each the oldest first."""
     goes, stays, owners = list[Held](), list[Held](), Counter[str]()
     for one in sorted(held, key=lambda one: (one.created, one.id), reverse=True):
         if one.created > bounds.oldest and owners[one.owner] < bounds.owner_entries:

@@ -99,7 +99,7 @@ sessions = Table(
 """What sessions held when they were last saved; the states are files by their digests."""
 
 CONTENTS = (artifacts, sessions)
-"""The tables with a digest of a file. A file that none of them names is nobody's."""
+"""The tables with a digest of a file. A file that none of them names is unused."""
 
 
 def _first(connection: Connection, directory: Path) -> None:
@@ -113,7 +113,7 @@ released: what differs is another at the end. The first makes an empty one compl
 
 
 class StoreError(OSError):
-    """The database cannot be used as it is asked to: full, damaged, kept by another, too new."""
+    """The database cannot be used: full, damaged, locked by another process, or too new."""
 
 
 def prepare(connection: Connection, directory: Path) -> None:
@@ -205,7 +205,7 @@ def _connected(connection: Any, _: Any) -> None:
     # Transactions begin where `_begin` says, and not where the driver sees the first change.
     connection.isolation_level = None
     cursor = connection.cursor()
-    # What is deleted is overwritten: it may have been somebody's secret.
+    # Deleted data is overwritten: it may have held a secret.
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.close()

@@ -1,7 +1,7 @@
 """A store: where it is, and its transactions.
 
-One database holds all of it. Whoever writes has the database's one turn from the beginning of the
-transaction to its end, so what was read there still holds when it is written; whoever reads sees
+One database holds all of it. A writer holds the database's one write lock from the beginning of the
+transaction to its end, so what was read there still holds when it is written; a reader sees
 one moment. Everything here blocks, and is for threads.
 """
 
@@ -88,7 +88,7 @@ class Store:
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
         """Return the data of some documents, of one moment and by their names.
 
-        For what a bridge reads as it starts: it costs nobody the import of SQLAlchemy.
+        For what a bridge reads as it starts, without the import of SQLAlchemy.
 
         Raises:
             OSError: It cannot be read.
@@ -132,7 +132,7 @@ class Store:
                 yield kept
                 self.blobs.place(unfinished, digest, durable=durable)
         except OSError:
-            # It may have got its name, and be nobody's.
+            # It may have got its name without a row that refers to it.
             with suppress(OSError):
                 self.drop([digest])
             raise
@@ -152,7 +152,7 @@ class Store:
         Nobody can begin to speak of one meanwhile. Between some and the next others have a turn.
 
         Raises:
-            OSError: They cannot be removed. They are nobody's, and go with the next tidying.
+            OSError: They cannot be removed. They are unused, and the next tidying removes them.
         """
         left, removed = sorted(set(digests)), 0
         while left:
@@ -322,7 +322,7 @@ def _make_private(file: Path) -> None:
     One that is there is never opened here: to close it would let go of SQLite's locks on it.
 
     Raises:
-        OSError: It cannot be made, or is a link or somebody else's.
+        OSError: It cannot be made, is a link, or belongs to another user.
     """
     with suppress(FileExistsError):
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -336,6 +336,6 @@ def _make_private(file: Path) -> None:
         if stat.S_IFMT(found.st_mode) != kind:
             raise OSError(errno.EINVAL, "the database is no plain file")
         if found.st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "the database belongs to somebody else")
+            raise PermissionError(errno.EPERM, "the database belongs to another user")
         if found.st_mode & 0o077:
             place.chmod(found.st_mode & 0o700)
