@@ -43,7 +43,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
     if run.skills or "skill" in run.code or _SKILLS_IMPORT in sys.modules:
         from bridge.guest.api.skill_modules import finder
 
-        finder.take(run, client, namespace)
+        finder.register(run, client, namespace)
     if _SHOWING in run.code:
         redirect_windows()
     tracebacks.packages_offered = run.packages
