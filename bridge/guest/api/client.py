@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-
 RECEIVE_BYTES = 256 * 1024
 """Most bytes read from the socket at once."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-
 MAX_TRIES = 20
 """Tries of one update, repeated when another program changed the value first."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Set
 
-
 MAX_TEXT_CHARS = 24_000
 """Longest traceback; the middle of a longer one is cut."""
 

@@ -44,7 +44,6 @@ MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_ID = 2**53
 """Below this, ids are exact in every JSON implementation."""
 
-
 MAX_DIGITS = 1_000
 """Most digits of an integer in a guest's frame: parsing takes time quadratic in their number."""
 

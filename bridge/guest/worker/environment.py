@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.display import Display
     from bridge.guest.protocol.wire import Done, Run
 
-
 _SKILLS_IMPORT = "bridge.guest.api.skill_modules"
 _SHOWING = "show"
 
