@@ -109,7 +109,7 @@ await mcp_rec.send(to="ann", text="see " + parent.url)
 
 
 STOPPING = {
-    "item.id > 3": "it compares ‹result of #1 rec.create›.id: nobody knows that yet.",
+    "item.id > 3": "it compares ‹result of #1 rec.create›.id: its value is unknown.",
     "await mcp_rec.read_note(topic=item.title)": "A plan can use that only in other held calls.",
     "await mcp_rec.create(title=f'{item.title}, {item.id}'.upper())": "cut or changed",
     "await mcp_rec.plain(value={f'{item.id}, {item.title}': 1})": "cannot be a key of a dict",

@@ -1,4 +1,4 @@
-"""`await` before the helpers of `runtime` that need none, and which these are."""
+"""Removes `await` before the plain helpers of `runtime`; lists these helpers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MEMORIES = (
     "save_memory",
     "update_memory",
 )
-"""Also names of every program."""
+"""Also globals of every program."""
 
 SKILLS = ("delete_skill", "list_skills", "load_skill", "save_skill", "save_tool")
 
 
 def strip_await(tree: ast.Module) -> None:
-    """Take out each `await` before a call of a plain helper, unless the program has its own."""
-    import ast  # a program that mentions no such helper does without
+    """Remove each `await` before a call of a plain helper, unless the program redefines it."""
+    import ast  # slow; only for programs that mention such a helper
 
     plain = {*MEMORIES, *SKILLS}
     own = set()

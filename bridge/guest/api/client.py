@@ -1,10 +1,9 @@
-"""The worker's end of the channel: calls out, replies in.
+"""The worker's end of the channel: sends calls and delivers replies.
 
-Owns correlation. Callers in any event loop and any thread write under a lock and wait in their own
-loop, so calls never wait for each other. Replies are read by the loop that made the first call: a
-program with one loop, which is nearly every one, stays single-threaded and may fork as it likes.
-A thread takes over for good where that loop may be kept from reading: when a second one calls, or
-when there is no room to write.
+Owns correlation. Callers in any event loop and thread write under a lock and wait in their own
+loop, so calls never wait for each other. The loop that made the first call reads the replies, so
+that a program with one loop stays single-threaded and may fork. A thread takes over permanently
+when that loop may be blocked: when a second loop calls, or when the socket is done.
 """
 
 from __future__ import annotations
@@ -35,61 +34,60 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
-
 RECEIVE_BYTES = 256 * 1024
-"""Bytes taken from the socket at a time."""
+"""Most bytes read from the socket at once."""
 
 HELD_RESULT = "held_result"
-"""The code with which the host refuses a call for the placeholders in it."""
+"""The error code of a call refused because of the placeholders in it."""
 
 _REPLY_HEAD = re.compile(rb'{"type":"reply","id":(\d+),')
-"""How the host's replies begin: enough to tell whose they are when the rest cannot be read."""
+"""How the host's replies begin: gives the id when the rest cannot be parsed."""
 
-LOOK_MILLISECONDS = 50
-"""How long a thread that reads for itself looks at the channel; others may have read its answer."""
+POLL_MILLISECONDS = 50
+"""Poll interval of a thread that reads its own reply; another thread may have read it."""
 
 
-class Box:
-    """Takes one answer, from any thread.
+class ReplyFuture:
+    """A future for threads: holds one reply.
 
     Attributes:
-        full: Whether it has.
+        done: Whether the reply has come.
     """
 
     def __init__(self) -> None:
-        self.full = False
-        self._answer: Any = None
+        self.done = False
+        self._reply: Any = None
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
 
     def fill(self, answer: Any) -> None:
-        """Put the answer in; there is one only."""
-        self._answer = answer
-        self.full = True
+        """Set the reply; called once."""
+        self._reply = answer
+        self.done = True
         self._lock.release()
 
-    def look_out(self, fd: int) -> None:
-        """Wait until there is something to read, or the answer may have come otherwise."""
-        if self.full:
+    def wait_readable(self, fd: int) -> None:
+        """Wait until `fd` is readable, at most for the poll interval."""
+        if self.done:
             return
         poller = select.poll()
         poller.register(fd, select.POLLIN)
-        poller.poll(LOOK_MILLISECONDS)
+        poller.poll(POLL_MILLISECONDS)
 
     def value(self) -> Any:
-        """Wait for the answer and return it, or raise it."""
+        """Wait for the reply; return its value or raise its error."""
         self._lock.acquire()
-        if isinstance(self._answer, MCPError):
-            raise self._answer
-        return self._answer
+        if isinstance(self._reply, MCPError):
+            raise self._reply
+        return self._reply
 
 
 if TYPE_CHECKING:
-    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], Box]
+    Waiter = Union[Tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]"], ReplyFuture]
 
 
 class Client:
-    """Sends calls and hands each its reply."""
+    """Sends calls and returns their replies."""
 
     def __init__(self, fd: int, frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self._socket = _socket.socket(fileno=fd)
@@ -103,27 +101,29 @@ class Client:
         self._replies = Replies()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._thread: Optional[threading.Thread] = None
-        self._parted: Optional[asyncio.AbstractEventLoop] = None
+        self._fork_loop: Optional[asyncio.AbstractEventLoop] = None
         self._closed = ""
         os.register_at_fork(
-            before=self._part, after_in_parent=self._rejoin, after_in_child=self._leave
+            before=self._before_fork,
+            after_in_parent=self._after_fork_in_parent,
+            after_in_child=self._after_fork_in_child,
         )
 
     async def call(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
-        """Ask the host and return its value. `subject` names the call in errors.
+        """Call the host and return the value. `subject` names the call in errors.
 
         Raises:
             MCPError: The host refused, or is gone.
             ValueError: The call is too large to send.
         """
-        call_id, line = self._line_of(method, params, subject)
-        # Whoever is awaited has it; a program that calls nothing does without.
+        call_id, line = self._encode_call(method, params, subject)
+        # Loaded already where a call is awaited; other programs do not pay for it.
         import asyncio
 
         loop = asyncio.get_running_loop()
         future: "asyncio.Future[Any]" = loop.create_future()
         held = sys.modules.get("bridge.guest.api.held_results")
-        # Only a plan has it; there a call may be one that must not be made any more.
+        # Loaded in plans only: a program that a placeholder stopped makes no more calls.
         place = 0 if held is None else held.check()
         self._register(call_id, loop, future)
         try:
@@ -137,36 +137,36 @@ class Client:
             with self._lock:
                 unanswered = self._waiting.pop(call_id, None)
             if unanswered is not None and future.cancelled():
-                # The host may stop the call; a reply on its way will find nobody waiting.
+                # The host may stop the call; a late reply is dropped.
                 with contextlib.suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
 
     def call_and_wait(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
-        """Ask the host as `call` does, and keep this thread waiting for the value.
+        """Call the host as `call` does, and block this thread until the reply.
 
-        An event loop of this thread stands still meanwhile; others go on.
+        This blocks an event loop of this thread, not those of others.
 
         Raises:
             MCPError: The host refused, or is gone.
             ValueError: The call is too large to send.
         """
-        call_id, line = self._line_of(method, params, subject)
+        call_id, line = self._encode_call(method, params, subject)
         held = sys.modules.get("bridge.guest.api.held_results")
         if held is not None:
             held.check()
-        box = Box()
+        future_reply = ReplyFuture()
         with self._lock:
             if self._closed:
                 raise MCPError(self._closed, kind="channel")
             others = any(not isinstance(waiter, tuple) for waiter in self._waiting.values())
-            self._waiting[call_id] = box
+            self._waiting[call_id] = future_reply
         try:
             self._write(line)
-            if others or self._others_read():
-                # Who reads for himself alone may have another's answer, which then waits for him.
+            if others or self._other_loop_reads():
+                # With several blocked readers, one could hold up another's reply.
                 self._start_thread()
-            self._read_for(box)
-            return box.value()
+            self._read_until(future_reply)
+            return future_reply.value()
         finally:
             with self._lock:
                 unanswered = self._waiting.pop(call_id, None)
@@ -175,31 +175,33 @@ class Client:
                 with contextlib.suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
 
-    def _read_for(self, box: Box) -> None:
-        """Read in this thread, as long as no other does and the answer is not there."""
-        while not box.full and self._thread is None:
+    def _read_until(self, future_reply: ReplyFuture) -> None:
+        """Read replies in this thread until this one is there or the reader thread has started."""
+        while not future_reply.done and self._thread is None:
             reason = "the bridge closed the connection"
             try:
                 if self.drain():
-                    box.look_out(self._socket.fileno())
+                    future_reply.wait_readable(self._socket.fileno())
                     continue
             except Exception as error:
-                reason = broken(error)
+                reason = read_failure(error)
             if self._thread is None:
                 self._close(reason)
 
-    def _others_read(self) -> bool:
-        """Tell whether a loop of another thread reads, which may itself be kept waiting."""
+    def _other_loop_reads(self) -> bool:
+        """Return whether a loop of another thread reads, which may be blocked itself."""
         loop = self._loop
         if self._thread is not None or loop is None or not loop.is_running():
             return False
         return sys.modules["asyncio"]._get_running_loop() is not loop
 
-    def _line_of(self, method: str, params: Mapping[str, Any], subject: str) -> Tuple[int, bytes]:
-        """Return a call's number and its line.
+    def _encode_call(
+        self, method: str, params: Mapping[str, Any], subject: str
+    ) -> Tuple[int, bytes]:
+        """Return a call's id and its encoded line.
 
         Raises:
-            MCPError: It cannot be made from here.
+            MCPError: This is a child process.
             ValueError: It is too large to send.
         """
         if os.getpid() != self._pid:
@@ -219,10 +221,10 @@ class Client:
         return call_id, line
 
     def tell(self, frame: Any) -> None:
-        """Send a frame that has no answer. Safe in any thread; in a child process it goes nowhere.
+        """Send a frame without a reply, from any thread; in a child process do nothing.
 
         Raises:
-            ValueError: It is too large, or no JSON.
+            ValueError: It is too large, or not JSON.
             MCPError: The host is gone.
         """
         line = encode(frame)
@@ -237,10 +239,10 @@ class Client:
         return -1 if self._thread is not None or self._closed else self._socket.fileno()
 
     def drain(self, here: Optional[asyncio.AbstractEventLoop] = None) -> bool:
-        """Take the replies that have come, without waiting; return whether more may.
+        """Deliver the replies that have arrived, without blocking; return whether more may come.
 
         Args:
-            here: The loop in which this is called, if it is called in one.
+            here: The running loop of this thread, if any.
         """
         with self._reading:
             if self._thread is not None:
@@ -257,10 +259,10 @@ class Client:
         return bool(data)
 
     def send_last(self, frame: Any, notice: bytes) -> None:
-        """Send the frame that ends the program, even after a line that the program tore.
+        """Send the program's last frame, also after an incomplete line of the program's.
 
         Args:
-            notice: A line for the supervisor that comes with it.
+            notice: The exit notice, sent with it.
         """
         self._write(b"\n" + encode(frame) + notice)
 
@@ -273,38 +275,38 @@ class Client:
             self._waiting[call_id] = (loop, future)
         if self._loop is loop or self._thread is not None:
             return
-        if not self._adopted_by(loop):
-            # Two loops, of which one may be kept waiting by the other.
+        if not self._make_reader(loop):
+            # With two loops, one may block the other.
             self._start_thread()
 
-    def _adopted_by(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Have `loop` read if no other does; return whether anybody reads whom it need not fear."""
+    def _make_reader(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Make `loop` the reader if there is none; return whether it or the thread reads."""
         with self._reading:
             if self._thread is not None:
                 return True
             if self._loop is None or self._loop.is_closed():
                 self._loop = None
-                self._join(loop)
+                self._add_reader(loop)
             return self._loop is loop
 
-    def _join(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have `loop` read the replies."""
+    def _add_reader(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Register the channel with `loop`, which reads the replies from now on."""
         try:
             loop.add_reader(self._socket.fileno(), self._read_in_loop, loop)
         except (NotImplementedError, OSError, RuntimeError, ValueError):
-            # A loop of some other make, or one that has just been closed.
+            # The loop has no `add_reader`, or has just been closed.
             return
         self._loop = loop
 
     def _start_thread(self) -> None:
-        """Have a thread read the replies from now on."""
+        """Start the thread that reads the replies from now on."""
         import threading
         import warnings
 
         with self._reading:
             if self._thread is not None:
                 return
-            # From here on a fork makes newer Pythons warn, about a thread that is ours.
+            # Newer Pythons warn about a fork with threads; this thread is safe.
             warnings.filterwarnings(
                 "ignore", message=r".*multi-threaded, use of fork", category=DeprecationWarning
             )
@@ -313,7 +315,7 @@ class Client:
             try:
                 thread.start()
             except RuntimeError:
-                # No more threads are allowed; whoever reads goes on.
+                # The thread limit is reached; the loop goes on reading.
                 self._thread = None
                 raise
 
@@ -326,8 +328,8 @@ class Client:
                         sent = self._socket.send(line, _socket.MSG_DONTWAIT)
                     if sent == len(line):
                         return
-                    # To wait here for the bridge, which may wait for its replies to be read, takes
-                    # somebody else who reads.
+                    # The bridge may be waiting for its replies to be read: while this thread
+                    # blocks, another must read.
                     with contextlib.suppress(RuntimeError):
                         self._start_thread()
                 self._socket.sendall(line[sent:] if sent else line)
@@ -336,13 +338,13 @@ class Client:
             raise MCPError(self._closed, kind="channel") from None
 
     def _read_in_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the replies that are there, in the loop that waits for them."""
+        """Deliver the available replies, in the reading loop."""
         reason = "the bridge closed the connection"
         try:
             if self._loop is loop and self.drain(loop):
                 return
         except Exception as error:
-            reason = broken(error)
+            reason = read_failure(error)
         loop.remove_reader(self._socket.fileno())
         if self._thread is None and self._loop is loop:
             self._close(reason)
@@ -357,7 +359,7 @@ class Client:
                 for line, texts in self._replies.feed(data):
                     self._deliver(line, texts)
         except Exception as error:
-            reason = broken(error)
+            reason = read_failure(error)
         self._close(reason)
 
     def _deliver(
@@ -392,45 +394,45 @@ class Client:
         for waiter in waiters:
             settle(waiter, MCPError(reason, kind="channel"))
 
-    def _part(self) -> None:
-        """Before a fork: leave the loop, whose copy in the child would share what it watches."""
+    def _before_fork(self) -> None:
+        """Before a fork: unregister from the loop, whose epoll the child would share."""
         loop = self._loop
         if loop is None or os.getpid() != self._pid or loop.is_closed():
             return
         if loop.is_running() and sys.modules["asyncio"]._get_running_loop() is not loop:
-            # It runs in another thread, which the child will not have.
+            # It runs in another thread, which the child does not have.
             return
         loop.remove_reader(self._socket.fileno())
-        self._loop, self._parted = None, loop
+        self._loop, self._fork_loop = None, loop
 
-    def _rejoin(self) -> None:
-        """After a fork, in the parent: read on."""
-        loop, self._parted = self._parted, None
+    def _after_fork_in_parent(self) -> None:
+        """After a fork, in the parent: register again."""
+        loop, self._fork_loop = self._fork_loop, None
         if loop is not None and self._thread is None:
-            self._join(loop)
+            self._add_reader(loop)
 
-    def _leave(self) -> None:
-        """In a forked child: let go of the channel, which is the parent's."""
-        # The fork may have come while a thread held them that the child does not have.
+    def _after_fork_in_child(self) -> None:
+        """In a forked child: close the channel, which is the parent's."""
+        # New locks: a thread that the child does not have may hold the old ones.
         self._writing = _thread.allocate_lock()
         self._reading = _thread.allocate_lock()
         self._lock = _thread.allocate_lock()
         self._waiting = {}
-        self._loop = self._parted = self._thread = None
+        self._loop = self._fork_loop = self._thread = None
         if self._socket.fileno() >= 0:
             self._socket.close()
 
 
 # --- replies ------------------------------------------------------------------------------------
 
-_BESIDE = b"+"
+_TEXT_MARK = b"+"
 
 _DECODER = json.JSONDecoder(object_hook=Result)
-# Straight into `Result`: a walk over a large value afterwards would take long.
+# Decoded straight into `Result`: converting a large value afterwards would be slow.
 
 
 class Replies:
-    """Bytes in any portions to replies. Each byte of a long one is moved once or twice."""
+    """Splits chunks of bytes into replies, copying each byte of a long one at most twice."""
 
     def __init__(self) -> None:
         self._parts: List[bytes] = []
@@ -438,7 +440,7 @@ class Replies:
         self._missing = 0
 
     def feed(self, data: bytes) -> Iterator[Tuple[bytes, List[bytearray]]]:
-        """Yield each line that `data` completes, with the texts that belong to it.
+        """Yield each line that `data` completes, with its texts (sent before it, after "+" lines).
 
         Exhaust the iterator before feeding again.
         """
@@ -459,7 +461,7 @@ class Replies:
                 return
             line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts = []
-            if line.startswith(_BESIDE):
+            if line.startswith(_TEXT_MARK):
                 self._missing = int(line)
                 self._texts.append(bytearray())
             elif line:
@@ -471,7 +473,7 @@ def read_reply(line: bytes, texts: List[bytearray]) -> Any:
     """Return the reply that a line and its texts hold.
 
     Raises:
-        RecursionError, MemoryError: It cannot be held here.
+        RecursionError, MemoryError: It is nested too deeply or too large.
     """
     reply = _DECODER.decode(line.decode("utf-8", "surrogatepass"))
     if texts:
@@ -485,17 +487,17 @@ def read_reply(line: bytes, texts: List[bytearray]) -> Any:
     return reply
 
 
-def broken(error: Exception) -> str:
-    """Say why nothing more can be read."""
-    # Whatever it is (no memory for a reply, say), nobody may wait for ever.
+def read_failure(error: Exception) -> str:
+    """Return why the channel cannot be read any more."""
+    # Any error ends every pending call: none may wait forever.
     return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
 
 
 def settle(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
-    """Give whoever waits what came, or have it raised there.
+    """Set a waiting call's value or error.
 
     Args:
-        here: The loop in which this is called, if it is called in one.
+        here: The running loop of this thread, if any.
     """
     if not isinstance(waiter, tuple):
         waiter.fill(outcome)
@@ -516,5 +518,5 @@ def settle(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoo
     try:
         loop.call_soon_threadsafe(settle)
     except RuntimeError:
-        # The loop has ended, and whoever waited in it.
+        # The loop is closed, and so is the waiting call.
         return

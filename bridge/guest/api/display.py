@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-
 MAX_ITEMS = 20
 """Of a run. The host has the same bound; what is beyond it is counted, and not made at all."""
 

@@ -1,12 +1,12 @@
-"""What a program gets for a call that a plan holds back, and what becomes of code that looks at it.
+"""Placeholders: what a program gets for a call that a plan holds back.
 
-Owns the placeholder, what may be done with one (to pass it on, whole or in part, as it is or in a
-text) and the end of a program that does anything else: it would go on from an answer that does not
-exist. Imported with the first placeholder; runs without a plan do without it. How placeholders are
-written in arguments is `placeholders`', and what may be sent with one is the host's to say.
+Owns what may be done with one (pass it on, whole or in part, alone or inside a text). Any other use
+stops the program, since the value does not exist yet. Imported with the first placeholder, so never
+in runs without a plan. `protocol.placeholders` defines their text form; the host decides which
+calls may contain one.
 
-A program is stopped once and for all: code that survives it, behind a bare `except` or in another
-thread, makes no further calls, and the run ends as stopped.
+A program is stopped for good: code that survives, behind a bare `except` or in another thread,
+makes no further calls, and the run ends as stopped.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
 
 MAX_LINE_CHARS = 120
-"""Of the program's line in a message."""
+"""Longest source line in a message."""
 
 MAX_LEAVES = 64
-"""Exceptions of a group that are looked at."""
+"""Exceptions of a group that are examined."""
 
 ADVICE = (
     "What held calls return can only be passed on: to later held calls, as it is or in f-strings, "
     "lists and dicts. What depends on it belongs in a run after this plan was applied."
 )
 
-_BETWEEN = frozenset(("abc", "_py_abc", "typing", "_collections_abc"))
-"""Modules through which `isinstance` goes."""
+_ISINSTANCE_MODULES = frozenset(("abc", "_py_abc", "typing", "_collections_abc"))
+"""Modules whose frames lie between `isinstance` and its caller."""
 
 _ARITHMETIC = " sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
 
-_LOOKS = (
+_STOPPING_METHODS = (
     ("tests", "bool"),
     ("compares", "eq ne lt le gt ge"),
     ("uses ... as a key or in a set", "hash"),
@@ -59,33 +59,33 @@ _LOOKS = (
     ("asks for the fields of", "dir"),
     ("calculates with", "neg pos abs invert" + _ARITHMETIC + _ARITHMETIC.replace(" ", " r")),
 )
-"""What programs do that takes the value itself, and the methods that Python calls for it."""
+"""Uses that need the value itself, and the methods that Python calls for them."""
 
 _first = ""
-"""Why the program was stopped; empty while it was not."""
+"""Why the program was stopped; empty if it was not."""
 
 
 class HeldResultError(BaseException):
-    """The program wants to know what a held call returned. No `except Exception` may hide it."""
+    """The program used the value of a held call. `except Exception` does not catch it."""
 
 
 def placeholder(shape: Mapping[str, Any], raw: bool = False) -> Placeholder:
-    """Return what stands for a held call's result; of a raw one not even parts can be passed on."""
+    """Return the placeholder of a held call's result; a raw one has no parts."""
     return Placeholder((str(shape["plan"]), int(shape["number"]), str(shape["call"]), (), raw))
 
 
 def written(value: Any) -> Any:
-    """Return a placeholder as it stands in arguments, where it keeps its type."""
+    """Return a placeholder's JSON form for arguments, which keeps the value's type."""
     plan, number, _, path, raw = value._held
     # A label, which the host refuses in calls, may still be a program's result.
     return repr(value) if raw else {WHOLE: write(plan, number, path)}
 
 
 def check() -> str:
-    """Return the program's line that makes a call, as messages begin with it.
+    """Return the program's line that makes a call, as messages start with it.
 
     Raises:
-        HeldResultError: The program was stopped before, and makes no more calls.
+        HeldResultError: The program was stopped before: it makes no more calls.
     """
     if _first:
         raise HeldResultError(_first)
@@ -93,21 +93,22 @@ def check() -> str:
 
 
 def stop(value: Any, doing: str, hint: str = "") -> NoReturn:
-    """Stop the program, which does something with a value that has to be known for it.
+    """Stop the program because of a use that needs a placeholder's value.
 
     Args:
-        doing: What it does; the value's name goes in the place of "...", or behind it.
+        doing: The use, as a verb; the placeholder's label replaces "..." or is appended.
+        hint: Appended to the message.
     """
     before, between, after = doing.partition(" ...")
     whole = "%s %r%s" % (before, value, after if between else "")
-    raise stopping("it %s: nobody knows that yet.%s" % (whole, hint))
+    raise stopping("it %s: its value is unknown.%s" % (whole, hint))
 
 
 def stopping(problem: str, place: str = "") -> HeldResultError:
-    """Note that the program is stopped, unless it was before; return what to raise.
+    """Record that the program is stopped, unless it was before; return the error to raise.
 
     Args:
-        place: Where; found on this thread's stack if left out.
+        place: The program's line; taken from this thread's stack if left out.
     """
     global _first
     if not _first:
@@ -116,9 +117,9 @@ def stopping(problem: str, place: str = "") -> HeldResultError:
 
 
 def blame(error: BaseException) -> None:
-    """Note that the program was stopped, if `error` ended it and comes of a placeholder.
+    """Record that the program was stopped, if `error` is a TypeError about a placeholder.
 
-    C code that wants a text or a number looks at types only, and says which it got instead.
+    C code that needs a string or a number checks types only, and names the wrong type.
     """
     queue = [error]
     for leaf in queue:
@@ -130,14 +131,14 @@ def blame(error: BaseException) -> None:
             place = _line(step.tb_frame.f_code.co_filename, step.tb_lineno) or place
             step = step.tb_next
         problem = (
-            "%s, which stands for what a held call returns: nobody knows that yet. str(x) is text."
+            "%s, which stands for what a held call returns: its value is unknown. str(x) is text."
             % leaf
         )
         stopping(problem, place)
 
 
 def ending(done: Done) -> Done:
-    """Return how a program ended: as stopped, if ever it was, however it went on."""
+    """Return the outcome: the placeholder error if the program was stopped, else `done`."""
     if not _first:
         return done
     return Done("exception", done.exit_code or 1, error=_first, error_type=HeldResultError.__name__)
@@ -146,13 +147,13 @@ def ending(done: Done) -> Done:
 class Placeholder(Unknown, metaclass=ABCMeta):
     """Stands for what a held call will return, or for a part of it.
 
-    It can be passed on, indexed, and put into texts and containers; the rest stops the program.
+    It can be passed on, indexed, and put into texts and containers; other uses stop the program.
     """
 
     __slots__ = ("_held",)
 
-    # Has `match` take it for a mapping, and so ask for its length, instead of passing over it.
-    # Not `Mapping.register`: libraries that ask for mappings look into what they find.
+    # `match` treats it as a mapping and calls `len`, which stops the program, instead of skipping
+    # the case. Not `Mapping.register`: libraries would read items of it.
     __abc_tpflags__ = 1 << 6
 
     _held: State
@@ -162,9 +163,9 @@ class Placeholder(Unknown, metaclass=ABCMeta):
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """What `isinstance` asks for: a look if the program does it, and nothing if a library."""
+        """Used by `isinstance`: stops the program if its own code asks, not if a library does."""
         asking: Optional[FrameType] = sys._getframe(1)
-        while asking is not None and asking.f_globals.get("__name__") in _BETWEEN:
+        while asking is not None and asking.f_globals.get("__name__") in _ISINSTANCE_MODULES:
             asking = asking.f_back
         if asking is not None and is_program(asking.f_code.co_filename):
             stop(self, "asks for the type of")
@@ -172,7 +173,7 @@ class Placeholder(Unknown, metaclass=ABCMeta):
 
     def __getattr__(self, name: str) -> Placeholder:
         if name == "_held" or (name.startswith("__") and name.endswith("__")):
-            # Interpreter and libraries probe for those; the other is not there before __init__.
+            # Interpreter and libraries probe dunder names; `_held` is missing before __init__.
             raise AttributeError(name)
         return self[name]
 
@@ -187,7 +188,7 @@ class Placeholder(Unknown, metaclass=ABCMeta):
         return Placeholder((plan, number, call, further, raw))
 
     def get(self, key: Any, default: Any = None) -> Placeholder:
-        """Return what stands for an item; should there be none, applying the plan stops there."""
+        """Return the placeholder of an item; applying the plan fails if the item is missing."""
         return self[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -220,9 +221,9 @@ class Placeholder(Unknown, metaclass=ABCMeta):
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        # Pools pickle in threads of their own, which an error of another kind would end: whoever
-        # waits for them would wait for ever.
-        raise TypeError(str(stopping("it pickles %r: nobody knows that yet." % self)))
+        # A TypeError: process pools pickle in their own threads, which another error would end, and
+        # callers would wait forever.
+        raise TypeError(str(stopping("it pickles %r: its value is unknown." % self)))
 
 
 def _stopper(doing: str) -> Callable[..., NoReturn]:
@@ -232,13 +233,13 @@ def _stopper(doing: str) -> Callable[..., NoReturn]:
     return method
 
 
-for _doing, _names in _LOOKS:
+for _doing, _names in _STOPPING_METHODS:
     for _each in _names.split():
         setattr(Placeholder, "__%s__" % _each, _stopper(_doing))
 
 
 def _place() -> str:
-    """Return the program's line that led here, if it is on this thread's stack."""
+    """Return the innermost program line on this thread's stack; empty for none."""
     frame: Optional[FrameType] = sys._getframe(1)
     found = ""
     while frame is not None and not found:
@@ -248,7 +249,7 @@ def _place() -> str:
 
 
 def _line(file: str, number: int) -> str:
-    """Return a line of the program's as messages begin with it; nothing for other code's."""
+    """Return a program line as a message prefix; empty for other code."""
     if not is_program(file) or file.startswith(SKILL_HEAD):
         return ""
     import linecache

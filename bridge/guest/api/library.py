@@ -1,8 +1,7 @@
-"""What programs keep for later ones, and ask about outputs: skills, memories, runs, progress.
+"""The helpers of `runtime` for skills, memories, earlier output and progress.
 
-Owns the helpers' names and argument checks; what is kept is the host's business. Those of skills
-and memories are plain functions, which keep the thread waiting; programs may await them all the
-same, out of habit.
+Owns their names and argument checks; the host stores the data. Helpers for skills and memories are
+plain functions that block the thread; `await` before them is removed (see `awaits`).
 """
 
 from __future__ import annotations
@@ -19,31 +18,30 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-
 MAX_TRIES = 20
-"""Of one update: each time somebody else was quicker."""
+"""Tries of one update, repeated when another program changed the value first."""
 
 REPORT_SECONDS = 0.1
-"""Between reports that are sent. A loop may report each of a million turns."""
+"""Least time between reports sent; a loop may report a million times."""
 
 MAX_MESSAGE = 200
-"""Characters of a report's message; what is longer is cut."""
+"""Longest message of a report, in characters; a longer one is cut."""
 
 _MOST = 1e300
-"""Of a number in a report, so that none is infinite and none too large for the channel."""
+"""Largest number in a report; excludes infinity."""
 
 _RUNS = "bridge://runs/"
 
 
 class _Pace:
-    """When the next report is due, and the last one that was not sent."""
+    """When the next report may be sent, and the last one that was not sent."""
 
     due = 0.0
     unsent: Optional[Tuple[float, float, Any]] = None
 
 
 class Library:
-    """The helpers of `runtime` for that."""
+    """Helpers for skills, memories, output and progress."""
 
     _client: Client
 
@@ -258,13 +256,13 @@ def _send(client: Client, done: float, total: float, message: Any) -> None:
     try:
         client.tell(Progress(float(done), float(total), str(message)[:MAX_MESSAGE]))
     except MCPError:
-        # Nobody waits any more, which the next call will say.
+        # The host is gone; the next call raises.
         return
 
 
 def _is_number(value: Any) -> bool:
     try:
-        # By far most are; other kinds, such as numpy's, are asked for a number.
+        # Other kinds, such as numpy's, are converted.
         number = value if type(value) is int or type(value) is float else float(value)
     except (TypeError, ValueError, OverflowError):
         return False
@@ -283,7 +281,7 @@ def _whole(name: str, value: Any, least: Optional[int]) -> int:
 
 
 def text(name: str, value: Any) -> str:
-    """Return a text that is not empty, or raise."""
+    """Return `value` if it is a string that is not blank, else raise."""
     if isinstance(value, Unknown):
         from bridge.guest.api.held_results import stop
 

@@ -1,8 +1,8 @@
 """`from skills import name`: saved skills as modules of a package that has no files.
 
-Owns the finder, and what a skill finds around it: what every program does. Sources come with the
-run, or from the host when a program asks for one that its text did not name. Imported by programs
-that mention skills.
+Owns the finder and a skill's globals, which are those of every program. Sources come with the run,
+or from the host when a program imports a skill that its text did not name. Imported only for
+programs that mention skills.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
     from bridge.guest.protocol.wire import Run
 else:
-    # What `importlib.machinery` calls so, without importing that.
+    # `importlib.machinery.ModuleSpec` without the import.
     ModuleSpec = type(sys.__spec__)
 
 PACKAGE = "skills"
 UNKNOWN = "unknown_skill"
-"""The code with which the host says that there is none of a name."""
+"""The host's error code for an unknown skill."""
 
 
 class Finder:
-    """Finds the package and its modules, and loads them."""
+    """Finds and loads the `skills` package and its modules."""
 
     def __init__(self) -> None:
         self._client: Optional[Client] = None
@@ -39,8 +39,8 @@ class Finder:
         self._loaded: Dict[str, str] = {}
         self._missing: Dict[str, str] = {}
 
-    def take(self, run: Run, client: Client, namespace: Mapping[str, Any]) -> None:
-        """Have what a run brings be found."""
+    def register(self, run: Run, client: Client, namespace: Mapping[str, Any]) -> None:
+        """Register a run's skills and globals; in a session, unload skills that have changed."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
         self._client, self._namespace = client, dict(namespace)
@@ -50,7 +50,7 @@ class Finder:
         for name, source in list(self._loaded.items()):
             module = sys.modules.get("%s.%s" % (PACKAGE, name))
             if module is None or self._given.get(name, {}).get("source", source) != source:
-                # In a session it may be another one by now.
+                # It was removed or changed since an earlier run of the session.
                 sys.modules.pop("%s.%s" % (PACKAGE, name), None)
                 del self._loaded[name]
                 if package is not None:
@@ -59,7 +59,7 @@ class Finder:
                 module.__dict__.update(self._namespace)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
-        """Find the package, or a skill in it."""
+        """Return the spec of the package or of a skill, else None."""
         package, _, name = fullname.partition(".")
         if package != PACKAGE:
             return None
@@ -72,11 +72,11 @@ class Finder:
         return ModuleSpec(fullname, self, origin=file_of(name))  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> Any:
-        """Make the package a module that looks for what it lacks."""
+        """Return the package's module, which imports skills on access; None for a skill."""
         return _Package(PACKAGE, "The user's saved skills.") if spec.name == PACKAGE else None
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Define what a skill defines."""
+        """Run a skill's source in its module."""
         name = module.__name__.partition(".")[2]
         if not name:
             return
@@ -96,7 +96,7 @@ class Finder:
         self._loaded[name] = source
 
     def missing(self, name: str) -> str:
-        """Return what the host said of a skill that there is not."""
+        """Return the host's message for an unknown skill."""
         return self._missing.get(name, "there is no skill %r" % name)
 
     def names(self) -> List[str]:
@@ -106,7 +106,7 @@ class Finder:
         return [skill["name"] for skill in found]
 
     def _find(self, name: str) -> Optional[Mapping[str, Any]]:
-        """Return a skill, asking the host for one that did not come with the run."""
+        """Return a skill, from the host if it did not come with the run; None if unknown."""
         skill = self._given.get(name)
         if skill is None and name.isidentifier() and not name.startswith("_"):
             assert self._client is not None
@@ -121,10 +121,10 @@ class Finder:
         return skill
 
     def _add_servers(self, own: Dict[str, Any], servers: Any) -> None:
-        """Give a skill that the program did not name the servers that the run did not load."""
+        """Add the servers that a skill needs and the run did not load to its globals."""
         from bridge.guest.api.proxies import Server, Tools
 
-        # What the helpers of `runtime` are methods of.
+        # The `Runtime` object: the helpers are its bound methods.
         runtime = self._namespace["runtime"].call_tool.__self__
         for server in servers:
             alias = "mcp_%s" % server["alias"]
@@ -137,7 +137,7 @@ _ONLY_AST = 0x0400
 
 
 class _Package(types.ModuleType):
-    """`skills`: its attributes are the skills' functions, imported when they are asked for."""
+    """`skills`: its attributes are the skills' functions, imported on access."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -156,7 +156,7 @@ class _Package(types.ModuleType):
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Importing a module sets it here, where the function of the same name belongs.
+        # An import sets the submodule here; the function of the same name belongs here instead.
         if not isinstance(value, types.ModuleType):
             super().__setattr__(name, value)
 
@@ -168,7 +168,7 @@ finder = Finder()
 
 
 def file_of(name: str) -> str:
-    """Return what a skill's code goes by in tracebacks."""
+    """Return a skill's file name in tracebacks."""
     return "<skill %s>" % name
 
 

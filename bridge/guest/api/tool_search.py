@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-
 MAX_SENTENCE_CHARS = 120
 """Of a description, behind a tool's signature."""
 

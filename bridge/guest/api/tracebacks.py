@@ -1,7 +1,7 @@
-"""An exception as text for the model: the program's own frames, bounded, without rows of carets.
+"""Formats exceptions for the model: the program's own frames, bounded, without carets.
 
-Owns which frames are shown and how much of a text is kept. Chained causes, notes and exception
-groups stay; the guest's frames go wherever they stand.
+Owns which frames are shown and how much text is kept. Chained causes, notes and exception groups
+are kept; the guest's frames are removed.
 """
 
 from __future__ import annotations
@@ -18,55 +18,54 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Set
 
-
 MAX_TEXT_CHARS = 24_000
-"""Of one traceback: its beginning says where it started, its end what went wrong."""
+"""Longest traceback; the middle of a longer one is cut."""
 
 MAX_LIBRARY_FRAMES = 3
-"""Of those below the program's last: the one it called and two where it went wrong. Tracebacks out
-of pandas and matplotlib have ten, and each costs as much as many a program's output."""
+"""Library frames below the program's last: the first, and the last two. Tracebacks from pandas and
+matplotlib have ten, which can cost more tokens than a program's output."""
 
 _GAP = "<left out>"
-"""Stands for the file of frames that are left out."""
+"""File name of the frame that replaces omitted ones."""
 
 MAX_FRAMES = 2000
-"""Frames of one traceback that are looked at, the last ones: more than the usual recursion limit
-allows. A program that raised that may have a million."""
+"""Last frames of a traceback that are formatted: more than the default recursion limit. A program
+that raised the limit may have a million."""
 
 MAX_EXCEPTIONS = 64
-"""Exceptions of a chain or group whose frames are trimmed; beyond that the text is cut anyway."""
+"""Exceptions of a chain or group whose frames are trimmed; longer text is cut anyway."""
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 packages_offered = False
-"""Whether a run may ask for packages here."""
+"""Whether runs may request packages; used by hints."""
 
 
 def register_source(source: str, name: str = FILENAME) -> None:
-    """Let tracebacks and `inspect` find the lines of the program that goes by `name`."""
+    """Register a program's source under `name` for tracebacks and `inspect`."""
     if not is_program(name):
         add_program_file(name)
-    # Lines end where Python says so: str.splitlines knows ends that are none.
+    # As Python splits lines: str.splitlines splits at more characters.
     lines = io.StringIO(source, newline=None).readlines()
     if lines and not lines[-1].endswith("\n"):
-        # Without it the carets under the last line come out one column off.
+        # Without the newline, carets under the last line are one column off.
         lines[-1] += "\n"
 
     def remember() -> None:
         sys.modules["linecache"].cache[name] = (len(source), None, lines, name)
 
-    # Few programs need it, and it takes long to import.
+    # Few programs need linecache, and its import is slow.
     imports.OnImport("linecache", remember)
 
 
 def describe(error: BaseException, ours: FrozenSet[str]) -> str:
-    """Return the traceback of `error` as the program's author wants to see it."""
+    """Return the traceback of `error`, trimmed to the program's frames, with a hint."""
     try:
         import traceback
 
         details = traceback.TracebackException.from_exception(error, limit=-MAX_FRAMES)
         _trim(details, ours)
-        return _shorten(_told_gaps("".join(details.format()).strip("\n"))) + _hint(error)
+        return _shorten(_name_gaps("".join(details.format()).strip("\n"))) + _hint(error)
     except BaseException as problem:
         # Hostile or broken exceptions: a __str__ that raises, a cause that refers to itself.
         return "%s (its traceback cannot be shown: %s)" % (
@@ -75,8 +74,8 @@ def describe(error: BaseException, ours: FrozenSet[str]) -> str:
         )
 
 
-def _told_gaps(text: str) -> str:
-    """Return a traceback's text with its gaps in words."""
+def _name_gaps(text: str) -> str:
+    """Return a traceback's text with the omitted frames replaced by their count."""
     parts = text.split('  File "%s", line ' % _GAP)
     told = [parts[0]]
     for part in parts[1:]:
@@ -91,17 +90,17 @@ def _hint(error: BaseException) -> str:
 
         return hint(error, packages_offered)
     except BaseException:
-        # The program may have broken imports; the traceback is worth more than advice.
+        # The program may have broken imports; the traceback matters more than the hint.
         return ""
 
 
 def describe_syntax(error: BaseException) -> str:
-    """Return why a program does not compile: no frames, they are the compiler's."""
+    """Return the text of a compile error, without frames."""
     import linecache
     import traceback
 
     if isinstance(error, SyntaxError) and error.text is None and error.lineno:
-        # What the compiler finds only after parsing comes without its line.
+        # Errors found after parsing come without their source line.
         error.text = linecache.getline(error.filename or FILENAME, error.lineno) or None
     lines = traceback.format_exception_only(type(error), error)
     return _shorten("".join(lines).strip("\n")) + _hint(error)
@@ -121,10 +120,10 @@ def _trim(details: Any, ours: FrozenSet[str]) -> None:
 
 
 def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
-    """Return the frames from the program's first to its last and what these called.
+    """Return the program's frames and the library frames that they called.
 
-    What leads up to the program is ours (event loop included), and so is what the program's last
-    frame reached through us. Those of the standard library are left out.
+    Frames before the program's first, the guest's frames with those that they called at the end,
+    and the standard library's are left out.
     """
     own = [index for index, frame in enumerate(stack) if is_program(frame.filename)]
     if not own:
@@ -139,21 +138,21 @@ def _own_frames(stack: List[Any], ours: FrozenSet[str]) -> List[Any]:
         elif not _is_standard(frame.filename):
             (kept if index <= own[-1] else below).append(frame)
     for frame in kept + below:
-        # Carets, which Python has since 3.11, cost as much as the line itself.
+        # No carets (Python 3.11 and later): they cost as much as the line itself.
         if hasattr(frame, "colno"):
             frame.colno = frame.end_colno = None
     return kept + _without_middle(below)
 
 
 def _is_standard(filename: str) -> bool:
-    """Whether a file is of the standard library, whose lines tell less than its message."""
+    """Return whether a file belongs to the standard library, whose frames are left out."""
     return filename.startswith("<frozen ") or (
         filename.startswith(_STANDARD) and "-packages" + os.sep not in filename
     )
 
 
 def _without_middle(frames: List[Any]) -> List[Any]:
-    """Leave out what lies between a library's entry and where it failed, if that is much."""
+    """Replace the middle of many library frames by one that counts them."""
     left_out = len(frames) - MAX_LIBRARY_FRAMES
     if left_out < 2:
         return frames
@@ -172,7 +171,7 @@ def _shorten(text: str) -> str:
 
 
 def guest_files() -> FrozenSet[str]:
-    """Return the file names of our own code, as they stand in tracebacks."""
+    """Return the file names of the guest's own code in tracebacks."""
     specs = [
         module.__spec__
         for name, module in list(sys.modules.items())
@@ -181,23 +180,27 @@ def guest_files() -> FrozenSet[str]:
     return frozenset(str(spec.origin) for spec in specs if spec is not None and spec.origin)
 
 
-# --- interrupted from outside ---------------------------------------------------------------------
+# --- interrupts -----------------------------------------------------------------------------------
 
 MAX_TASKS = 5
-"""Told of when a program is interrupted that waits in its event loop."""
+"""Waiting tasks named in the message of an interrupt."""
 
-STOPPED = "the run was stopped from outside: its time was over, or nobody waits for it any more"
+STOPPED = "the run was stopped from outside: its time was over, or it was cancelled"
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was stopped from outside: its time was over, or whoever asked for it is gone."""
+    """The run was stopped from outside: its time was over, or it was cancelled."""
 
     # What tracebacks show.
     __module__ = "builtins"
 
 
 def interrupt(frame: Optional[FrameType]) -> NoReturn:
-    """Raise in the program, whose main thread is at `frame`."""
+    """Raise `Interrupted`, naming the lines where tasks wait.
+
+    Args:
+        frame: The main thread's current frame.
+    """
     error = Interrupted(STOPPED)
     where = list(_waiting(frame))
     if where:
@@ -206,7 +209,7 @@ def interrupt(frame: Optional[FrameType]) -> NoReturn:
 
 
 def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
-    """Yield where tasks wait, if the main thread is in an event loop and not in the program."""
+    """Yield the lines where tasks wait, if the main thread is in the event loop's own code."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None or frame is None or is_program(frame.f_code.co_filename):
         return
@@ -225,7 +228,7 @@ def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
 
 
 def _place(task: Any, ours: Any) -> str:
-    """Return the innermost line of the program's in which a task waits."""
+    """Return the innermost program line at which a task waits; empty for none."""
     place, code = "", task.get_coro()
     for _ in range(100):
         frame = getattr(code, "cr_frame", None) or getattr(code, "gi_frame", None)

@@ -1,16 +1,16 @@
-"""How the result of a call that a plan holds back, or a part of it, is written inside arguments.
+"""The text form of placeholders: what stands in arguments for the result of a held call.
 
-Owns the mark that stands for it. Host and guest both import this; whether a mark is one of a run's
-own, is as it was made, and what it stands for, is the host's to say.
+Owns the mark that stands for a result or a part of it. Host and guest import this. The host checks
+that a mark belongs to the run and is unchanged, and replaces it by the result.
 
     EDGE heldResult PLAN n NUMBER p PATH k CHECK SEAL heldResult EDGE
 
-PLAN is the run's own, 16 hexadecimal digits that nobody can guess; NUMBER the call's; PATH the
-names and indexes that lead into its result, as JSON in hexadecimal digits; CHECK a CRC-32 of these.
-The seal has whoever splits, strips, quotes, re-cases or otherwise changes a text change each mark
-in it, which is seen: what is put in for a mark later would not have been changed.
+PLAN is 16 random hexadecimal digits per run; NUMBER the call's; PATH the names and indexes that
+lead into its result, as JSON in hexadecimal digits; CHECK a CRC-32 of these. The seal contains
+every printable character, so code that splits, strips, quotes or re-cases a text also changes the
+marks in it. That is detected: the same change could not be made to the result later.
 
-Owns also the label by which people and models read of one, which stands for nothing.
+Owns also the label by which people and models read of a placeholder; it is never replaced.
 """
 
 from __future__ import annotations
@@ -24,37 +24,36 @@ if TYPE_CHECKING:
     Step = Union[str, int]
 
 PREFIX = "heldResult"
-"""Where a mark begins and ends, within its edges."""
+"""Begins and ends a mark, inside the edges."""
 
 EDGE = "\x1f"
-"""A blank that `strip` takes away, and that stands in no text otherwise."""
+"""A character that `strip` removes and that ordinary texts do not contain."""
 
 SEAL = (
     r"""aA!b"B#c'C&d(D)e*E+f,F-g.G/h0H1i2I3j4J5k6K7l8L9m:M;"""
     r"""n<N=o> O?p@P^q_Q`r|R~s[S\]tTuUvVwWxXyYzZ"""
 )
-"""The printable characters of ASCII, without those that a second `format` or `%` of a text obeys:
-none can be replaced in a text, or be split at, without a trace."""
+"""The printable ASCII characters except those special to `format` and `%`: replacing one of them in
+a text, or splitting at it, changes the mark."""
 
 WHOLE = "$heldResult"
-"""The one key of an object that stands for a result, or a part of one, with its own type."""
+"""The only key of an object that stands for a result or a part of it, keeping its type."""
 
 LABEL = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}result of #"
 """How a label begins."""
 
 MAX_PATH = 400
-"""Bytes of the way into a result: nobody has deeper ones, a loop that goes on for ever ends, and
-all of it can be shown."""
+"""Most bytes of a path into a result; ends a loop that would go ever deeper."""
 
 
 class Unknown:
-    """What stands for a value that nobody knows yet; see `held`, which few runs import."""
+    """Base class of placeholders; see `api.held_results`, which few runs import."""
 
     __slots__ = ()
 
 
 def way(path: Sequence[Step]) -> bytes:
-    """Return the way into a result as a mark has it, before it is written as digits."""
+    """Return a path into a result as JSON bytes; a mark has them in hexadecimal."""
     return json.dumps(list(path), separators=(",", ":")).encode() if path else b""
 
 
@@ -65,24 +64,24 @@ def write(plan: str, number: int, path: Sequence[Step] = ()) -> str:
 
 
 def checksum(core: str) -> str:
-    """Return what a mark says of the rest of itself."""
-    import zlib  # a millisecond, which runs without plans are spared
+    """Return the CRC-32 of a mark's core, in hexadecimal."""
+    import zlib  # takes a millisecond; only plans need it
 
     return "%08x" % zlib.crc32(core.encode())
 
 
 def label(number: int, call: str, path: Sequence[Step] = ()) -> str:
-    """Return how people read of a part of a call's result: `‹result of #3 git.log›[0].id`.
+    """Return a placeholder's label for people: `‹result of #3 git.log›[0].id`.
 
     Args:
-        call: Server and tool.
+        call: "server.tool".
     """
     end = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
     return "%s%d %s%s%s" % (LABEL, number, call, end, shown_path(path))
 
 
 def shown_path(path: Sequence[Step]) -> str:
-    """Return the way to a part as Python would have it."""
+    """Return a path as a Python expression's suffix."""
     return "".join(
         ".%s" % step
         if isinstance(step, str) and step.isidentifier()

@@ -5,7 +5,7 @@ I/O and keeps no clock, so that both ends and every test drive it the same way. 
 this module too: it must stay free of imports beyond the standard library and run on Python 3.9.
 
 One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
-frame and a reader that meets a torn line finds its place again at the next one.
+frame and a reader that gets an incomplete line continues with the next one.
 
 Each side treats the other's frames by its own rules. To the host the guest is hostile:
 `decode_guest_frame` accepts the exact shapes below and nothing else.
@@ -39,38 +39,36 @@ else:
 
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Longest line either side accepts unless told otherwise: a 10 MB result with room to spare."""
+"""Default limit on a line, in either direction: fits a 10 MB result."""
 
 MAX_ID = 2**53
-"""Ids stay exact in every JSON implementation below this."""
-
+"""Below this, ids are exact in every JSON implementation."""
 
 MAX_DIGITS = 1_000
-"""Of a whole number in a guest's frame: to read and to write one takes time that grows with the
-square of that."""
+"""Most digits of an integer in a guest's frame: parsing takes time quadratic in their number."""
 
 MAX_VALUES = 250_000
-"""Values that a frame made by a program may hold. As objects they take some 200 bytes each, however
-short their text, and a second of the host's time in all."""
+"""Most JSON values in a program's frame. As objects they take about 200 bytes each, and about a
+second of the host's time in all."""
 
 _COUNT_BYTES = 256 * 1024
-"""Looked at together when the values of a line are counted."""
+"""Size of the pieces in which the values of a line are counted."""
 
 
 class WireError(Exception):
-    """The peer sent bytes that are no frame."""
+    """The peer sent bytes that are not a valid frame."""
 
 
 class FrameTooLargeError(WireError):
-    """A line went past the limit; nothing after it can be trusted."""
+    """A line is longer than the limit; the rest of the stream cannot be read."""
 
 
 PROTOCOL = 1
-"""Raised when a frame changes its meaning; `hello` carries it."""
+"""Protocol version, sent in `hello`; raised when a frame changes its meaning."""
 
 
 class _Fresh:
-    """Stands for a default that every frame gets its own of."""
+    """A default that is created anew for each frame."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
@@ -82,7 +80,7 @@ def _fresh(make: Callable[[], Any]) -> Any:
 
 @dataclass_transform(frozen_default=True)
 class Frame:
-    """A value with the annotated fields of its class, in their order; it does not change."""
+    """An immutable value with the annotated fields of its class, in order."""
 
     _fields: ClassVar[Tuple[str, ...]] = ()
     _defaults: ClassVar[Dict[str, Any]] = {}
@@ -136,7 +134,7 @@ class Frame:
 class Hello(Frame):
     """The guest is up and waits for `Run`.
 
-    `facts` is what it sees of its own isolation; a claim, shown as such.
+    `facts`: the isolation that the guest observes; the host treats it as a claim.
     """
 
     digest: str
@@ -146,7 +144,7 @@ class Hello(Frame):
 
 
 class Call(Frame):
-    """The program asks the host for something; the host answers with a `Reply` of the same id."""
+    """The program calls the host, which answers with a `Reply` of the same id."""
 
     id: int
     method: str
@@ -160,7 +158,7 @@ class Cancel(Frame):
 
 
 class Output(Frame):
-    """Text the program wrote. `skipped` bytes were dropped just before it."""
+    """Output of the program. `skipped`: bytes dropped just before it."""
 
     stream: str
     text: str
@@ -189,7 +187,7 @@ class Done(Frame):
 
 
 class Shown(Frame):
-    """Something for the reader that is no text on a stream: a picture, a table.
+    """A picture or a table that the program displayed.
 
     `text` or `data` (base64) is the original. `small` is a picture of the same that fits where the
     original may not, base64 too. `note` says what was done to that.
@@ -203,7 +201,7 @@ class Shown(Frame):
 
 
 class Progress(Frame):
-    """How far the program says it is; `total` is 0 where it does not know."""
+    """The progress that the program reports; `total` is 0 if unknown."""
 
     done: float
     total: float = 0.0
@@ -211,9 +209,9 @@ class Progress(Frame):
 
 
 class State(Frame):
-    """The next part of what a session's process made of its state, as base64.
+    """The next part of a session's checkpoint, as base64.
 
-    Only another guest reads it. `lost` names what is not in it: name and reason.
+    Only another guest reads it. `lost`: [name, reason] of each global that is not in it.
     """
 
     data: str = ""
@@ -221,7 +219,7 @@ class State(Frame):
 
 
 class File(Frame):
-    """The next part of a file that the program left in `out`, as base64; sent by the supervisor.
+    """The next part of a file that the program wrote into `out`, as base64; from the supervisor.
 
     `name` is relative to that directory. `size` is the whole file's as far as it was known when it
     was opened. `more` says that other parts follow. `problem` says instead why there are none.
@@ -237,8 +235,7 @@ class File(Frame):
 class Exited(Frame):
     """The worker process is gone; the last frame of a run, sent by the supervisor.
 
-    `kept` says that this is a session's, whose
-    process is still there with its state and waits for the next `Run`.
+    `kept`: it is a session's process instead, which still runs and waits for the next `Run`.
     """
 
     code: Optional[int] = None
@@ -254,7 +251,7 @@ class Exited(Frame):
 
 
 class Run(Frame):
-    """Everything one program needs.
+    """One program and everything it needs.
 
     `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
@@ -284,17 +281,16 @@ class Run(Frame):
 
 
 class Clock(Frame):
-    """The run's time goes on, or stands still while somebody is asked a question.
+    """Pauses the run's deadline while a person is asked a question, or continues it.
 
-    For the supervisor alone; the program's process does not get it. What the guest makes of it is
-    a courtesy: the deadline that counts is the host's.
+    For the supervisor; the worker does not get it. The host enforces its own deadline anyway.
     """
 
     running: bool
 
 
 class Stop(Frame):
-    """A session's program is to be interrupted now, as at its deadline; for the supervisor."""
+    """Interrupts a session's program now, as at its deadline; for the supervisor."""
 
 
 class Reply(Frame):
@@ -343,9 +339,9 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
 
 
 class LineDecoder:
-    """Bytes in any portions to lines, holding at most one unfinished line.
+    """Splits chunks of bytes into lines, keeping at most one unfinished line.
 
-    Portions are kept in a list and joined once, so a long line costs time linear in its length.
+    Chunks are joined once, so that a long line takes time linear in its length.
     """
 
     def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -355,7 +351,7 @@ class LineDecoder:
 
     @property
     def pending(self) -> int:
-        """Bytes held of a line that has not ended."""
+        """Bytes kept of an unfinished line."""
         return self._size
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -386,23 +382,23 @@ class LineDecoder:
 
 
 def count_values(line: bytes, exact_above: int = MAX_VALUES) -> int:
-    """Return how many values a line of JSON holds, at most, without parsing it.
+    """Return an upper bound on the number of values in a line of JSON, without parsing it.
 
-    It is quick and takes little memory whatever the line holds, and never too low for as much of
-    it as is JSON: a parser that gives up at a mistake has made no more than this.
+    Fast and small for any input. If the line is invalid, the bound holds for the values before the
+    error, which is all that a parser creates.
 
     Args:
-        exact_above: Up to this what is inside strings may be counted too, which is quicker.
+        exact_above: Up to this, punctuation inside strings is counted too, which is faster.
     """
     values = 0
-    # Not in one go: nothing else of the process runs meanwhile, in whatever thread this is done.
+    # In pieces: each count holds the interpreter lock, which blocks all threads.
     for start in range(0, len(line), _COUNT_BYTES):
         values += _punctuation(line[start : start + _COUNT_BYTES])
     if values <= exact_above:
         return values
-    # Escaped quotation marks go, so that those left are the ends of strings.
+    # Without escaped quotation marks, the rest are the ends of strings.
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Each value brings at most two strings, itself or its name; to count further would be slow.
+    # A value has at most two strings, itself and its name; an exact count would be slow.
     strings = bare.count(b'"') // 2
     if strings > 2 * (max(exact_above, MAX_VALUES) + 1):
         return strings // 2
@@ -504,8 +500,8 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-# Made once: to make one takes longer than to read or write a small frame.
-# A circle is found as nesting without an end; to look for circles takes as long as all the rest.
+# Created once: creating one takes longer than encoding a small frame. Without the check for cycles,
+# which doubles the time, a cycle raises RecursionError.
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
 )

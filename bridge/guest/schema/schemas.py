@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, FrozenSet, List, Set, Tuple
 
-
 MAX_POINTER_CHARS = 512
 """Of a `$ref`; what is longer leads nowhere."""
 
@@ -29,7 +28,6 @@ MAX_DEPTH = 48
 
 ANYTHING = "anything"
 """A type that stands for all of them."""
-
 
 _TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 _KINDS = (

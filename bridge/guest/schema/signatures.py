@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from bridge.guest.schema.parameters import Parameter
     from bridge.guest.schema.typetext import Names, Object
 
-
 MAX_PARAMETERS = 250
 """Written out; the largest tools seen in the wild have some sixty. The rest are taken too."""
-
 
 MAX_NAME_CHARS = 100
 """Of a parameter that is written out."""

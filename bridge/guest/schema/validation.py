@@ -49,7 +49,6 @@ MAX_DEPTH = 48
 _MAX_BRANCHES = 64
 """Branches of one `anyOf` that are tried."""
 
-
 _ANNOTATIONS = frozenset({"type", "title", "description", "default", "examples", "format"})
 _CERTAIN = {"string": str, "boolean": bool, "integer": int, "null": type(None)}
 

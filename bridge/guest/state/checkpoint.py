@@ -1,14 +1,14 @@
-"""A session restored: what it held is bytes that another sandbox reads.
+"""Restores a session from a checkpoint, in another sandbox.
 
-Owns the format and its reading: what pickles find again by name, and what becomes of names that
-cannot be read. How a value is written is `checkpoint_saving`'s and `cloudpickle`'s, which are
-loaded only where something is saved or a function or class comes back.
+Owns the format and reading it: the functions that pickles call by name, and the report of globals
+that cannot be read. `checkpoint_saving` and `cloudpickle` write values; they are imported only to
+save, or to restore a function or class.
 
 A checkpoint is a line that names the format, the length of a header, the header as JSON, one
 pickle after the other (a list of name and value each, all written by one pickler and read by one
-unpickler, so that what they share stays shared) and the contents of the workspace's files. Reading
-one may run what its programs could have run: only a guest does that, in a sandbox of the same
-owner; the host keeps it as it came.
+unpickler, so that shared objects stay shared) and the contents of the workspace's files. Reading
+one may run code of its programs: only a guest reads it, in a sandbox of the same owner; the host
+stores the bytes.
 """
 
 from __future__ import annotations
@@ -26,35 +26,42 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, List, NoReturn, Tuple
 
 MAGIC = b"mcp-code-bridge checkpoint "
-VERSION = 2
+VERSION = 3
+
+_MOVED = {
+    "bridge.guest.checkpoint": "bridge.guest.state.checkpoint",
+    "bridge.guest.cloudpickle": "bridge.guest.state.cloudpickle",
+}
+"""Modules that pickles of version 2 name, and their new names; the format is the same otherwise."""
+
 LENGTH_BYTES = 8
 
 EVERYTHING = "*"
-"""Stands for all names where the whole of a checkpoint cannot be had."""
+"""Stands for all names if the whole checkpoint cannot be read."""
 
 MAX_LOST = 200
-"""Losses told of; the rest is counted."""
+"""Losses reported one by one; the rest is counted."""
 
 MAX_REASON_CHARS = 300
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _session: Dict[str, Dict[str, Any]] = {}
-"""Under "names", the globals of the session that is read."""
+"""Under "names", the globals of the session that is being restored."""
 
 
 class NotKept(Exception):
-    """A value cannot be kept, or not be had back; the message says why."""
+    """A value cannot be saved or restored; the message says why."""
 
 
 def refuse(reason: str) -> NoReturn:
-    """Say that a value cannot be kept, or not be had back."""
+    """Raise `NotKept` with a reason."""
     raise NotKept(reason) from None
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Look for no garbage: nothing of what is made becomes any, and looking takes long."""
+    """Pause garbage collection: the objects made here are kept, and collecting is slow."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -65,7 +72,11 @@ def uncollected() -> Iterator[None]:
 
 
 def why(error: BaseException, doing: str = "keeping") -> str:
-    """Return why keeping a value, or restoring it, did not work."""
+    """Return why a value could not be saved or restored.
+
+    Args:
+        doing: "keeping" or "restoring".
+    """
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, MemoryError):
@@ -84,21 +95,21 @@ def why(error: BaseException, doing: str = "keeping") -> str:
 
 
 def told(lost: List[List[str]]) -> List[List[str]]:
-    """Return names and reasons, of a number and a length that can be shown."""
+    """Return names and reasons, limited in number and length."""
     told = [[str(part)[:MAX_REASON_CHARS] for part in pair] for pair in lost[:MAX_LOST]]
     if len(lost) > MAX_LOST:
         told.append(["...", "%d more could not be kept" % (len(lost) - MAX_LOST)])
     return told
 
 
-# --- what is found again, by the names that pickles have of these ---------------------------------
+# --- functions that pickles call by name: renaming one needs a new format version -----------------
 
 
 def found(module: str, name: str) -> Any:
-    """Return a module, or what it has under a dotted name.
+    """Return a module, or its attribute with a dotted name.
 
     Raises:
-        NotKept: It has no such thing.
+        NotKept: It has no such attribute.
         ImportError: There is no such module.
     """
     if module not in sys.modules:
@@ -113,10 +124,10 @@ def found(module: str, name: str) -> Any:
 
 
 def is_importable(value: Any) -> bool:
-    """Whether a function or class is what its module has under its name."""
+    """Return whether a function or class is found in its module by its name."""
     try:
         home = value.__module__
-        # Only what is loaded is looked at: nothing is to be run for that.
+        # Loaded modules only: this must not run an import.
         known = home != "__main__" and home in sys.modules
         return known and found(home, value.__qualname__) is value
     except Exception:
@@ -124,7 +135,7 @@ def is_importable(value: Any) -> bool:
 
 
 def namespace(module: str) -> Any:
-    """Return the globals of a module; for no name, those of the session that is read."""
+    """Return the globals of a module; for an empty name, those of the session."""
     return found(module, "").__dict__ if module else _session["names"]
 
 
@@ -142,15 +153,15 @@ def tool(server_name: str, name: str) -> Any:
 
 
 def python() -> str:
-    """Return the Python that code is for."""
+    """Return this Python's version, such as "3.12": code objects are specific to it."""
     return "%s.%s" % (sys.version_info[:2])
 
 
 def code(version: str, data: bytes) -> Any:
-    """Return the code of a function.
+    """Return a function's code object.
 
     Raises:
-        NotKept: It is another Python's.
+        NotKept: It is for another Python version.
     """
     if version != python():
         words = "functions come back in the same version of Python only: Python %s, and this is %s"
@@ -164,10 +175,10 @@ def code(version: str, data: bytes) -> Any:
 
 
 def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str]]:
-    """Put what a checkpoint holds into a session's globals; return what could not be, and why.
+    """Restore a checkpoint into a session's globals; return [name, reason] of each loss.
 
-    Runs what classes define as `__new__`, `__setstate__` and the like; and modules that are
-    imported run, among them those in the workspace.
+    Runs `__new__`, `__setstate__` and the like of the classes, and imports modules, including
+    those in the workspace.
     """
     given = names.get("__builtins__")
     try:
@@ -182,7 +193,7 @@ def restore(names: Dict[str, Any], workspace: str, data: bytes) -> List[List[str
     finally:
         _session.clear()
         if given is not None:
-            # Functions that come back bring what their own module has there.
+            # Restored functions set it to their own module's.
             names["__builtins__"] = given
     return told(lost)
 
@@ -192,7 +203,11 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
     if not newline or not line.startswith(MAGIC) or not line[len(MAGIC) :].isdigit():
         refuse("it is no checkpoint")
     version = int(line[len(MAGIC) :])
-    if version != VERSION:
+    if version == 2:
+        for old, new in _MOVED.items():
+            __import__(new)
+            sys.modules[old] = sys.modules[new]
+    elif version != VERSION:
         words = "the checkpoint is of version %d; this bridge reads version %d"
         refuse(words % (version, VERSION))
     start = len(line) + 1 + LENGTH_BYTES
@@ -211,7 +226,7 @@ def _restored(
 ) -> List[List[str]]:
     _put_sources(header["sources"])
     size = sum(length for _, length in header["names"])
-    # Files first: modules may be among them.
+    # Files first: values may need modules among them.
     lost = _put_files(workspace, header, body[size:])
     if not _read_all(names, header["names"], body[:size]):
         lost += _read_each(names, header["names"], body[:size])
@@ -219,12 +234,12 @@ def _restored(
 
 
 def _put_sources(sources: Dict[str, str]) -> None:
-    """Make sources known to tracebacks, and to the next checkpoint too."""
+    """Register sources for tracebacks and the next checkpoint."""
     if sources:
         import linecache
 
         for file, text in sources.items():
-            # Lines end where Python says so: str.splitlines knows ends that are none.
+            # As Python splits lines: str.splitlines splits at more characters.
             lines = io.StringIO(text, newline=None).readlines()
             linecache.cache[str(file)] = (len(text), None, lines, str(file))
 
@@ -252,7 +267,7 @@ def _put_files(workspace: str, header: Dict[str, Any], body: memoryview) -> List
 
 
 def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
-    """Write a file that is not there; one that is there is newer, and stays.
+    """Write a file unless it exists: an existing one is newer.
 
     Raises:
         OSError: It cannot be written.
@@ -274,7 +289,7 @@ def _put_back(workspace: str, path: str, mode: int, data: bytes) -> None:
 
 
 def _read_all(names: Dict[str, Any], written: List[Any], body: memoryview) -> bool:
-    """Read all names; return whether that went well."""
+    """Read all names with the fast unpickler; return whether that worked."""
     load = _pickle.Unpickler(io.BytesIO(body)).load
     try:
         for name, _ in written:
@@ -293,7 +308,7 @@ def _value(name: str, entry: Any) -> Any:
 
 
 class _Memo(dict):  # type: ignore[type-arg]
-    """What has been read, by number; what could not be is counted, and missing."""
+    """The unpickler's memo; objects of failed pickles are counted, but missing."""
 
     gone = 0
 
@@ -305,9 +320,9 @@ class _Memo(dict):  # type: ignore[type-arg]
 
 
 def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> List[List[str]]:
-    """Read those names that can be read; return the others, and why.
+    """Read the names one by one; return [name, reason] of those that fail.
 
-    With Python's own unpickler, in which what was read of a failed name can be taken out again.
+    Uses the unpickler written in Python: its memo can be reset after a failed name.
     """
     import pickle
 
@@ -334,7 +349,7 @@ def _read_each(names: Dict[str, Any], written: List[Any], body: memoryview) -> L
 
 
 def _remember(memo: _Memo, written: memoryview, find: Callable[[str, str], Any]) -> None:
-    """Have a memo count what a failed pickle remembers; texts and what is imported are whole."""
+    """Add a failed pickle's objects to the memo: texts and imports as they are, others missing."""
     import pickletools
 
     texts: List[Any] = []

@@ -1,9 +1,9 @@
-"""A session's values and files, written down for another sandbox, and why some are not kept.
+"""Saves a session's values and files for another sandbox; reports what it cannot save, and why.
 
-Owns what is written, in which order and what is left out of too much; and what differs from how
-`cloudpickle` writes it: functions stay in the session's namespace, which they do not bring along;
-code is marked with the Python that it is for; what belongs to the bridge is referred to; and what
-would come back as something else than it was is refused. How it is read is `checkpoint`'s.
+Owns what is saved, in which order, and what is left out above the limit. Unlike `cloudpickle`,
+functions refer to the session's namespace instead of copying it; code is marked with its Python
+version; the bridge's objects are saved as references; and a value that would be restored as
+something else is refused. `checkpoint` reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from enum import Enum
 
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import State
-from bridge.guest.state import checkpoint as again
+from bridge.guest.state import checkpoint
 from bridge.guest.state.checkpoint import (
     LENGTH_BYTES,
     MAGIC,
@@ -40,52 +40,52 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 PART_BYTES = 384 * 1024
-"""Of one frame, which are 512 KiB as base64: far below what a frame may have."""
+"""Size of a part: 512 KiB as base64, far below the limit on a frame."""
 
 MAX_SOURCE_CHARS = 2 * 1024 * 1024
-"""Of the sources that functions are from, which tracebacks show; the newest are kept."""
+"""Most source text of functions, for tracebacks; the newest sources are kept."""
 
 MAX_FILES = 2_000
 MAX_LOOKED_AT = 20_000
-"""Files of the workspace; a program may have unpacked an archive."""
+"""Files of the workspace that are examined; a program may have unpacked an archive."""
 
 MAX_DEPTH = 32
-"""Of directories below the workspace."""
+"""Nested directories below the workspace."""
 
 _LEAST_BYTES = 4096
-"""Of an empty checkpoint, and more than that."""
+"""More than an empty checkpoint takes."""
 
 _FILES_SHARE = 2
-"""One part in so many of the limit may be files."""
+"""Files may take the limit divided by this."""
 
 _NOT_KEPT = ("out", "__pycache__")
-"""Directories of the workspace; what is in `out` was handed over already."""
+"""Directories of the workspace that are not saved; files in `out` were sent already."""
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _GIVEN = frozenset(
     ("runtime", "mcp", "mcp_servers", "LOADED_MCP_SERVERS", "MCPError", "Blob", "display")
 )
-"""What programs find in their globals without having put it there."""
+"""Names in the globals that the guest provides."""
 
 _hung: Dict[str, int] = {}
-"""Names whose keeping was interrupted, and which values they had: they are not tried again."""
+"""Name to `id` of values whose saving was interrupted: they are not tried again."""
 
 
 class _Full(Exception):
-    """What is written exceeds the limit."""
+    """The data exceeds the limit."""
 
 
 class _Sink:
-    """Takes what a pickler writes, up to a limit."""
+    """A file for a pickler, with a limit on its size."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.data = bytearray()
 
     def write(self, data: Any) -> int:
-        """Take a part."""
-        # Large arrays are handed over in place, in their own order, which only `raw` keeps.
+        """Append data; raise `_Full` above the limit."""
+        # Large arrays come as a buffer in memory order; only `raw` keeps that order.
         view = data.raw() if isinstance(data, _pickle.PickleBuffer) else memoryview(data)
         if len(self.data) + view.nbytes > self._limit:
             raise _Full
@@ -94,16 +94,16 @@ class _Sink:
 
 
 def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[State]:
-    """Yield what a session holds, in parts; the last says what is not in them, and why.
+    """Yield a session's checkpoint in parts; the last has [name, reason] of each loss.
 
-    Calls what the session's classes define for being written down. An interrupt ends it.
+    Calls `__reduce__` and the like of the session's classes. An interrupt ends it.
 
     Args:
-        namespace: The session's globals, or those of them that are the programs' own.
-        workspace: The directory whose files are kept too.
-        limit: In bytes, of all of it.
+        namespace: The globals that programs set.
+        workspace: The directory whose files are saved too.
+        limit: Of the whole checkpoint, in bytes.
     """
-    entries, contents, lost = _gathered(workspace, limit // _FILES_SHARE)
+    entries, contents, lost = _read_files(workspace, limit // _FILES_SHARE)
     saver = _Saver(namespace, limit - len(contents))
     with uncollected():
         saver.run()
@@ -127,7 +127,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
-    """Return where in the workspace the session is, "" for the workspace itself."""
+    """Return the working directory relative to the workspace; "" for the workspace itself."""
     try:
         below = os.path.relpath(os.path.realpath(os.getcwd()), os.path.realpath(workspace))
     except OSError as error:
@@ -140,14 +140,14 @@ def _directory(workspace: str, lost: List[List[str]]) -> str:
 
 
 def _sources(files: Iterable[str]) -> Dict[str, str]:
-    """Return the texts of programs that functions are from, of too much the newest."""
-    import linecache  # whoever has a traceback has it, and few keep functions
+    """Return the sources of programs whose functions are saved, the newest up to the limit."""
+    import linecache  # slow; few sessions need it
 
     found: Dict[str, str] = {}
     left = MAX_SOURCE_CHARS
     for file in reversed([file for file in linecache.cache if file in files]):
         entry = linecache.cache[file]
-        # Only what programs were registered with: the others are files, or how a guest is started.
+        # Registered programs only: other entries are files, or the guest's start command.
         if len(entry) == 4 and entry[1] is None and file != "<string>":
             text = "".join(entry[2])
             left -= len(text)
@@ -158,12 +158,12 @@ def _sources(files: Iterable[str]) -> Dict[str, str]:
 
 
 class _Saver:
-    """Writes the names of one namespace.
+    """Pickles the names of one namespace.
 
     Attributes:
         written: The pickles, one after the other.
         lengths: Name and length of each.
-        files: Names of the sources that functions among them are from.
+        files: Names of the source files of saved functions.
     """
 
     def __init__(self, namespace: Dict[str, Any], limit: int) -> None:
@@ -175,7 +175,7 @@ class _Saver:
         self._lost: Dict[str, str] = {}
 
     def run(self) -> None:
-        """Write as much as there is room for."""
+        """Write all names, or without the largest if they exceed the limit."""
         names: List[str] = []
         for name, value in list(self._namespace.items()):
             if type(name) is not str or _is_given(name, value):
@@ -184,23 +184,23 @@ class _Saver:
                 self._lost[name] = "keeping it took too long the last time"
             else:
                 names.append(name)
-        # Modules first: what restores other values may need them.
+        # Modules first: restoring other values may need them.
         names.sort(key=lambda name: type(self._namespace[name]) is not types.ModuleType)
         if not self._write(names):
-            self._write(self._chosen(names))
+            self._write(self._fitting(names))
 
     def losses(self) -> List[List[str]]:
-        """Return what could not be kept, in the order of the names."""
+        """Return [name, reason] of each loss, in the order of the names."""
         return [[name, self._lost[name]] for name in self._namespace if name in self._lost]
 
     def _write(self, names: List[str]) -> bool:
-        """Write names; return whether there was room for all that could be written."""
+        """Write names; return whether they fit into the limit."""
         sink = _Sink(max(self._limit, _LEAST_BYTES))
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
         for name in names:
             before = len(sink.data)
-            # A new list, which stands for all that is written after it has begun.
+            # A new list: its place in the memo marks where this name's objects start.
             entry = [name, self._namespace[name]]
             try:
                 problem = self._dump(keeper, entry)
@@ -216,7 +216,7 @@ class _Saver:
         return True
 
     def _dump(self, keeper: Any, entry: List[Any]) -> str:
-        """Write a name and its value; return why that cannot be done, empty if it was."""
+        """Write a name and its value; return why that failed, empty if it worked."""
         words = what_it_is(entry[1])
         if words:
             return "it is %s" % words
@@ -231,8 +231,8 @@ class _Saver:
             return why(error)
         return ""
 
-    def _chosen(self, names: List[str]) -> List[str]:
-        """Return the names for which there is room when the largest are left out."""
+    def _fitting(self, names: List[str]) -> List[str]:
+        """Return the names that fit into the limit without the largest."""
         sizes: Dict[str, int] = {}
         for name in names:
             if name in self._lost:
@@ -244,7 +244,7 @@ class _Saver:
             except _Full:
                 self._lost[name] = "it takes more than the %s bytes there are" % f"{self._limit:,}"
             else:
-                # What could not be written is told of when it is tried again.
+                # Failures are reported when the name is written again.
                 sizes[name] = len(sink.data)
         total = sum(sizes.values())
         for name in sorted(sizes, key=lambda name: -sizes[name]):
@@ -257,7 +257,7 @@ class _Saver:
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Whether a name is the interpreter's or the guest's own."""
+    """Return whether a name is set by the interpreter or the guest."""
     if name.startswith("__"):
         return True
     if name not in _GIVEN and not name.startswith("mcp_"):
@@ -275,11 +275,11 @@ def _is_given(name: str, value: Any) -> bool:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _gathered(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
-    """Read the plain files of a workspace, the smallest first, nothing through links.
+def _read_files(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, List[List[str]]]:
+    """Read the regular files of a workspace, the smallest first, following no links.
 
     Returns:
-        Path, mode and size of each; their contents; and what is not among them, and why.
+        [path, mode, size] of each; their contents; [name, reason] of each loss.
     """
     lost: List[List[str]] = []
     entries: List[List[Any]] = []
@@ -287,7 +287,7 @@ def _gathered(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, 
     for size, path in sorted(_plain_files(workspace, lost)):
         try:
             if len(entries) >= MAX_FILES:
-                again.refuse("there are more than %d files" % MAX_FILES)
+                checkpoint.refuse("there are more than %d files" % MAX_FILES)
             mode, data = _content(os.path.join(workspace, path), size, budget - len(contents))
         except NotKept as error:
             lost.append(["file " + path, str(error)])
@@ -301,14 +301,14 @@ def _gathered(workspace: str, budget: int) -> Tuple[List[List[Any]], bytearray, 
 
 
 def _content(path: str, size: int, most: int) -> Tuple[int, bytes]:
-    """Return the mode and the content of a plain file that had a size."""
+    """Return the mode and the content of a regular file, if it still has `size` bytes."""
     if size > most:
-        again.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
+        checkpoint.refuse("it is larger (%s bytes) than what is left for files" % f"{size:,}")
     with open(os.open(path, _READ), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         data = file.read(size + 1) if stat.S_ISREG(mode) else b""
     if len(data) != size:
-        again.refuse("it changed while it was read")
+        checkpoint.refuse("it changed while it was read")
     return stat.S_IMODE(mode), data
 
 
@@ -356,7 +356,7 @@ _BY_TYPE: Tuple[Tuple[Any, str], ...] = (
 
 
 def what_it_is(value: Any) -> Optional[str]:
-    """Return what a value is that is never kept, or not as what it is; None for all others."""
+    """Return the kind of a value that is never saved; None for other values."""
     kind = type(value)
     for base, words in _BY_TYPE:
         if issubclass(kind, base) and kind not in (io.StringIO, io.BytesIO):
@@ -367,30 +367,26 @@ def what_it_is(value: Any) -> Optional[str]:
 
 
 class _Globals:
-    """Stands for a namespace that functions are in, which they find again and do not bring."""
+    """Stands for the globals of functions: saved as a reference to their module."""
 
     def __init__(self, module: str) -> None:
         self._module = module
 
     def __reduce__(self) -> Any:
-        return (again.namespace, (self._module,))
+        return (checkpoint.namespace, (self._module,))
 
 
 class Keeper(Pickler):  # type: ignore[misc]
     """Writes values of a session's namespace.
 
     Attributes:
-        files: Names of the sources that the functions written are from.
+        files: Names of the source files of saved functions.
     """
 
     memo: Any
 
     def __init__(self, sink: Any, names: Dict[str, Any]) -> None:
-        """Make one.
-
-        Args:
-            names: The session's globals.
-        """
+        """Write to `sink`; `names` are the session's globals."""
         super().__init__(sink, PROTOCOL)
         self.files: Set[str] = set()
         self._names = names
@@ -398,14 +394,14 @@ class Keeper(Pickler):  # type: ignore[misc]
         self._how: Dict[type, Optional[Callable[[Any], Any]]] = {}
 
     def go_back(self, first: Any) -> None:
-        """Forget what was written since `first`, which is the object that was begun with."""
+        """Drop `first` and all later objects from the memo."""
         memo: Dict[int, Tuple[int, Any]] = self.memo.copy()
         entry = memo.get(id(first))
         if entry is not None:
             self.memo = {k: v for k, v in memo.items() if v[0] < entry[0]}
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how a value is made again; what `pickle` does itself is left to it."""
+        """Return how to restore a value; NotImplemented for what `pickle` does itself."""
         kind = type(value)
         try:
             how = self._how[kind]
@@ -437,11 +433,11 @@ class Keeper(Pickler):  # type: ignore[misc]
 
     def _function(self, value: Any) -> Any:
         if str(value.__module__).startswith("mcp.servers.") and hasattr(value, "tool"):
-            return (again.tool, (value.server, value.tool))
+            return (checkpoint.tool, (value.server, value.tool))
         return super().reducer_override(value)
 
     def _dynamic_function_reduce(self, func: Any) -> Any:
-        """Have `cloudpickle` write a function, but for globals that are found again."""
+        """Save a function as `cloudpickle` does, its globals as a reference."""
         own = func.__globals__
         is_main = own is self._names or own is self._main
         module = "" if is_main else str(own.get("__name__"))
@@ -506,12 +502,12 @@ def _module(value: Any) -> Any:
     if sys.modules.get(str(name)) is not value and not str(name).startswith("mcp."):
         name = next((n for n, other in list(sys.modules.items()) if other is value), None)
     if name is None or name == "__main__":
-        again.refuse("it is or holds a module that cannot be imported by its name")
-    return (again.found, (name, ""))
+        checkpoint.refuse("it is or holds a module that cannot be imported by its name")
+    return (checkpoint.found, (name, ""))
 
 
 def _code(value: Any) -> Any:
-    return (again.code, (again.python(), marshal.dumps(value)))
+    return (checkpoint.code, (checkpoint.python(), marshal.dumps(value)))
 
 
 def _full(cells: Any) -> List[Tuple[Any, Any]]:
@@ -533,7 +529,7 @@ def _set_function(made: Any, state: Any) -> None:
 
 
 def _remembering(value: Any) -> Any:
-    if again.is_importable(value):
+    if checkpoint.is_importable(value):
         return NotImplemented
     options = value.cache_parameters()
     return (_remember, (value.__wrapped__, options["maxsize"], options["typed"]))
@@ -551,14 +547,14 @@ def _cached(function: Any, name: str) -> Any:
 
 def _method(value: Any) -> Any:
     if type(value.__self__).__module__ == "bridge.guest.api.runtime":
-        return (again.found, ("mcp.runtime", value.__name__))
+        return (checkpoint.found, ("mcp.runtime", value.__name__))
     return NotImplemented
 
 
 def _ours(value: Any) -> Any:
     proxies = sys.modules.get("bridge.guest.api.proxies")
     if proxies is not None and type(value) is proxies.Server:
-        return (again.server, (value._tools.server["name"],))
+        return (checkpoint.server, (value._tools.server["name"],))
     if type(value) is _Globals:
         return NotImplemented
     raise NotKept("it is or holds something of the bridge's own (%s)" % type(value).__name__)

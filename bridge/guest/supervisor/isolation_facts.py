@@ -54,7 +54,6 @@ _OPTIONS = {
 _ST_VALID = 32
 """The only flag from glibc on a system that reports none, such as gVisor."""
 
-
 _MASKED = (
     "/proc/acpi",
     "/proc/kcore",

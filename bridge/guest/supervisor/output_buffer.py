@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 TEXT_BYTES = 64 * 1024
 """Output is cut into frames of about this size, so that none is near the frame limit."""
 
-
 TAIL_BYTES = 128 * 1024
 """Most bytes held back of a stream's end; this process keeps them in memory."""
 

@@ -25,7 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-
 HIGH_WATER_BYTES = 1024 * 1024
 """Bytes queued for one side above which the other side is no longer read."""
 
@@ -54,7 +53,6 @@ _F_SETPIPE_SZ = 1031
 
 _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
-
 
 INTERRUPT_SECONDS = 1.2
 """Time for an interrupted program to end. The host waits two seconds longer than the deadline."""

@@ -40,7 +40,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
 
-
 EXIT_CRASHED = 70
 """The supervisor itself failed; the traceback is on stderr."""
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.display import Display
     from bridge.guest.protocol.wire import Done, Run
 
-
 _SKILLS_IMPORT = "bridge.guest.api.skill_modules"
 _SHOWING = "show"
 
@@ -43,7 +42,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
     if run.skills or "skill" in run.code or _SKILLS_IMPORT in sys.modules:
         from bridge.guest.api.skill_modules import finder
 
-        finder.take(run, client, namespace)
+        finder.register(run, client, namespace)
     if _SHOWING in run.code:
         redirect_windows()
     tracebacks.packages_offered = run.packages

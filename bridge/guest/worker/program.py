@@ -31,7 +31,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
-
 RESULT_NAME = "__run_python_result__"
 """The global that holds the last expression's value until it is taken out."""
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
     from bridge.guest.protocol.wire import Run
 
-
 STATE_BYTES = 32 * 1024 * 1024
 """Largest checkpoint. As base64 it must fit into the first run's frame."""
 

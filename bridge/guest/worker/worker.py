@@ -37,7 +37,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
 
-
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
 _RLIMITS = {

@@ -86,7 +86,7 @@ def test_the_message_tells_line_and_source(x: Placeholder) -> None:
         del linecache.cache[FILENAME]
     assert str(caught.value) == (
         "line 2, `return issue.state == 'open'`: it compares "
-        "‹result of #1 git-hub.create-issue›.state: nobody knows that yet. " + held.ADVICE
+        "‹result of #1 git-hub.create-issue›.state: its value is unknown. " + held.ADVICE
     )
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint that somebody cut, changed or made up: the damage is told of."""
+"""Checkpoints that were cut, changed, forged or saved by an earlier version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.guest.state.checkpoint import EVERYTHING, MAGIC
-from tests.guest.checkpoint_rig import opened, saved
+from tests.guest.checkpoint_rig import opened, saved, session
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,15 @@ def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
 
 def test_another_version_is_refused_with_the_reason() -> None:
     data, _ = saved({"a": 1})
-    _, lost = opened(data.replace(MAGIC + b"2\n", MAGIC + b"1\n"))
-    assert lost == {EVERYTHING: "the checkpoint is of version 1; this bridge reads version 2"}
+    _, lost = opened(data.replace(MAGIC + b"3\n", MAGIC + b"1\n"))
+    assert lost == {EVERYTHING: "the checkpoint is of version 1; this bridge reads version 3"}
     assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}
+
+
+def test_a_checkpoint_from_before_the_guests_modules_moved_is_read(tmp_path: Path) -> None:
+    calls = b"cbridge.guest.checkpoint\nfound\n(S'math'\nS'pi'\ntR"
+    cell = b"cbridge.guest.cloudpickle\n_make_cell\n(" + calls + b"tR"
+    pickled = with_pickle(saved({"a": 1})[0], b"(S'a'\n" + cell + b"l.")
+    earlier = pickled.replace(MAGIC + b"3\n", MAGIC + b"2\n")
+    check = "import math; assert a.cell_contents == math.pi"
+    assert session(tmp_path / "workspace", check, state=earlier).restored == {}
