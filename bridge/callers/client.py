@@ -25,7 +25,7 @@ from bridge.clock import Clock
 from bridge.errors import CannotAskError
 from bridge.gate.question import read_answer
 from bridge.gate.server_questions import ServerQuestions, may_sample
-from bridge.gate.server_starts import Asker
+from bridge.gate.server_starts import StartApprover
 from bridge.model import Json
 from bridge.settings.policy import Asking
 from bridge.upstream.client_features import ANSWER_SECONDS, Method
@@ -124,7 +124,7 @@ class Client(Protocol):
 
 
 @runtime_checkable
-class OnLooker(Protocol):
+class OutputViewer(Protocol):
     """A client that shows all of a program's output itself, during the run."""
 
     def follow(self, standing: RunProgress) -> None:
@@ -168,7 +168,7 @@ class RunCaller:
         self.asking = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
-        self.asker: Asker | None = None
+        self.asker: StartApprover | None = None
         self._questions = 0
         self._own_questions = 0
         self._started = anyio.current_time()
@@ -179,13 +179,13 @@ class RunCaller:
         self._logs = float(MAX_LOGS)
         self._logs_at = float("-inf")
         self._logging = 0
-        self.standing = RunProgress()
+        self.progress = RunProgress()
         self.trace = get_current()
         asked: object = client
-        self._on_looker: OnLooker | None = None
+        self._viewer: OutputViewer | None = None
         # By name first: an instance check of a Protocol takes as long as all else here.
-        if hasattr(asked, "follow") and isinstance(asked, OnLooker):
-            self._on_looker = asked
+        if hasattr(asked, "follow") and isinstance(asked, OutputViewer):
+            self._viewer = asked
 
     @property
     def client(self) -> Hashable:
@@ -329,7 +329,7 @@ class RunCaller:
         """Reports to the client; made for runs that are followed."""
         client = self._client
         return ProgressReporter(
-            self.standing,
+            self.progress,
             self._tell_standing,
             self._log_output if client is not None and client.wants_output else None,
             PROGRESS_SECONDS,
@@ -338,7 +338,7 @@ class RunCaller:
     @property
     def is_shown(self) -> bool:
         """Whether its client shows all of its output itself."""
-        return self._on_looker is not None
+        return self._viewer is not None
 
     @property
     def is_followed(self) -> bool:
@@ -353,21 +353,21 @@ class RunCaller:
 
     def queued(self, ahead: int | None) -> None:
         """Report how many runs begin before this one; None once it may begin."""
-        self.standing.queued(ahead)
+        self.progress.queued(ahead)
         if self.is_followed:
             self._following.notice()
 
     async def advance(self, done: float, total: float, message: str) -> None:
         """Report the program's own progress; `total` is 0 if it is not known."""
-        self.standing.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
+        self.progress.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
         if self.is_followed:
             self._following.notice()
 
     async def wrote(self, stream: str, data: bytes) -> None:
         """Pass on what the program wrote, without secrets."""
-        if self._on_looker is not None:
-            self.standing.wrote(data)
-            await self._on_looker.wrote(stream, data)
+        if self._viewer is not None:
+            self.progress.wrote(data)
+            await self._viewer.wrote(stream, data)
         elif self.is_followed:
             self._following.wrote(stream, data)
 
@@ -380,14 +380,14 @@ class RunCaller:
     async def _answered(self, handler: Handler, method: str, params: Mapping[str, Json]) -> Any:
         if method != "call_tool":
             return await handler(method, params)
-        with self.standing.calling(f"{params.get('server')}.{params.get('tool')}"):
+        with self.progress.calling(f"{params.get('server')}.{params.get('tool')}"):
             self._following.notice()
             return await handler(method, params)
 
     async def tick(self) -> None:
         """Report progress to the client at intervals."""
-        if self._on_looker is not None:
-            self._on_looker.follow(self.standing)
+        if self._viewer is not None:
+            self._viewer.follow(self.progress)
         elif self.is_followed:
             await self._following.run()
 
@@ -398,12 +398,12 @@ class RunCaller:
 
     async def _tell_standing(self) -> None:
         seconds = anyio.current_time() - self._started
-        text = self.standing.text()
+        text = self.progress.text()
         if self._asking:
             text = f"waiting for an answer to {self._asking[0]}"
         elif not text:
             text = f"running for {seconds:.0f} s"
-        share = self.standing.share
+        share = self.progress.share
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT], share)
 

@@ -113,12 +113,12 @@ async def _followed(
     if not _is_live(request, scripted):
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
         return await carried_out(engine, request, person, scripted=scripted)
-    on_looker = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
+    viewer = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
     try:
-        async with on_looker.showing():
-            return await carried_out(engine, request, on_looker, scripted=scripted)
+        async with viewer.showing():
+            return await carried_out(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        standing = on_looker.standing
+        standing = viewer.standing
         write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
         raise
 

@@ -171,7 +171,7 @@ class Gate:
         call = await self._resolve(server, tool, arguments)
         return await self._process(number, call, partial(self._call_tool, server, tool), "content")
 
-    async def obtain(
+    async def request(
         self, server: str, method: str, params: Mapping[str, Json], send: Send, part: str
     ) -> dict[str, Json]:
         """Make a request that is not a tool call; it is counted and judged like a read.
@@ -217,7 +217,7 @@ class Gate:
         await self._context.audit.called(number, outcome, size=size, ms=sent.milliseconds)
         return await self._hide(call.server, result)
 
-    async def look_over(
+    async def list_offers(
         self, server: str, method: str, ask: Callable[[], Awaitable[Sequence[dict[str, Json]]]]
     ) -> Sequence[dict[str, Json]]:
         """Return what a server offers; the names count as read, for they can be data (of mails).
@@ -236,7 +236,7 @@ class Gate:
         if decision.action == "deny":
             message = f"What {server} offers is not listed: {call} is denied ({decision.rule})."
             raise await self._refused(self._asked, call, decision, CallDeniedError(message))
-        async with self.hearing(server, method):
+        async with self.noting_errors(server, method):
             offers = await ask()
         if context.policy.spec.present:
             # Also an empty list: whether there is anything is data too.
@@ -244,7 +244,7 @@ class Gate:
         return await offload(offers, partial(context.vault.hidden, server, list(offers)))
 
     @asynccontextmanager
-    async def hearing(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
+    async def noting_errors(self, server: str, tool: str = LIST_TOOLS) -> AsyncIterator[None]:
         """Count a server's error as read, like a result, before the program gets it.
 
         Args:

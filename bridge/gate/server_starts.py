@@ -35,7 +35,7 @@ MAX_REFUSALS = 1000
 
 
 @dataclass(kw_only=True)
-class Asker:
+class StartApprover:
     """Who is asked about the starts that one run needs.
 
     Attributes:
@@ -69,7 +69,7 @@ class Starts:
         policy: Callable[[], Policy],
         audit: AuditLog,
         pins: Pins,
-        asker: Callable[[], Asker | None] = lambda: None,
+        asker: Callable[[], StartApprover | None] = lambda: None,
     ) -> None:
         self._policy = policy
         self._audit = audit
@@ -168,7 +168,7 @@ class Starts:
         asker = self._asker()
         return "" if asker is None else asker.run
 
-    async def _ask(self, spec: ServerSpec, decision: Decision, asker: Asker) -> None:
+    async def _ask(self, spec: ServerSpec, decision: Decision, asker: StartApprover) -> None:
         if _key(spec) in asker.refused:
             message = f"A person did not allow {safe_name(spec.name)} to start earlier in this run."
             raise ApprovalRefusedError(message, remedy="Ask the user what to do instead.")

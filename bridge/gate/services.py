@@ -29,7 +29,7 @@ from bridge.gate.privacy import Vault, Vaults
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import NOT_SHOWN, clear_value
 from bridge.gate.server_questions import ServerQuestions
-from bridge.gate.server_starts import Asker, Starts
+from bridge.gate.server_starts import StartApprover, Starts
 from bridge.model import ApplyRequest, Json, RunRequest, RunResult, Tool
 from bridge.settings import Settings, store_of
 
@@ -46,7 +46,7 @@ class Caller(Protocol):
     """
 
     identified: bool
-    asker: Asker | None
+    asker: StartApprover | None
     asking: ServerQuestions
     secretless: Callable[[str, Json], Json]
     tell: Callable[[str, Json], Json]
@@ -152,7 +152,7 @@ class GateServices:
         settings: Settings,
         inventory: Inventory,
         redactor: Redactor,
-        current_asker: Callable[[], Asker | None],
+        current_asker: Callable[[], StartApprover | None],
         is_plan: Callable[[str, str], bool],
     ) -> None:
         """Make them.
@@ -215,7 +215,7 @@ class GateServices:
             self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
         )
         self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
-        caller.asker = Asker(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
+        caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         caller.asking = ServerQuestions(policy.spec, audit, run_id)
         return RunContext(
             caller=caller,

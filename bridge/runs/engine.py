@@ -14,7 +14,7 @@ from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
 from bridge.commands.runner import Commands
 from bridge.gate.result_redaction import cleared
-from bridge.gate.server_starts import Asker
+from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
 from bridge.model import (
     ApplyRequest,
@@ -161,6 +161,6 @@ class Engine:
         return await cleared(work, self._servers.secrets.redactor)
 
 
-def _current_asker() -> Asker | None:
+def _current_asker() -> StartApprover | None:
     caller = current_caller()
     return caller.asker if isinstance(caller, RunCaller) else None

@@ -189,7 +189,7 @@ class Execution:
             parts.servers.pool.call_tool,
             run.gate.context,
         )
-        run.caller.standing.tally = self._gate.tally
+        run.caller.progress.tally = self._gate.tally
         show = partial(parts.skills.show, run.request, run.caller, run.skills, self._provenance)
         return GuestRequests(
             parts.servers,

@@ -192,7 +192,7 @@ class GuestRequests:
 
     async def _offers(self, server: str, kind: Kind) -> list[Json]:
         ask = partial(self._servers.pool.offers, server, kind)
-        offers = await self._gate.look_over(server, READS[kind], ask)
+        offers = await self._gate.list_offers(server, READS[kind], ask)
         return [{"server": server, **offer} for offer in offers]
 
     async def _read_resource(self, params: Mapping[str, Json]) -> Json:
@@ -222,7 +222,7 @@ class GuestRequests:
         name = _text(params, "server")
         try:
             server = self._servers.resolve(name)
-            return await self._gate.obtain(server, method, asked, partial(ask, server), part)
+            return await self._gate.request(server, method, asked, partial(ask, server), part)
         except BridgeError as error:
             raise self._failed(error, server=name) from error
 
@@ -313,7 +313,7 @@ class GuestRequests:
     async def _loaded(self, name: str) -> str:
         server = self._servers.resolve(name)
         self._gate.admit(server)
-        async with self._gate.hearing(server):
+        async with self._gate.noting_errors(server):
             await self._servers.load([server])
         return server
 

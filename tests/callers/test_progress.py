@@ -159,7 +159,7 @@ async def test_calls_are_counted_for_those_who_follow() -> None:
     """And for nobody else the program's calls take no way around."""
 
     async def handler(method: str, params: Mapping[str, Json]) -> Json:
-        return run.standing.call_text()
+        return run.progress.call_text()
 
     run = RunCaller(FakeClient(), Clock())
     answer = await run.followed(handler)("call_tool", {"server": "git", "tool": "log"})
@@ -185,4 +185,4 @@ async def test_a_client_that_takes_nothing_keeps_no_program_waiting() -> None:
                 await run.advance(number, 1000, "")
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
-    assert run.standing.line == "line"
+    assert run.progress.line == "line"

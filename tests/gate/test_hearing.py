@@ -38,14 +38,14 @@ async def _called(server: str, tool: str, arguments: Mapping[str, Json]) -> dict
 
 
 async def _hears(gate: Gate) -> None:
-    async with gate.hearing("mail"):
+    async with gate.noting_errors("mail"):
         await _fail()
 
 
 WAYS: Mapping[str, Callable[[Gate], Awaitable[object]]] = {
     "its tools cannot be listed before a call": lambda gate: gate.call("mail", "t", {}),
-    "its resources cannot be listed": lambda gate: gate.look_over("mail", READ_RESOURCE, _fails),
-    "it lists none": lambda gate: gate.look_over("mail", READ_RESOURCE, _nothing),
+    "its resources cannot be listed": lambda gate: gate.list_offers("mail", READ_RESOURCE, _fails),
+    "it lists none": lambda gate: gate.list_offers("mail", READ_RESOURCE, _nothing),
     "its documentation is asked for": _hears,
 }
 

@@ -203,7 +203,7 @@ async def test_a_cancelled_call_is_recorded_as_unknown() -> None:
 
     waiting = gate(notes)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(waiting.obtain, "shop", READ_RESOURCE, {"uri": "x:y"}, wait, "contents")
+        tasks.start_soon(waiting.request, "shop", READ_RESOURCE, {"uri": "x:y"}, wait, "contents")
         await started.wait()
         tasks.cancel_scope.cancel()
     assert notes[-2:] == ["journal unknown", "audit called 1 unknown"]
@@ -268,5 +268,5 @@ async def test_a_resource_is_judged_as_a_read_whatever_the_policy_says_of_its_se
         return {"contents": []}
 
     planning = gate(notes, holding=FakeHeldCalls())
-    await planning.obtain("shop", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+    await planning.request("shop", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
     assert "audit called 1 ok" in notes

@@ -88,9 +88,9 @@ async def test_a_resource_is_counted_as_a_call_is() -> None:
         return {"contents": [{"uri": "x:y", "text": "t" * 100}]}
 
     with pytest.raises(CallDeniedError):
-        await gate.obtain("b", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
-    await gate.obtain("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+        await gate.request("b", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+    await gate.request("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
     assert gate.calls == 1
     assert gate.result_bytes > 100
     with pytest.raises(CallBudgetError):
-        await gate.obtain("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
+        await gate.request("a", READ_RESOURCE, {"uri": "x:y"}, read, "contents")

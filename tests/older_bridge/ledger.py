@@ -203,7 +203,7 @@ LEDGER = (
             f"{SERVERS}::test_servers_of_every_spelling_and_transport_are_usable_together",
             f"{SERVERS}::test_an_edited_file_counts_from_the_next_run_on",
             f"{SERVERS}::test_a_stronger_file_added_later_overrides",
-            f"{DISCOVERY}/test_parse.py::test_all_three_spellings_of_the_server_key_are_read",
+            f"{DISCOVERY}/test_parser.py::test_all_three_spellings_of_the_server_key_are_read",
             f"{ENTRIES}::test_entries_that_are_off_are_skipped_without_a_warning_and_hold_their_name",
             f"{ENTRIES}::test_variables_expand_in_every_field_that_takes_them_and_in_no_key",
             f"{DISCOVERY}/test_precedence.py::test_every_place_outranks_those_after_it_in_the_table",

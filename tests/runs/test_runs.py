@@ -496,7 +496,7 @@ async def test_a_skipped_server_is_not_called_unknown_without_a_word(
         return backend
 
     async with open_engine(settings, finder=Finder(), choose_backend=choose) as engine:
-        with pytest.raises(UnknownServerError, match="left out: bad: it has no command"):
+        with pytest.raises(UnknownServerError, match="but skipped: bad: it has no command"):
             await _run(engine, "await mcp_bad.x()")
         with pytest.raises(UnknownServerError, match="configured, but skipped"):
             await _run(engine, "1", servers=("bad",))
@@ -523,11 +523,11 @@ async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
         for code in ("await mcp_bad_8.x()", "await mcp_servers['bad-8'].x()"):
             with pytest.raises(UnknownServerError) as caught:
                 await _run(engine, code)
-            assert "left out: bad-8: reason 8." in str(caught.value)
+            assert "but skipped: bad-8: reason 8." in str(caught.value)
             assert "reason 1" not in str(caught.value)
         with pytest.raises(UnknownServerError, match="Did you mean `mcp_work_shop`") as caught:
             await _run(engine, "await mcp_work_shp.add(a=1, b=1)")
-        assert "left out" not in str(caught.value)
+        assert "but skipped" not in str(caught.value)
         with pytest.raises(UnknownServerError) as caught:
             await _run(engine, "await mcp_elsewhere.add(a=1, b=1)")
-        assert "left out" not in str(caught.value)
+        assert "but skipped" not in str(caught.value)

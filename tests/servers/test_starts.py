@@ -22,7 +22,7 @@ from bridge.errors import (
     CallDeniedError,
     UpstreamError,
 )
-from bridge.gate.server_starts import Asker
+from bridge.gate.server_starts import StartApprover
 from bridge.model import Json, RunRequest, ServerSpec
 from bridge.runs import Engine
 from bridge.settings import Settings
@@ -252,8 +252,8 @@ async def test_a_yes_is_of_use_to_the_run_that_asked_alone(
         starts = engine.gate.starts
         first, second = RunCaller(None, Clock()), RunCaller(None, Clock())
         yes = _answer("once")
-        first.asker = Asker(run="first", ask=yes.elicit)
-        second.asker = Asker(run="second", ask=_answer("no").elicit)
+        first.asker = StartApprover(run="first", ask=yes.elicit)
+        second.asker = StartApprover(run="second", ask=_answer("no").elicit)
         with on_behalf_of(first):
             await starts.permit(one)
         with on_behalf_of(second):
