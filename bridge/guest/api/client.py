@@ -384,7 +384,7 @@ class Client:
             return
         error = reply.get("error")
         outcome = reply.get("value") if error is None else error_from_wire(error)
-        settle(waiter, outcome, here)
+        resolve(waiter, outcome, here)
 
     def _close(self, reason: str) -> None:
         with self._lock:
@@ -392,7 +392,7 @@ class Client:
             waiters = list(self._waiting.values())
             self._waiting.clear()
         for waiter in waiters:
-            settle(waiter, MCPError(reason, kind="channel"))
+            resolve(waiter, MCPError(reason, kind="channel"))
 
     def _before_fork(self) -> None:
         """Before a fork: unregister from the loop, whose epoll the child would share."""
@@ -493,7 +493,7 @@ def read_failure(error: Exception) -> str:
     return "the connection to the bridge broke: %s" % (str(error) or type(error).__name__)
 
 
-def settle(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
+def resolve(waiter: Waiter, outcome: Any, here: Optional[asyncio.AbstractEventLoop] = None) -> None:
     """Set a waiting call's value or error.
 
     Args:

@@ -1,8 +1,8 @@
 """What a program shows: pictures and tables, for a reader who is no terminal.
 
 Owns which form of a value is shown, and how much of a run is. Imported with the first thing that is
-to be shown. It imports neither matplotlib nor PIL: whoever shows something of theirs has it. That
-all of it is only a wish, and what becomes of it, is the host's.
+to be shown. It imports neither matplotlib nor PIL: a program that shows something of theirs has it.
+The host decides what is really shown.
 
 A value may offer several forms. Taken is the first of these, which is what a model gets most of:
 a picture, because it is seen as it is; Markdown, because it is read at little cost; HTML, of which
@@ -48,7 +48,7 @@ MAX_LABEL_CHARS = 100
 """Of a dict's key, said of what stands under it."""
 
 FRAME_ROOM = 64 * 1024
-"""Of a frame, for what stands in it beside the picture."""
+"""Bytes of a frame for its other fields, besides the picture."""
 
 _METHODS = (
     ("image/png", "_repr_png_"),
@@ -112,13 +112,13 @@ class Display:
     def show_figures(self) -> None:
         """Show what is open of matplotlib's and was not shown, and close it.
 
-        Whatever one of them cannot be drawn for is raised when the others are shown.
+        The first error of one that cannot be drawn is raised after the others are shown.
         """
         pyplot: Any = sys.modules["matplotlib.pyplot"]
         problem = None
         for number in pyplot.get_fignums():
             figure = pyplot.figure(number)
-            # One with nothing on it is left over, and nobody's picture.
+            # An empty figure is left over, and no picture.
             if not self._seen(figure) and len(figure.get_children()) > 1:
                 try:
                     self._show(figure)
@@ -207,7 +207,7 @@ class Display:
         self._client.tell(Shown(mime, text=text[:MAX_SOURCE_CHARS]))
 
     def _send_picture(self, make: Any, label: str = "") -> None:
-        """Send a picture as it is if it fits, or smaller, for the reader, and as it is aside.
+        """Send a picture if it fits; else a smaller one for the reader, and the original as a file.
 
         Args:
             label: What it stands under in a dict.
@@ -240,7 +240,7 @@ class Display:
 
 
 def _is_seen(value: Any) -> bool:
-    """Tell whether a value is a picture or a table."""
+    """Return whether a value is a picture or a table."""
     kind = type(value)
     if is_figure(kind) or is_pil(kind):
         return True
@@ -336,7 +336,7 @@ MAX_SIDE = 2000
 is over about 1600 down themselves."""
 
 MIN_SIDE = 64
-"""Of the longer side: nobody sees anything in smaller ones."""
+"""Pixels of the longer side: smaller pictures show nothing."""
 
 STEPS = 8
 """Sizes that are tried until one fits."""
@@ -351,7 +351,7 @@ MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
 
 MAX_LETTERS = 40
-"""That a font does not have, told of."""
+"""Most missing characters of a font that are named."""
 
 FONT_LISTS = "/usr/local/share/mcp-code-bridge/matplotlib"
 """Where the image keeps the list of its fonts, as matplotlib made it."""
@@ -363,12 +363,12 @@ _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 
 
 def is_figure(kind: type) -> bool:
-    """Tell whether values of a type are matplotlib's figures."""
+    """Return whether values of a type are matplotlib's figures."""
     return _is_a(kind, "matplotlib.figure", "Figure")
 
 
 def figures_of(value: Any) -> List[Any]:
-    """Return the figures in what drawing functions return, with whatever is part of one.
+    """Return the figures in what drawing functions return, and those that its parts belong to.
 
     Such are axes and lines, lists, arrays and dicts of them, and the numbers beside them, as those
     of a histogram. Of anything else there are none.
@@ -401,18 +401,18 @@ def _collect(value: Any, figures: List[Any], depth: int) -> bool:
 
 
 def _is_grid(kind: type) -> bool:
-    """Tell whether values of a type are seaborn's grids of axes."""
+    """Return whether values of a type are seaborn's grids of axes."""
     return str(type.__getattribute__(kind, "__module__")) == "seaborn.axisgrid"
 
 
 def is_open(figure: Any) -> bool:
-    """Tell whether a figure is among those that are shown at the program's end."""
+    """Return whether a figure is among those that are shown at the program's end."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     return pyplot is not None and getattr(figure, "number", None) in pyplot.get_fignums()
 
 
 def is_pil(kind: type) -> bool:
-    """Tell whether values of a type are PIL's images."""
+    """Return whether values of a type are PIL's images."""
     return _is_a(kind, "PIL.Image", "Image")
 
 
@@ -437,7 +437,7 @@ def mime_of(data: bytes) -> str:
 
 
 def is_wide(data: bytes) -> bool:
-    """Tell whether a PNG has more pixels to a side than readers take. Of others it is not known."""
+    """Return whether a PNG has more pixels to a side than readers take; False for other formats."""
     if mime_of(data) != "image/png":
         return False
     return max(int.from_bytes(data[at : at + 4], "big") for at in (16, 20)) > MAX_SIDE
@@ -447,7 +447,7 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
     """Draw a figure, as large as it was asked for; larger where labels would be cut off.
 
     Returns:
-        It, and what is to be said of it.
+        The picture, and a note on it.
     """
     import warnings
 
@@ -478,7 +478,7 @@ def _saved(figure: Any, **how: Any) -> bytes:
 
 
 def _extent(figure: Any) -> Any:
-    """Return what is to be drawn, in inches; None for the figure as it is."""
+    """Return the part to draw, in inches; None for the whole figure."""
     try:
         box = figure.get_tightbbox()
         width, height = (float(size) for size in figure.get_size_inches())

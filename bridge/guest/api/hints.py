@@ -1,7 +1,7 @@
 """What to do instead, for the mistakes that programs make again and again.
 
 Owns the wording, and what is looked at to choose it: an exception, and the working directory's
-names. Imported with the first exception that is told of.
+names. Imported with the first exception that is reported.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "ty
 
 MAX_RESULTS = 3
 MAX_KEYS_CHARS = 200
-"""Results whose keys are told, and how much is said of those of one."""
+"""Results whose keys are listed, and characters for the keys of one."""
 
 MAX_FRAMES = 200
 MAX_CAUSES = 64

@@ -75,7 +75,7 @@ class Library:
     def update_memory(self, key: str, update_fn: Any) -> Any:
         """Remember what `update_fn` makes of what is remembered, None at first; return that.
 
-        Should somebody else change it meanwhile, `update_fn` is called again with that.
+        If it is changed meanwhile, `update_fn` is called again with the new value.
         """
         if not callable(update_fn):
             message = "update_fn must be a function of the old value, not %s"
@@ -160,7 +160,7 @@ class Library:
         return load(text("name", name))
 
     def delete_skill(self, name: str) -> str:
-        """Have no program find a skill any more; its saved versions stay as files."""
+        """Remove a skill; its saved versions stay as files."""
         there = self._ask("delete_skill", {"name": text("name", name)})
         return "Skill %r %s." % (name, "deleted" if there else "not found")
 
@@ -223,7 +223,7 @@ class Library:
         return [(number, line) for number, line in found] if find is not None else found
 
     def progress(self, done: float, total: float = 0, message: str = "") -> None:
-        """Tell whoever waits how far the program is: `progress(3, 10, "loading")`.
+        """Report how far the program is: `progress(3, 10, "loading")`.
 
         It may be called as often as one likes: some ten a second are passed on, and the last.
 

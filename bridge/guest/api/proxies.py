@@ -281,7 +281,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def install_modules(servers: Sequence[Tools], runtime: types.ModuleType) -> types.ModuleType:
-    """Make `mcp` and what is below it importable, whatever the image has; return `mcp`."""
+    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it."""
     aliases = [tools.server["alias"] for tools in servers]
     package = _module("mcp", "The bridge's own module inside a run: `runtime` and `servers`.", True)
     below = _module("mcp.servers", "One module per loaded server: %s." % listed(aliases), True)

@@ -131,7 +131,7 @@ class _Collector:
     # --- what it uses ---------------------------------------------------------------------------
 
     def _needs(self, segment: str, names: Dict[str, Any], file: str) -> None:
-        """Take along what a piece of source refers to."""
+        """Add the definitions that a piece of source refers to."""
         for name in sorted(_free_names(segment)):
             if name in self._seen:
                 continue
@@ -144,7 +144,7 @@ class _Collector:
                 self._problems.append("`%s`, which is defined nowhere" % name)
 
     def _take(self, name: str, value: Any, file: str) -> None:
-        # What stands beside a skill's function in its source goes with it.
+        # Definitions in the same file as a skill's function go with it.
         beside = getattr(getattr(value, "__code__", None), "co_filename", None) == file
         own = beside or _is_own(value)
         imported = [] if own else _imports_of(name, value, file)
@@ -197,7 +197,7 @@ class _Collector:
 
 
 def _literal(value: Any, depth: int) -> Any:
-    """Return a value as it is written, of plain types only."""
+    """Return a value's source text; plain types only."""
     if depth > MAX_DEPTH:
         raise ValueError(depth)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What can be wrong with one value by itself: its type, its size, which one it is.
+"""What can be wrong with a single value: its type, its size, its choice.
 
 Owns `Found`, which says what is wrong and where, and the checks that look at no other schema.
 """
@@ -31,7 +31,7 @@ class Found:
         self.path: List[Union[str, int]] = []
 
     def under(self, segment: Union[str, int]) -> Found:
-        """Say that the place is within a key or an index; return itself."""
+        """Prefix the path with a key or an index; return itself."""
         self.path.append(segment)
         return self
 

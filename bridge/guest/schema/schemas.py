@@ -70,12 +70,12 @@ def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
 
 
 def as_list(value: Any) -> List[Any]:
-    """Return a list as it is, and of anything else none."""
+    """Return a list unchanged; an empty one for anything else."""
     return value if isinstance(value, list) else []
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """Return an object as it is, and of anything else an empty one."""
+    """Return an object unchanged; an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 

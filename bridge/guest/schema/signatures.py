@@ -1,4 +1,4 @@
-"""The head of a tool's function: which parameters, of which kinds, types and defaults.
+"""The signature of a tool's function: parameters with their kinds, types and defaults.
 
 Owns what the host writes into stubs and the guest gives to `inspect.signature`, so that both agree.
 """

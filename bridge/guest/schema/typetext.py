@@ -91,7 +91,7 @@ class Names:
         return name
 
     def take(self, wanted: str) -> str:
-        """Return a class name that nobody has yet, and keep it."""
+        """Return a class name that is not used yet, and reserve it."""
         wanted = wanted[:MAX_CLASS_CHARS]
         name, number = wanted, 2
         while name in self.taken:

@@ -104,7 +104,7 @@ class _Check:
         self.left = MAX_STEPS
 
     def check(self, value: Any, schema: Any, depth: int) -> Optional[Found]:
-        """Return what is wrong with a value; None if it fits, as far as can be told."""
+        """Return what is wrong with a value; None if it fits, as far as is known."""
         self.left -= 1
         if schema is False:
             return Found("is not allowed here", KEYS)
