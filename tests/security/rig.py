@@ -42,6 +42,9 @@ BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
 PATIENCE_SECONDS = 300.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
 
+STILL_SECONDS = 0.1
+"""Between two looks at a footprint that stays."""
+
 LATE_SECONDS = 30.0
 """How much later than its deadline and the bridge's documented grace a result may come: whoever
 ends a program waits for his turn on a busy machine."""
@@ -183,7 +186,7 @@ class Arena:
         """
         with anyio.fail_after(PATIENCE_SECONDS):
             await self.settle()
-            before = self.footprint()
+            before = await self.still()
             victims = list(self.backend.live)
             yield victims
             await self.next_run_is_clean()
@@ -193,6 +196,15 @@ class Arena:
                 await self.same(before)
             for victim in victims:
                 await _wait_gone(victim, may_stay=_empty if self.name == "gvisor" else None)
+
+    async def still(self) -> Mapping[str, Any]:
+        """Return the footprint once it stays: a bridge that starts ends what a dead one left."""
+        found = self.footprint()
+        while True:
+            await anyio.sleep(STILL_SECONDS)
+            before, found = found, self.footprint()
+            if before == found:
+                return found
 
     async def same(self, before: Mapping[str, Any]) -> None:
         """Wait until the footprint is what it was; some things take a moment to go."""
