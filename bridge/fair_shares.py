@@ -1,8 +1,8 @@
 """Who gives way when something that all callers share is used up. Pure.
 
-Owns what a share is, and whose things go first: the oldest of whoever holds most. A share is an
-equal one: of n that hold something, or want to, the n-th part. Nobody who holds less gives way
-while somebody holds more. What is shared out, and how it is taken away, is each keeper's.
+Owns what a share is, and whose things are removed first: the oldest of the owner that holds most. A
+share is equal: with n owners that hold something or want to, the n-th part. An owner with less never
+gives way while another holds more. What is shared, and how it is removed, is each caller's.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _PLAIN = frozenset({int, float, bool, type(None)})
 
 Result = TypeVar("Result")
 
-_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("aside")
+_limiter: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar("offload")
 
 
 def estimated_size(value: Any, limit: float = math.inf) -> int:

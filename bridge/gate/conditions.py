@@ -84,7 +84,7 @@ def is_short_text(value: Json) -> bool:
 
 
 def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
-    """Return the argument and the texts of which it has to be one, if it is a short text."""
+    """Return the argument and the texts that it must be one of, if it is a short text."""
     options = (condition.value,) if condition.test == "is" else condition.value
     if condition.negated or len(condition.path) != 1 or condition.test not in ("is", "in"):
         return None

@@ -1,4 +1,4 @@
-"""What a policy would say of calls of which not everything is known yet. Pure.
+"""What a policy would decide about calls that are not fully known yet. Pure.
 
 Owns the two questions that a program raises before it runs: which decisions a call may come to,
 when some of its arguments only show while it runs; and which flow rules its other calls may bring
@@ -34,7 +34,7 @@ class Possibility:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What is to become of a call, as far as that can be told.
+    """The forecast for one call.
 
     Attributes:
         decision: What is decided if none of `possible` comes true.

@@ -41,7 +41,7 @@ class CallBudget(Protocol):
     """What a run may still call; see `bridge.gate.budget.RunBudget`."""
 
     def spend(self, server: str) -> None:
-        """Take one call from the budget, or raise `CallBudgetError`."""
+        """Count one call against the budget, or raise `CallBudgetError`."""
 
     def took_in(self, size: int) -> None:
         """Count the bytes of a result."""
@@ -140,7 +140,7 @@ class CallHolder(Protocol):
         """Return whether arguments hold a placeholder."""
 
     def reading(self, call: CallFacts) -> None:
-        """Note a call that reads."""
+        """Record a call that reads."""
 
     def hold(
         self,

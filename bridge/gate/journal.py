@@ -143,7 +143,7 @@ class Room:
         self.used = 0
 
     def take(self, size: int) -> bool:
-        """Take memory, and return whether there was enough; if not, take none."""
+        """Reserve memory; return False, and reserve none, if there is not enough."""
         while self.used + size > self._limit:
             if not self._evict():
                 return False
@@ -494,7 +494,7 @@ class Journals:
         found, journal = self._runs.get(run_id, ("", None))
         if journal is None or found != owner:
             message = (
-                f"There is no journal of a run {run_id!r:.80}: they are kept for whoever made the "
+                f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
                 f"run, for about {self._max_runs} runs, and end with the bridge."
             )
             raise UnknownRunError(message, remedy=_GONE)

@@ -4,7 +4,7 @@ Owns the digests of definitions, and the document that they are kept in from one
 A tool belongs to its server's definition, and not to the name that a configuration gives it.
 
 What cannot be read is not taken for empty: where the document is damaged, every tool counts as
-changed until somebody removes it. Nor is a full one emptied: what has no room in it is asked about.
+changed until a person removes it. Nor is a full one emptied: tools without room are asked about.
 It holds digests, names of parameters and hints, and no text that a server wrote.
 """
 
@@ -42,7 +42,7 @@ MAX_PARAMETERS = 60
 """Told apart; of a tool with more it is only known that something about them changed."""
 
 MAX_NAME_CHARS = 100
-"""Of a parameter or a type, as it is remembered."""
+"""Characters of a parameter's name or a type that are stored."""
 
 MAX_NAMED = 5
 """Parameters named when they changed."""
@@ -200,7 +200,7 @@ class Pins:
         return f"it is another definition ({short_digest(definition)}) than was known ({were})"
 
     def approved(self, server: str, definition: str) -> bool:
-        """Return whether a person approved a server's definition for good."""
+        """Return whether a person answered "always" for a server's definition."""
         if self._kept is None:
             return False
         self._refresh()
@@ -279,7 +279,7 @@ class Pins:
 
 
 def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) -> _Stored | None:
-    """Add to what is remembered, and return all of it; None if that cannot be done.
+    """Add to the stored pins, and return all of them; None if they cannot be stored.
 
     Blocks; for threads.
     """

@@ -412,7 +412,7 @@ class Gate:
         return approval
 
     async def _spend(self, pending: PendingCall, decided: _Decided) -> None:
-        """Take a call from the run's budget, or raise `CallBudgetError`."""
+        """Count a call against the run's budget, or raise `CallBudgetError`."""
         try:
             self._context.budget.spend(pending.call.server)
         except CallBudgetError as error:

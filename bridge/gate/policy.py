@@ -95,7 +95,7 @@ class _CompiledRule:
 
 
 class _ToolRules:
-    """What a policy has on one tool, whatever its arguments."""
+    """What a policy says about one tool, whatever its arguments."""
 
     def __init__(
         self, rules: tuple[_CompiledRule, ...], server: ServerPolicy | None, tool: ToolPolicy | None

@@ -53,7 +53,7 @@ MAX_SECONDS = 24 * 3600.0
 """For which a token is good after it was last met with."""
 
 MAX_SOURCES = 16
-"""Servers remembered to have told a value."""
+"""Most servers that are remembered as sources of a value."""
 
 MAX_DEPTH = 200
 """Of a result; what is nested more deeply is not passed on, since it is not looked through."""
@@ -111,7 +111,7 @@ class Kept:
         return len(self._by_same)
 
     def token(self, found: Found, text: str, server: str) -> str:
-        """Return the token of something that a server told."""
+        """Return the token for a value of a server."""
         with self._lock:
             value = self._by_same.get((found.kind, found.same))
             if value is None:
@@ -253,7 +253,7 @@ class Vault:
 
     def _hide_text(self, server: str, text: str) -> str:
         if "\\u" in text and text.lstrip()[:1] in ("{", "["):
-            # An escaped @ is none to a detector, and one to whoever reads the JSON.
+            # An escaped @ is none to a detector, and one to a reader of the JSON.
             try:
                 document = json.loads(text)
             except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ EMAIL_DOMAIN = "private.invalid"
 """The last label is reserved for names that never exist."""
 
 PHONE_PREFIX = "999"
-"""A country code that is assigned to nobody."""
+"""A country code that is not assigned."""
 
 IBAN_COUNTRY = "XP"
 IBAN_BANK = "PRIV"

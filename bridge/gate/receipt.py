@@ -1,4 +1,4 @@
-"""The receipt of a run: what it called, and what of that stays out of the conversation. Pure."""
+"""The receipt of a run: its calls, and how much of them stays out of the conversation. Pure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _unused(run: RunContext) -> tuple[CallCount, ...]:
 
 
 def receipt_of(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> Receipt:
-    """Return what a run did, and what of it stays out of the conversation."""
+    """Return what a run did, and how much of that stays out of the conversation."""
     waiting = run.caller.clock.stood * 1000
     holding = run.holding
     # Once only: the run's value is written as JSON to be counted.

@@ -63,7 +63,7 @@ _LONG = 2 * _WORD - 1
 _MOST_STRIDE = 64
 
 _FEW = 32
-"""Forms that are quicker looked for one by one, in a text of some size."""
+"""Forms that are searched one at a time, which is faster in a text of some size."""
 
 _SMALL = 4096
 """Bytes that the automaton alone has searched before anything else could help."""
@@ -310,7 +310,7 @@ class ClearedStream:
 
 
 def _texts(value: Json) -> list[str] | None:
-    """Return all texts in arguments; None if some may be masked whatever they say."""
+    """Return all texts in arguments; None if some may be masked by their name alone."""
     found: list[str] = []
     level = [value]
     for _ in range(MAX_DEPTH):

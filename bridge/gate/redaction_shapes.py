@@ -1,10 +1,10 @@
-"""What looks like a secret although nobody has said that it is one. Pure.
+"""Finds texts that look like secrets, without a list of them. Pure.
 
 Owns the names that secrets stand under, the formats of well-known tokens, and the rule by which a
 value of the configuration counts as a secret. Each search takes time linear in the text, whatever
 the text is: it goes from one fixed beginning to the next, and what does not fit is left at once.
 
-A mask must be of no use to somebody who wants to hide something from a reader. So it covers
+A program must not be able to use masks to hide something from a reader. So it covers
 characters that tokens consist of and nothing else, has an end, and leaves what is before and after
 it; it shows some of what it covers, with its length and a digest.
 """
@@ -25,7 +25,7 @@ LEAST_NAMED = 6
 """Characters of a value that counts as a secret for its name. What is shorter is in every text."""
 
 LEAST_SHAPED = 20
-"""Characters of one that counts for looking random. Known formats are longer in any case."""
+"""Least characters of a text that counts as random. Known formats are longer."""
 
 LEAST_WORDS = 15
 """Letters from which on a value without digits is a secret for its name: "postgres" is none, and a
@@ -245,7 +245,7 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     at = text.find("://")
     while at >= 0:
         found = _USER.match(text, at + 3)
-        # A user's name is to be read, unless it is a token that stands alone.
+        # A user's name stays readable, unless it is a token that stands alone.
         if found is not None and (found[1] or looks_random(found[2])):
             yield found.span(2)
         at = text.find("://", at + 3 if found is None else found.end())
@@ -289,7 +289,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://")
 
 
 def is_secret(value: str, name: str) -> bool:
-    """Return whether a value of the configuration that stands under `name` is to be kept secret.
+    """Return whether the configuration's value under `name` is a secret.
 
     Known formats always are. Otherwise the name has to speak of a secret, and the value must not be
     what texts are full of: a word, a number, a path, an address. Under any name but those that

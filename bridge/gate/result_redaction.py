@@ -37,7 +37,7 @@ async def cleared(work: Awaitable[RunResult], redactor: Redactor) -> RunResult:
 
 
 def clear_error(error: BridgeError, redactor: Redactor) -> None:
-    """Take the secrets out of an error, which others may hold by now, and which stays the same."""
+    """Redact an error in place: others may hold it already."""
     error.message = redactor.text(error.message)
     error.host_detail = redactor.text(error.host_detail)
     error.remedy = redactor.text(error.remedy)
@@ -122,7 +122,7 @@ def clear_tools(tools: tuple[Tool, ...], redactor: Redactor) -> tuple[Tool, ...]
 
 @contextmanager
 def clear_logs(redactor: Redactor) -> Iterator[None]:
-    """Have nothing secret in what the bridge logs while this is open.
+    """Redact the bridge's log while this is open.
 
     Clients write that into files of theirs, and show it.
     """
@@ -146,7 +146,7 @@ class _Clearing(logging.Filter):
         self._formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; let it through in any case."""
+        """Redact the record; return True."""
         told = record.getMessage()
         cleared_text = self._redactor.text(told)
         if cleared_text is not told:

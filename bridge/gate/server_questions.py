@@ -54,7 +54,7 @@ MAX_HEAD = 100
 """Characters of a question that are recorded."""
 
 MAX_RECORDED = 20
-"""Refused questions of a run that are recorded one by one; the run's end has how many."""
+"""Refused questions of a run with a record each; the run's last record has the count."""
 
 _SHOWN = frozenset({"title", "description"})
 """What is only shown of a form, and so may be rewritten."""
@@ -111,7 +111,7 @@ class ServerQuestions:
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""
     ) -> None:
-        """Record a question and what became of it, before its server hears of that.
+        """Record a question and its outcome, before its server gets the answer.
 
         Args:
             params: The question; empty if it is not worth to be looked at.
@@ -175,7 +175,7 @@ def elicitation(server: str, run_id: str, params: Mapping[str, Json]) -> dict[st
 
 
 def sampling(server: str, run_id: str, params: Mapping[str, Json]) -> dict[str, Json]:
-    """Return a server's question to the user's model, as it is passed on. Pure.
+    """Return the request to the user's model that a server's question becomes. Pure.
 
     Raises:
         CannotAskError: It is out of bounds.
@@ -271,7 +271,7 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
 
 
 def _told(value: Json) -> Json:
-    """Return what a model is told, with nothing hidden in it and without floods of blank lines."""
+    """Return a text for a model: with nothing hidden in it, and no floods of blank lines."""
     if isinstance(value, str):
         return _FLOOD.sub("\n\n", visible(value.replace("\r\n", "\n")))
     if isinstance(value, Mapping):

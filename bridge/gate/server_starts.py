@@ -155,7 +155,7 @@ class Starts:
         raise await self._refused(spec, decision, error)
 
     async def approve(self, spec: ServerSpec, how: Literal["client", "terminal"]) -> None:
-        """Record that a person allows a definition for good, and remember it.
+        """Record and store that a person allows a definition always.
 
         Raises:
             AuditError: It cannot be recorded, and is not allowed.

@@ -248,7 +248,7 @@ class GateServices:
                 grants=self._grants,
                 owner="" if alone else request.owner,
                 mask=self.redactor.arguments,
-                # Callers that cannot be told from others have no say in what holds for all.
+                # Answers of callers that cannot be told apart count for their own run only.
                 policy=policy.spec if request.principal else None,
             ),
             audit=run.audit,
@@ -274,7 +274,7 @@ class GateServices:
         )
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:
-        """Set what of servers' texts a run's client gets; only a person sees personal data."""
+        """Set how servers' texts are redacted for a run's client; a person sees personal data."""
         redactor = self.redactor
 
         def secretless(server: str, value: Json) -> Json:

@@ -113,7 +113,7 @@ class KeptPlans:
         return plan
 
     def take(self, plan_id: str, owner: str, *, run_id: str) -> KeptPlan:
-        """Take a plan to apply it; it cannot be taken again.
+        """Return a plan to be applied; it cannot be taken again.
 
         Args:
             run_id: The run that applies it.
@@ -150,7 +150,7 @@ class KeptPlans:
         return replace(plan, plan_id="", seconds=0, stopped=why)
 
     def give_back(self, kept: KeptPlan) -> None:
-        """Keep a plan again that was taken, and of which no call was made."""
+        """Keep a plan again that was taken but not begun."""
         self._gone.pop(kept.plan_id, None)
         self._kept[kept.plan_id] = kept
         self._make_room(kept.owner)
@@ -184,7 +184,7 @@ class KeptPlans:
 
 
 _UNKNOWN_REMEDY = (
-    "Plans are kept in the memory of one bridge, for whoever made them. Run the program in plan "
+    "Plans are kept in the memory of one bridge, for their makers. Run the program in plan "
     "mode again. If the bridge was started again since, ask the user first for what "
     "`mcp-code-bridge audit show PLAN` says was done of it."
 )

@@ -50,7 +50,7 @@ MAX_FILES = 100_000
 """Of all bridges; each process that records anything has one at least."""
 
 MAX_PREVIOUS = 8
-"""Files of which a file's first record says how they ended."""
+"""Files whose end a file's first record names."""
 
 MAX_REMOVED = 100
 """Old files that are removed at once; more wait for the next file."""
@@ -94,7 +94,7 @@ class Found(NamedTuple):
 
 
 def _open(path: Path | str, flags: int, folder: int | None = None) -> int:
-    """Open the directory, or a file in it, if it is only this user's; never what a link points to.
+    """Open the directory, or a file in it, if it is this user's alone; links are not followed.
 
     Raises:
         OSError: It cannot be opened, or is not this user's alone.
@@ -189,7 +189,7 @@ class _File:
         last: Its last record.
         previous: How others ended when it was begun.
         others: Bytes of all others then.
-        expired: Files that are to be removed once that is recorded.
+        expired: Files to remove once that is recorded.
     """
 
     path: Path
@@ -222,7 +222,7 @@ class _File:
             if os.write(self.descriptor, data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            # Where this fails as well, the file is left as it is, and another one begun.
+            # If this fails as well, the file stays, and a new one is begun.
             with suppress(OSError):
                 os.ftruncate(self.descriptor, self.size)
             raise
@@ -291,7 +291,7 @@ class AuditLog:
         return found
 
     def later(self, record: Mapping[str, Json]) -> None:
-        """Have a record written before the next one; until it can be, there is no next one."""
+        """Queue a record before the next one; if it cannot be written, neither is the next."""
         if self.directory is not None and len(self._owed) < MAX_OWED:
             self._owed.append(record)
         elif self.directory is not None:

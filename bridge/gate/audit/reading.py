@@ -30,7 +30,7 @@ MAX_OPEN = 100_000
 
 
 MAX_TOLD = 100
-"""Problems, and notes, that are told one by one; more are counted."""
+"""Problems and notes that are listed; more are counted."""
 
 LEAST_EXPECTED = 16
 """Digits of a hash that are enough to look for it."""
@@ -150,15 +150,15 @@ class Counting:
             if kind == "call":
                 self._open[key] = record
                 if len(self._open) > MAX_OPEN:
-                    self._settle(next(iter(self._open)), {})
+                    self._close(next(iter(self._open)), {})
             elif kind == "outcome":
-                self._settle(key, record)
+                self._close(key, record)
             elif kind in CALL_KINDS:
                 self._group(record, str(kind))[str(kind)] += _number(record.get("times", 1))
         for key in list(self._open):
-            self._settle(key, {})
+            self._close(key, {})
 
-    def _settle(self, key: tuple[str, str], outcome: Mapping[str, Json]) -> None:
+    def _close(self, key: tuple[str, str], outcome: Mapping[str, Json]) -> None:
         if call := self._open.pop(key, None):
             text = str(outcome.get("outcome", "unknown"))
             group = self._group(call, text)

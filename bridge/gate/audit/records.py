@@ -29,7 +29,7 @@ Kind = CallKind | RunKind | OtherKind
 """What a record is about. The last two are about the log itself."""
 
 CALL_KINDS = frozenset(get_args(CallKind))
-"""Records of which there is one for each call that a program wanted."""
+"""Kinds of records that each call of a program has one of."""
 
 MAX_RECORD_BYTES = 32 * 1024
 """Of a record as JSON. A call's arguments are rarely a tenth of it."""
@@ -87,7 +87,7 @@ def read_line(line: bytes) -> Line | None:
 
 
 def parsed(line: bytes) -> Mapping[str, Json]:
-    """Return the record of a line, whatever it is worth; empty if it is none."""
+    """Return the record in a line, unchecked; empty if it is none."""
     try:
         record: Json = json.loads(line)
     except (ValueError, RecursionError):

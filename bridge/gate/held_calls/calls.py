@@ -162,7 +162,7 @@ class HeldCalls:
         return Placeholder(held={"plan": self.plan, "number": number, "call": str(call)})
 
     def reading(self, call: CallFacts) -> None:
-        """Note a call that reads: held calls to its server might have changed what it finds."""
+        """Record a call that reads: held calls to its server might have changed what it finds."""
         if call.server in self._changing:
             self._stale[str(call)[:MAX_NAME]] += 1
 
