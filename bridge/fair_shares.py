@@ -1,7 +1,7 @@
 """Who gives way when something that all callers share is used up. Pure.
 
-Owns what a share is, and whose things are removed first: the oldest of the owner that holds most. A
-share is equal: with n owners that hold something or want to, the n-th part. An owner with less never
+Owns what a share is, and whose things are removed first: the oldest of the owner that holds most.
+A share is equal: with n owners that hold something or want to, the n-th part. An owner with less never
 gives way while another holds more. What is shared, and how it is removed, is each caller's.
 """
 
@@ -116,8 +116,8 @@ def place_for(
 ) -> Ruling:
     """Return whose place a caller gets.
 
-    Who has a share or more gives up a place for it, and who has less gets one of somebody who has
-    more. A busy one nobody gives up; what is worth waiting for is said by `yields`.
+    A caller with a share or more gives up a place of its own for it; one with less gets a place of
+    a caller that has more. A busy place is never taken; `yields` says what is worth waiting for.
 
     Args:
         taken: What has not been used for longest first.
@@ -126,7 +126,7 @@ def place_for(
     """
     held = Counter(each.caller for each in taken)
     mine = held[caller]
-    # One that was given up is for whoever waited for it, and not for who came later with as much.
+    # A place that was given up is for the one who waited for it, not for a later one with as much.
     if len(taken) < places and not any(held[other] <= mine for other in ahead):
         return Ruling(answer="free", held=mine)
     below = _below(caller, held, places)
