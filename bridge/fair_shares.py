@@ -1,8 +1,8 @@
 """Who gives way when something that all callers share is used up. Pure.
 
 Owns what a share is, and whose things are removed first: the oldest of the owner that holds most.
-A share is equal: with n owners that hold something or want to, the n-th part. An owner with less never
-gives way while another holds more. What is shared, and how it is removed, is each caller's.
+A share is equal: with n owners that hold something or want to, the n-th part. An owner with less
+never gives way while another holds more. What is shared, and how, is up to who uses this module.
 """
 
 from __future__ import annotations
