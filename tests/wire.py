@@ -222,7 +222,7 @@ def watched() -> Iterator[Wire]:
 
 
 def _watch_clients(patch: pytest.MonkeyPatch, wire: Wire) -> None:
-    put, together, send = LineWriter.put, LineWriter.put_together, CappedClient.send
+    put, together, send = LineWriter.put, LineWriter.put_batched, CappedClient.send
     dispatch = RecordingDispatcher._dispatch_request
 
     def check(data: bytes, version: str = "") -> None:
@@ -249,7 +249,7 @@ def _watch_clients(patch: pytest.MonkeyPatch, wire: Wire) -> None:
         await dispatch(self, request, *rest)
 
     patch.setattr(LineWriter, "put", watched_put)
-    patch.setattr(LineWriter, "put_together", watched_together)
+    patch.setattr(LineWriter, "put_batched", watched_together)
     patch.setattr(CappedClient, "send", watched_send)
     patch.setattr(RecordingDispatcher, "_dispatch_request", watched_dispatch)
 

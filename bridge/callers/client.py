@@ -145,9 +145,9 @@ class RunCaller:
     """A run's client, for the servers that the run calls; see `upstream.client_features.Caller`.
 
     Attributes:
-        secretless: Takes secrets out of what a person is asked.
-        tell: Takes secrets and personal data out of what the client gets.
-        asking: What servers may ask.
+        redact_for_person: Takes secrets out of what a person is asked.
+        redact_for_client: Takes secrets and personal data out of what the client gets.
+        server_questions: What servers may ask.
         offered_logins: Servers that its user was asked to log in to.
         asker: Asks about the servers that the run starts; None before it has begun.
         trace: OpenTelemetry's context at the start.
@@ -163,9 +163,9 @@ class RunCaller:
         self._client = client
         self.identified = identified
         self._clock = clock
-        self.secretless: Tell = _unchanged
-        self.tell: Tell = _unchanged
-        self.asking = ServerQuestions()
+        self.redact_for_person: Tell = _unchanged
+        self.redact_for_client: Tell = _unchanged
+        self.server_questions = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
         self.asker: StartApprover | None = None
@@ -221,19 +221,19 @@ class RunCaller:
             CannotAskError: The client cannot be asked, or the policy or a bound forbids it.
         """
         kind = _KINDS[method]
-        params = self.secretless(server, dict(params))
+        params = self.redact_for_person(server, dict(params))
         try:
             answer = await self._ask(server, kind, params)
         except CannotAskError as error:
-            await self.asking.record(server, kind, params, "refused", error.why)
+            await self.server_questions.record(server, kind, params, "refused", error.why)
             raise
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), suppress(CannotAskError):
-                await self.asking.record(server, kind, params, "withdrawn")
+                await self.server_questions.record(server, kind, params, "withdrawn")
             raise
         said = answer.get("action")
         outcome = said if said in ("accept", "decline", "cancel") else "answered"
-        await self.asking.record(server, kind, params, outcome)
+        await self.server_questions.record(server, kind, params, outcome)
         return answer
 
     async def refused(self, server: str, method: Method, why: str) -> None:
@@ -242,15 +242,15 @@ class RunCaller:
         Raises:
             CannotAskError: It cannot be recorded.
         """
-        await self.asking.record(server, _KINDS[method], {}, "refused", why)
+        await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
 
     async def _ask(self, server: str, kind: Asking, params: Mapping[str, Json]) -> dict[str, Json]:
-        action = self.asking.decide(server, kind)
+        action = self.server_questions.decide(server, kind)
         self._check(server, self._questions)
         if self._client is None:
             raise CannotAskError("Nobody can be asked: the run has no client.", server=server)
         self._questions += 1
-        asked = await self.asking.passed_on(server, kind, params)
+        asked = await self.server_questions.passed_on(server, kind, params)
         if action == "ask":
             await self._check_allowed(server, params)
         self._asking.append(server)
@@ -292,7 +292,7 @@ class RunCaller:
         if not self.identified:
             raise CannotAskError(NOT_IDENTIFIED)
         self._own_questions += 1
-        params = self.secretless("", dict(params))
+        params = self.redact_for_person("", dict(params))
         self._asking.append("a question of the bridge")
         try:
             with self._clock.stop(), anyio.move_on_after(ANSWER_SECONDS):
@@ -319,7 +319,7 @@ class RunCaller:
         self._reported = now
         self._reporting = True
         try:
-            told = str(self.tell(server, message))
+            told = str(self.redact_for_client(server, message))
             await self._progress(progress_text(server, tool, done, total, told))
         finally:
             self._reporting = False
@@ -346,7 +346,7 @@ class RunCaller:
         wants_output = self._client is not None and self._client.wants_output
         return self.wants_progress or wants_output
 
-    async def say(self, text: str) -> None:
+    async def report_preparation(self, text: str) -> None:
         """Report what is done for the run before it begins."""
         if self.wants_progress:
             await self._progress(text[:MAX_TEXT])
@@ -359,7 +359,7 @@ class RunCaller:
 
     async def advance(self, done: float, total: float, message: str) -> None:
         """Report the program's own progress; `total` is 0 if it is not known."""
-        self.progress.advance(done, total, str(self.tell("", message[: 2 * MAX_TEXT])))
+        self.progress.advance(done, total, str(self.redact_for_client("", message[: 2 * MAX_TEXT])))
         if self.is_followed:
             self._following.notice()
 
@@ -433,7 +433,10 @@ class RunCaller:
         self._logging += 1
         try:
             # Cut only after redaction, so that half a secret is not left.
-            name, data = str(self.tell(server, name)), self.tell(server, data)
+            name, data = (
+                str(self.redact_for_client(server, name)),
+                self.redact_for_client(server, data),
+            )
             source = f"{server}/{name}" if name and name != server else server
             await self._client.log(level, source[:MAX_TEXT], clipped(data))
         finally:

@@ -49,7 +49,7 @@ class GateContext:
         now: The run's time in seconds, which stops while a person is asked.
         flow_state: What was called so far; in a session, also by its earlier runs.
         replay: The recorded calls that a retry need not repeat; None if the run is none.
-        holding: Holds calls back for a plan; None unless the run is in plan mode.
+        held_calls: Holds calls back for a plan; None unless the run is in plan mode.
     """
 
     define: Define = undefined
@@ -66,4 +66,4 @@ class GateContext:
     journal: RunJournal = field(default_factory=RunJournal)
     vault: PersonalData = field(default_factory=Vault)
     replay: RecordedCalls | None = None
-    holding: CallHolder | None = None
+    held_calls: CallHolder | None = None

@@ -370,7 +370,7 @@ class Gate:
             HeldResultError: A read needs the result of a held call.
         """
         context, call = self._context, pending.call
-        holding = context.holding
+        holding = context.held_calls
         if holding is None:
             return None
         if decided.policy.effect == "read":

@@ -40,16 +40,16 @@ class Caller(Protocol):
     Attributes:
         identified: Whether it is known whose answers it gives, so that they count as approvals.
         asker: Who is asked about servers that the run starts.
-        asking: What servers may ask it.
-        secretless: Takes secrets out of what a person is asked.
-        tell: Takes secrets and personal data out of what the client gets.
+        server_questions: What servers may ask it.
+        redact_for_person: Takes secrets out of what a person is asked.
+        redact_for_client: Takes secrets and personal data out of what the client gets.
     """
 
     identified: bool
     asker: StartApprover | None
-    asking: ServerQuestions
-    secretless: Callable[[str, Json], Json]
-    tell: Callable[[str, Json], Json]
+    server_questions: ServerQuestions
+    redact_for_person: Callable[[str, Json], Json]
+    redact_for_client: Callable[[str, Json], Json]
 
     @property
     def clock(self) -> Clock:
@@ -82,7 +82,7 @@ class RunContext:
     Attributes:
         owner: Whose it is.
         replay: What a retry need not call again; None if the run is none.
-        holding: What a plan holds back; None if the run is none.
+        held_calls: What a plan holds back; None if the run is none.
         make: Makes `context`.
     """
 
@@ -91,7 +91,7 @@ class RunContext:
     audit: RunAudit
     journal: RunJournal
     replay: Replay | None
-    holding: HeldCalls | None
+    held_calls: HeldCalls | None
     make: Callable[[RunContext], GateContext]
 
     @cached_property
@@ -140,7 +140,10 @@ class RunContext:
         async with audit.until_end() as end:
             with self.journal.recording():
                 yield lambda result: end(
-                    {**_ending(result), "questionsRefused": self.caller.asking.refused or None}
+                    {
+                        **_ending(result),
+                        "questionsRefused": self.caller.server_questions.refused or None,
+                    }
                 )
 
 
@@ -216,14 +219,14 @@ class GateServices:
         )
         self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
-        caller.asking = ServerQuestions(policy.spec, audit, run_id)
+        caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
         return RunContext(
             caller=caller,
             owner=request.owner,
             audit=audit,
             journal=journal,
             replay=replay,
-            holding=HeldCalls(self.redactor.arguments) if _plans(request) else None,
+            held_calls=HeldCalls(self.redactor.arguments) if _plans(request) else None,
             make=partial(self._context, request, policy, flow),
         )
 
@@ -256,7 +259,7 @@ class GateServices:
             flow_state=run.journal.flow,
             vault=self._vaults.of(request.owner, policy.spec.privacy),
             replay=run.replay,
-            holding=run.holding,
+            held_calls=run.held_calls,
         )
 
     def _replay(self, run_id: str, request: RunRequest | ApplyRequest) -> Replay | None:
@@ -287,7 +290,7 @@ class GateServices:
                 # Too large to be searched for personal data.
                 return NOT_SHOWN
 
-        caller.secretless, caller.tell = secretless, tell
+        caller.redact_for_person, caller.redact_for_client = secretless, tell
 
 
 def _plans(request: RunRequest | ApplyRequest) -> bool:

@@ -125,7 +125,7 @@ class Packages:
             raise refusal
         if resolver is None:
             return PackageSet(target=target)
-        tree = await resolver.provide(wanted, target, run.say)
+        tree = await resolver.provide(wanted, target, run.report_preparation)
         if tree is None:
             return PackageSet(target=target)
         bind = Bind(source=str(tree), inside=INSIDE, executable=True)

@@ -330,7 +330,7 @@ class _Execution:
         request = step.request
         server, tool = request.call.server, request.call.tool
         shape = wire_value(result, wrapped=self._servers.inventory.wraps_result(server, tool))
-        self._servers.inventory.observe(server, tool, shape)
+        self._servers.inventory.learn_result(server, tool, shape)
         if self._awaited[request.number]:
             self._known[request.number] = CallResult(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))

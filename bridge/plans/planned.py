@@ -24,7 +24,7 @@ async def planned(
     result: RunResult, done: Done | None, run: RunContext, plans: KeptPlans
 ) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
-    holding = run.holding
+    holding = run.held_calls
     if holding is None:
         return result
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:

@@ -208,7 +208,7 @@ class Dispatcher:
         while self._idle:
             self._idle.pop().woken.set()
 
-    async def wind_up(self) -> None:
+    async def cancel_all(self) -> None:
         """Cancel pending calls and accept no more; return once nothing is being written.
 
         For a channel that remains in use: replies that are being sent are sent whole.

@@ -161,7 +161,7 @@ class GuestRequests:
         value = await offload(result, partial(wire_value, result, wrapped=wrapped))
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.
-            self._servers.inventory.observe(server, tool, value)
+            self._servers.inventory.learn_result(server, tool, value)
         return value
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:

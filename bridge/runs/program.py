@@ -172,7 +172,7 @@ class Program:
                 if self._keeps and self._exited is not None and self._exited.kept:
                     # Half a reply would garble the channel for the programs that follow.
                     with anyio.move_on_after(WIND_UP_SECONDS):
-                        await dispatcher.wind_up()
+                        await dispatcher.cancel_all()
                 # Calls that the program left running have no receiver any more.
                 tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()

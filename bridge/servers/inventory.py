@@ -37,7 +37,7 @@ class ToolInventory:
     def __init__(
         self, shapes: LearnedShapes | None = None, redactor: Redactor | None = None
     ) -> None:
-        self.learnt = 0
+        self.shape_revision = 0
         self._redactor = redactor or Redactor()
         self._shapes = shapes
         self._revision = 0
@@ -148,7 +148,7 @@ class ToolInventory:
         found = self.tool(name, tool)
         return found is not None and found.wraps_result
 
-    def observe(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
+    def learn_result(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
         """Learn the shape of a call's result, if the tool declares none.
 
         Args:
@@ -158,7 +158,7 @@ class ToolInventory:
             return
         found = self.tool(name, tool)
         if found is not None and self._shapes.learn(name, found, wire):
-            self.learnt += 1
+            self.shape_revision += 1
             self._drop(name)
 
     def _drop(self, name: str) -> None:

@@ -89,5 +89,5 @@ class ProjectApproval:
                 await anyio.to_thread.run_sync(consents.allow, proposal.definition)
             except ConsentError as error:
                 # It holds for this bridge only; the next one asks again.
-                await run.say(f"The approval is not saved: {error}")
+                await run.report_preparation(f"The approval is not saved: {error}")
         await self._servers.refresh()

@@ -116,7 +116,7 @@ class LineWriter:
             self._queue.append(memoryview(data)[written:])
             self._work.set()
 
-    def put_together(self, data: bytes) -> None:
+    def put_batched(self, data: bytes) -> None:
         """Write a message together with others of the same turn of the event loop.
 
         Delays it by one turn, and wakes the server once for all of them.
@@ -281,7 +281,7 @@ class DirectDispatcher:
                     await self._writer.room()
             issued = True
             # With other requests pending, more may follow in this turn of the event loop.
-            put = self._writer.put if len(self._pending) == 1 else self._writer.put_together
+            put = self._writer.put if len(self._pending) == 1 else self._writer.put_batched
             put(b"%b%b}\n" % (head, params))
             end = anyio.current_time() + seconds
             if end < self._next_check:

@@ -211,19 +211,19 @@ async def test_a_cancelled_call_is_recorded_as_unknown() -> None:
 
 async def test_a_plan_holds_what_changes_something_and_makes_what_reads() -> None:
     notes: Notes = []
-    planning = gate(notes, policy=FakePolicy(notes, "ask"), holding=FakeHeldCalls())
+    planning = gate(notes, policy=FakePolicy(notes, "ask"), held_calls=FakeHeldCalls())
     assert await planning.call("shop", "buy", {}) == {"held": {"number": 1}}
     assert notes[-1] == "audit held 1"
     assert not any(note.startswith(("ask", "call")) for note in notes)
     notes.clear()
-    reading = gate(notes, policy=FakePolicy(notes, effect="read"), holding=FakeHeldCalls())
+    reading = gate(notes, policy=FakePolicy(notes, effect="read"), held_calls=FakeHeldCalls())
     await reading.call("shop", "look", {})
     assert "call shop.look {}" in notes
 
 
 async def test_a_plan_denies_as_a_run_does() -> None:
     notes: Notes = []
-    planning = gate(notes, policy=FakePolicy(notes, "deny"), holding=FakeHeldCalls())
+    planning = gate(notes, policy=FakePolicy(notes, "deny"), held_calls=FakeHeldCalls())
     with pytest.raises(CallDeniedError):
         await planning.call("shop", "buy", {})
 
@@ -231,7 +231,7 @@ async def test_a_plan_denies_as_a_run_does() -> None:
 async def test_a_read_cannot_use_what_a_plan_has_not_done() -> None:
     notes: Notes = []
     reading = gate(
-        notes, policy=FakePolicy(notes, effect="read"), holding=FakeHeldCalls(refers=True)
+        notes, policy=FakePolicy(notes, effect="read"), held_calls=FakeHeldCalls(refers=True)
     )
     with pytest.raises(InvalidRequestError, match="held"):
         await reading.call("shop", "look", {})
@@ -267,6 +267,6 @@ async def test_a_resource_is_judged_as_a_read_whatever_the_policy_says_of_its_se
     async def read(params: Mapping[str, Any]) -> dict[str, Any]:
         return {"contents": []}
 
-    planning = gate(notes, holding=FakeHeldCalls())
+    planning = gate(notes, held_calls=FakeHeldCalls())
     await planning.request("shop", READ_RESOURCE, {"uri": "x:y"}, read, "contents")
     assert "audit called 1 ok" in notes

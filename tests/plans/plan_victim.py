@@ -72,7 +72,7 @@ async def plan(engine: Engine, second: str) -> str:
     """Make a plan as a program would; return its id."""
     run = engine.gate.begin("planned", RunRequest(code="", mode="plan"), RunCaller(None, Clock()))
     gate = Gate(Grant(servers=None, calls=CALLS), engine.servers.pool.call_tool, run.context)
-    holding = run.holding
+    holding = run.held_calls
     assert holding is not None
     await gate.call("log", "create", {"title": "one"})
     await gate.call("log", second, {"title": "two"} if second == "create" else {})

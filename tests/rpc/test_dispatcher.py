@@ -315,7 +315,7 @@ async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole()
             await begun.wait()
             await anyio.wait_all_tasks_blocked()
             async with anyio.create_task_group() as ending:
-                ending.start_soon(dispatcher.wind_up)
+                ending.start_soon(dispatcher.cancel_all)
                 await anyio.wait_all_tasks_blocked()
                 assert host.cancelled == 3
                 assert host.running == 0
@@ -323,4 +323,4 @@ async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole()
             assert decode_host_frame(bytes(written)) == Reply(id=1)
             assert dispatcher.under_way == 0
             # Nothing to wait for any more.
-            await dispatcher.wind_up()
+            await dispatcher.cancel_all()

@@ -209,7 +209,7 @@ async def test_no_names_of_fields_are_learnt_after_labelled_data_was_read(
     async with opened(tmp_path, policy) as arena:
         result = await arena.run(SECRET_READ, **ME)
         assert result.status == "success", result.error
-        assert bool(arena.engine.servers.inventory.learnt) is learns
+        assert bool(arena.engine.servers.inventory.shape_revision) is learns
 
 
 BROKEN = "'bro' + 'ken'"

@@ -262,20 +262,20 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     known.reset({"shop": "Things"}, {"shop": (TOOL,)})
     settled, revision = known.initial_entries(), known.revision
     stub = known.stubs("shop", None)
-    known.observe("shop", "find", {"json": {"id": 1}})
-    known.observe("shop", "no such tool", {"json": {"id": 1}})
-    known.observe("nowhere", "find", {"json": {"id": 1}})
+    known.learn_result("shop", "find", {"json": {"id": 1}})
+    known.learn_result("shop", "no such tool", {"json": {"id": 1}})
+    known.learn_result("nowhere", "find", {"json": {"id": 1}})
     entry = known.entry("shop").tools[0]
     assert returns(entry) == (ROW, True)
     assert entry.observations == 1
-    assert (known.learnt, known.revision) == (1, revision)
+    assert (known.shape_revision, known.revision) == (1, revision)
     assert known.initial_entries() is settled
     assert settled[0].tools[0].observed is None
     assert known.stubs("shop", None) is not stub
     same = known.entries()
-    known.observe("shop", "find", {"json": {"id": 2}})
+    known.learn_result("shop", "find", {"json": {"id": 2}})
     assert known.entries() is same
-    assert known.learnt == 1
+    assert known.shape_revision == 1
 
 
 def test_what_a_tool_declares_counts_before_what_was_seen(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_what_a_tool_declares_counts_before_what_was_seen(tmp_path: Path) -> Non
     known = ToolInventory(opened(tmp_path))
     declared = replace(TOOL, name="declared", output_schema={"type": "object"})
     known.reset({"shop": ""}, {"shop": (declared, TOOL)})
-    known.observe("shop", "declared", {"json": {"id": 1}})
+    known.learn_result("shop", "declared", {"json": {"id": 1}})
     first, second = known.entry("shop").tools
     assert returns(first) == ({"type": "object"}, False)
     assert returns(second) == (None, False)

@@ -219,11 +219,11 @@ async def test_messages_put_at_the_same_moment_stay_in_order(pipe: tuple[int, in
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(writer.run)
             writer.put(b"1")
-            writer.put_together(b"2")
-            writer.put_together(b"3")
+            writer.put_batched(b"2")
+            writer.put_batched(b"3")
             assert os.read(pipe[0], 100) == b"1"
             writer.put(b"4")
-            writer.put_together(b"5")
+            writer.put_batched(b"5")
             await writer.drained()
             tasks.cancel_scope.cancel()
     assert os.read(pipe[0], 100) == b"2345"
