@@ -45,7 +45,7 @@ class Clock:
         self._holds += 1
         if self._holds == 1:
             self._stopped_at = anyio.current_time()
-            self._tell()
+            self._notify()
         try:
             yield
         finally:
@@ -53,7 +53,7 @@ class Clock:
             if self._holds == 0:
                 self._lost = self.stood
                 self._stopped_at = None
-                self._tell()
+                self._notify()
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
@@ -80,7 +80,7 @@ class Clock:
         finally:
             self._watchers.remove(watcher)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for scope in self._limits:
             self._aim(scope)
         for watcher in tuple(self._watchers):

@@ -127,7 +127,7 @@ class Client(Protocol):
 class OutputViewer(Protocol):
     """A client that shows all of a program's output itself, during the run."""
 
-    def follow(self, standing: RunProgress) -> None:
+    def follow(self, run_progress: RunProgress) -> None:
         """Show the progress of a run that begins."""
 
     async def wrote(self, stream: str, data: bytes) -> None:
@@ -137,7 +137,7 @@ class OutputViewer(Protocol):
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 """Answers a program's calls; see `bridge.rpc.dispatcher`."""
 
-Tell = Callable[[str, Json], Json]
+Redact = Callable[[str, Json], Json]
 """Takes a server and JSON of it, and returns that without secrets or personal data."""
 
 
@@ -163,8 +163,8 @@ class RunCaller:
         self._client = client
         self.identified = identified
         self._clock = clock
-        self.redact_for_person: Tell = _unchanged
-        self.redact_for_client: Tell = _unchanged
+        self.redact_for_person: Redact = _unchanged
+        self.redact_for_client: Redact = _unchanged
         self.server_questions = ServerQuestions()
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
@@ -330,7 +330,7 @@ class RunCaller:
         client = self._client
         return ProgressReporter(
             self.progress,
-            self._tell_standing,
+            self._report_progress,
             self._log_output if client is not None and client.wants_output else None,
             PROGRESS_SECONDS,
         )
@@ -396,7 +396,7 @@ class RunCaller:
         if self.is_followed and not self.is_shown:
             await self._following.conclude()
 
-    async def _tell_standing(self) -> None:
+    async def _report_progress(self) -> None:
         seconds = anyio.current_time() - self._started
         text = self.progress.text()
         if self._asking:

@@ -205,16 +205,16 @@ class ProgressReporter:
     """Tells a client of one run, as long as `run` goes on.
 
     Args:
-        standing: The progress to report.
+        run_progress: The progress to report.
         report: Reports what stands, or that the run goes on.
         log: Sends a log message: level, source and text. None if no output is to be logged.
         idle_seconds: After which it is reported that the run goes on.
     """
 
     def __init__(
-        self, standing: RunProgress, report: Report, log: Log | None, idle_seconds: float
+        self, run_progress: RunProgress, report: Report, log: Log | None, idle_seconds: float
     ) -> None:
-        self._standing = standing
+        self._run_progress = run_progress
         self._report = report
         self._log = log
         self._idle_seconds = idle_seconds
@@ -225,7 +225,7 @@ class ProgressReporter:
     def wrote(self, stream: str, data: bytes) -> None:
         """Take in what the program wrote."""
         if stream == "stdout":
-            self._standing.wrote(data)
+            self._run_progress.wrote(data)
         if self._log is not None:
             self._logged[stream].add(data)
         self.notice()
@@ -242,18 +242,18 @@ class ProgressReporter:
             with anyio.move_on_after(self._idle_seconds) as idle:
                 await self._news.wait()
             self._news = anyio.Event()
-            await self.tell(idle=idle.cancelled_caught)
+            await self.send(idle=idle.cancelled_caught)
 
     async def conclude(self) -> None:
         """Tell what came last, of a run that is over, to a client that has heard of it before."""
-        if self._told and self._told != self._standing.changes:
+        if self._told and self._told != self._run_progress.changes:
             with anyio.move_on_after(LAST_SECONDS):
-                await self.tell()
+                await self.send()
 
-    async def tell(self, *, idle: bool = False) -> None:
+    async def send(self, *, idle: bool = False) -> None:
         """Tell what there is to tell now."""
-        if idle or self._standing.changes != self._told:
-            self._told = self._standing.changes
+        if idle or self._run_progress.changes != self._told:
+            self._told = self._run_progress.changes
             await self._report()
         if self._log is not None:
             for stream, logged in self._logged.items():

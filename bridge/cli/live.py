@@ -86,7 +86,7 @@ class LiveTerminal(Terminal):
         drawn: bool = True,
     ) -> None:
         super().__init__(reader, writer, drawn=drawn)
-        self.standing: RunProgress | None = None
+        self.run_progress: RunProgress | None = None
         self._screen = screen
         self._streams = {"stdout": out, "stderr": err}
         self._decoders = {
@@ -102,11 +102,11 @@ class LiveTerminal(Terminal):
         """Whether there is a line to show it in."""
         return self._screen is not None
 
-    def follow(self, standing: RunProgress) -> None:
+    def follow(self, run_progress: RunProgress) -> None:
         """Show how a run gets on."""
-        self.standing = standing
+        self.run_progress = run_progress
         if self._screen is not None:
-            self._screen.follow(standing)
+            self._screen.follow(run_progress)
 
     async def wrote(self, stream: str, data: bytes) -> None:
         """Pass output on as fast as its reader reads."""
@@ -233,7 +233,7 @@ class Screen:
         self._writer = writer
         self._columns = columns
         self._now = now
-        self._standing: RunProgress | None = None
+        self._run_progress: RunProgress | None = None
         self._started = 0.0
         self._drawn = ""
         self._hidden = 0
@@ -241,9 +241,9 @@ class Screen:
         self._changing = threading.RLock()
         self.note = ""
 
-    def follow(self, standing: RunProgress) -> None:
+    def follow(self, run_progress: RunProgress) -> None:
         """Draw how this run gets on from now on."""
-        self._standing = standing
+        self._run_progress = run_progress
         self._started = self._now()
         self.note = ""
 
@@ -291,18 +291,18 @@ class Screen:
                 await anyio.to_thread.run_sync(self.draw, abandon_on_cancel=True)
         finally:
             with self.hidden():
-                self._standing = None
+                self._run_progress = None
 
     def draw(self) -> None:
         """Draw the line, if this is the time and place for one."""
         with self._changing:
-            standing = self._standing
-            if standing is None or self._hidden or not self._at_line_start:
+            run_progress = self._run_progress
+            if run_progress is None or self._hidden or not self._at_line_start:
                 return
             seconds = self._now() - self._started
             if seconds < FIRST_DRAW_SECONDS:
                 return
-            line = line_of(standing, seconds, self._columns() - 1, self.note)
+            line = line_of(run_progress, seconds, self._columns() - 1, self.note)
             encoding = self._writer.encoding or "utf-8"
             line = line.encode(encoding, "replace").decode(encoding)
             if line == self._drawn:
@@ -351,7 +351,7 @@ def _terminal_columns(descriptor: int) -> int:
         return 80
 
 
-def line_of(standing: RunProgress, seconds: float, width: int, note: str = "") -> str:
+def line_of(run_progress: RunProgress, seconds: float, width: int, note: str = "") -> str:
     """Return the line: a bar if the program says how far it is, the time, and what goes on. Pure.
 
     Args:
@@ -360,9 +360,9 @@ def line_of(standing: RunProgress, seconds: float, width: int, note: str = "") -
     """
     if width < LEAST_WIDTH:
         return ""
-    parts = [_time(seconds), standing.own_text(), standing.call_text(), note]
+    parts = [_time(seconds), run_progress.own_text(), run_progress.call_text(), note]
     text = " · ".join(part for part in parts if part)
-    share = standing.share
+    share = run_progress.share
     if share is not None:
         size = min(_BAR, width // 3)
         full = round(share * size)

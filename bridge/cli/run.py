@@ -118,7 +118,7 @@ async def _followed(
         async with viewer.showing():
             return await carried_out(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
-        standing = viewer.standing
+        standing = viewer.run_progress
         write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
         raise
 

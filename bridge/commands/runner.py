@@ -253,13 +253,13 @@ class Commands:
             SandboxError: There is no sandbox, or it was lost.
         """
         profile = self.profiles[request.profile]
-        standing = RunProgress()
+        run_progress = RunProgress()
         async with AsyncExitStack() as stack:
             if progress is not None:
                 await stack.enter_async_context(
-                    background_task(partial(_report, progress, standing))
+                    background_task(partial(_report, progress, run_progress))
                 )
-            await stack.enter_async_context(self._queue.slot(principal, standing.queued))
+            await stack.enter_async_context(self._queue.slot(principal, run_progress.queued))
             return await self._run(request, profile, principal=principal, client=client)
 
     async def _run(
@@ -376,9 +376,9 @@ def _result(
     )
 
 
-async def _report(progress: Progress, standing: RunProgress) -> None:
+async def _report(progress: Progress, run_progress: RunProgress) -> None:
     started = time.monotonic()
     while True:
         await anyio.sleep(PROGRESS_SECONDS)
         seconds = time.monotonic() - started
-        await progress(seconds, standing.queue_text() or f"running for {seconds:.0f} s")
+        await progress(seconds, run_progress.queue_text() or f"running for {seconds:.0f} s")

@@ -46,14 +46,14 @@ class FlowState:
         # Kept things of unknown provenance.
         self._unknown: _Calls = {}
 
-    def note(self, server: str, tool: str, labels: frozenset[str]) -> None:
+    def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
         """Record a call that is sent, or answered from a journal."""
         name = _shown(f"{server}.{tool}")
         _add(self._of_server(server), name)
         for label in labels:
             _add(self._of_label(label), name)
 
-    def find(self, name: str, provenance: Provenance) -> bool:
+    def add_provenance(self, name: str, provenance: Provenance) -> bool:
         """Record that something kept was read; return whether its provenance is new here.
 
         What its run had read counts as read here.

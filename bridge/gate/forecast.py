@@ -114,5 +114,5 @@ def flow_decision(
     """Return what the flow rules say of a call if all those others were made before it."""
     state = FlowState()
     for earlier, its in before:
-        state.note(earlier.server, earlier.tool, its)
+        state.add_call(earlier.server, earlier.tool, its)
     return flow.decide(state, call.server, labels)

@@ -50,7 +50,7 @@ class CallBudget(Protocol):
 class PinnedTools(Protocol):
     """Tools as they were when they were allowed; see `bridge.gate.pins.Pins`."""
 
-    async def look(self, tool: Tool | None = None, server_definition: str = "") -> None:
+    async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
         """Read what is remembered, if that may have changed."""
 
     def change(self, tool: Tool, server_definition: str = "") -> str:

@@ -144,7 +144,7 @@ class Pins:
         """
         if self._kept is None or self._knows(tool, server_definition):
             return ""
-        self._refresh()
+        self._refresh_now()
         if self._knows(tool, server_definition):
             return ""
         if self._damage:
@@ -183,7 +183,7 @@ class Pins:
         """
         if self._kept is None:
             return ""
-        self._refresh()
+        self._refresh_now()
         if definition in self._unstored_servers.get(server, ()):
             return ""
         if self._damage:
@@ -203,7 +203,7 @@ class Pins:
         """Return whether a person answered "always" for a server's definition."""
         if self._kept is None:
             return False
-        self._refresh()
+        self._refresh_now()
         known = self._stored.servers.get(server, {}) | self._unstored_servers.get(server, {})
         return known.get(definition, False)
 
@@ -236,7 +236,7 @@ class Pins:
             return True
         return any(pin.digest == digest for pin in self._before(tool, server_definition))
 
-    async def look(self, tool: Tool | None = None, server_definition: str = "") -> None:
+    async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
         """Read what is stored, in a thread, if it may have changed.
 
         Args:
@@ -248,7 +248,7 @@ class Pins:
         if state != self._state:
             self._take(state, *await anyio.to_thread.run_sync(_read, self._kept))
 
-    def _refresh(self) -> None:
+    def _refresh_now(self) -> None:
         """Read what is stored, if it may have changed."""
         assert self._kept is not None
         state = self._kept.state()

@@ -208,7 +208,7 @@ class Gate:
             return placeholder
         approval = await self._ask(pending, decided)
         await self._spend(pending, decided)
-        self._context.flow_state.note(call.server, call.tool, decided.policy.labels)
+        self._context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
         await self._pin(call, approval)
         await self._audit_call(pending, decided, approval)
         sent = self._journal(pending, decided)
@@ -240,7 +240,7 @@ class Gate:
             offers = await ask()
         if context.policy.spec.present:
             # Also an empty list: whether there is anything is data too.
-            context.flow_state.note(server, method, decision.labels)
+            context.flow_state.add_call(server, method, decision.labels)
         return await offload(offers, partial(context.vault.hidden, server, list(offers)))
 
     @asynccontextmanager
@@ -323,7 +323,7 @@ class Gate:
             decisions = [own]
             pinned = call.definition if spec.pin else None
             if pinned is not None:
-                await context.pins.look(pinned, call.server_definition)
+                await context.pins.refresh(pinned, call.server_definition)
             flow = context.flow.decide(context.flow_state, call.server, own.labels)
             if flow is not None:
                 decisions.append(flow)
@@ -357,7 +357,7 @@ class Gate:
             raise
         if result is None:
             return None
-        context.flow_state.note(call.server, call.tool, own.labels)
+        context.flow_state.add_call(call.server, call.tool, own.labels)
         context.journal.settle(self._entry(pending, own.effect), "ok", result)
         self.tally.replay(call)
         await context.audit.unsent("replayed", pending.number, call)
@@ -384,7 +384,7 @@ class Gate:
             return None
         placeholder = holding.hold(call, decided.strictest, decided.all, context.flow_state)
         # Noted as if it had been made, so that the plan shows what the calls after it need.
-        context.flow_state.note(call.server, call.tool, decided.policy.labels)
+        context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
         try:
             await context.audit.unsent("held", pending.number, call, decided.strictest)
         except AuditError as error:
@@ -493,7 +493,7 @@ class Gate:
     async def _note_error(self, server: str, tool: str, error: UpstreamError) -> None:
         """Count a server's error as read, and put tokens in place of its personal data."""
         context = self._context
-        context.flow_state.note(server, tool, context.policy.labels(server, tool, None))
+        context.flow_state.add_call(server, tool, context.policy.labels(server, tool, None))
         await self._hide_error(server, error)
 
     def _deny_unlisted(self, call: CallFacts, own: Decision) -> Decision:

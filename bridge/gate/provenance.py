@@ -32,7 +32,7 @@ class ProvenanceTracker:
         # Only servers, and no policy. A run may have found labels of an earlier policy.
         return None
 
-    async def find(self, what: str, provenance: Provenance | None) -> None:
+    async def add(self, what: str, provenance: Provenance | None) -> None:
         """Count something that was kept as read. To be called before the program gets it.
 
         Args:
@@ -49,16 +49,16 @@ class ProvenanceTracker:
             shown = f"{shown[: MAX_WHAT - 1]}…"
         await self._note(f"{shown} (saved by {by})", shown, provenance)
 
-    async def learn(self, what: str, provenance: Provenance | None) -> None:
+    async def add_store(self, what: str, provenance: Provenance | None) -> None:
         """Count what a store holds as read, unless this run has read all of it.
 
         Raises:
             AuditError: It cannot be recorded; the program must not get it.
         """
         if provenance is not None and not self._context.flow_state.knows(provenance):
-            await self.find(what, provenance)
+            await self.add(what, provenance)
 
-    async def have(self, what: str, labels: frozenset[str]) -> None:
+    async def add_labels(self, what: str, labels: frozenset[str]) -> None:
         """Count something with known labels as read.
 
         Raises:
@@ -73,4 +73,4 @@ class ProvenanceTracker:
         # so that a program that tries again does not get what could not be recorded.
         if not context.flow_state.knows(provenance):
             await context.audit.found(what, provenance)
-        context.flow_state.find(name, provenance)
+        context.flow_state.add_provenance(name, provenance)

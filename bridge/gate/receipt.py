@@ -41,11 +41,11 @@ def _unused(run: RunContext) -> tuple[CallCount, ...]:
 def receipt_of(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> Receipt:
     """Return what a run did, and how much of that stays out of the conversation."""
     waiting = run.caller.clock.stood * 1000
-    holding = run.held_calls
+    held_calls = run.held_calls
     # Once only: the run's value is written as JSON to be counted.
     returned = measure(result)
     receipt = Receipt(
-        held=0 if holding is None else holding.count,
+        held=0 if held_calls is None else held_calls.count,
         returned_bytes=returned,
         tokens_kept=max(0, result.usage.tool_result_bytes - returned) // BYTES_PER_TOKEN,
         code_ms=max(0, round(result.usage.wall_ms - waiting)),

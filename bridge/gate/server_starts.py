@@ -23,7 +23,7 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval, Ask
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.records import Record, approval_fields, told
+from bridge.gate.audit.records import Record, approval_fields, without_empty
 from bridge.gate.decision import REDEFINED, Decision
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -146,7 +146,7 @@ class Starts:
         Raises:
             CallDeniedError: It is denied.
         """
-        await self._pins.look()
+        await self._pins.refresh()
         decision = self.decide(spec)
         if decision.action != "deny":
             return decision
@@ -224,7 +224,7 @@ def start_record(
         run: That needs it; empty for a listing, a search or a person's command.
         why: The code of the error, of one that does not happen.
     """
-    return told(
+    return without_empty(
         {
             "kind": "start",
             "server": spec.name,
@@ -250,7 +250,7 @@ def approved_record(
         run: In which they were; empty for none.
     """
     found = {"kind": "approved", "server": spec.name, "definition": spec.definition, "run": run}
-    return told({**found, "file": spec.source.path, "how": how, "holds": holds})
+    return without_empty({**found, "file": spec.source.path, "how": how, "holds": holds})
 
 
 def _key(spec: ServerSpec) -> tuple[str, str]:

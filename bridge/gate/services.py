@@ -280,17 +280,20 @@ class GateServices:
         """Set how servers' texts are redacted for a run's client; a person sees personal data."""
         redactor = self.redactor
 
-        def secretless(server: str, value: Json) -> Json:
+        def without_secrets(server: str, value: Json) -> Json:
             return clear_value(value, redactor)
 
-        def tell(server: str, value: Json) -> Json:
+        def without_secrets_or_personal_data(server: str, value: Json) -> Json:
             try:
                 return clear_value(vault().hidden(server, value), redactor)
             except UpstreamError:
                 # Too large to be searched for personal data.
                 return NOT_SHOWN
 
-        caller.redact_for_person, caller.redact_for_client = secretless, tell
+        caller.redact_for_person, caller.redact_for_client = (
+            without_secrets,
+            without_secrets_or_personal_data,
+        )
 
 
 def _plans(request: RunRequest | ApplyRequest) -> bool:

@@ -24,8 +24,8 @@ async def planned(
     result: RunResult, done: Done | None, run: RunContext, plans: KeptPlans
 ) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
-    holding = run.held_calls
-    if holding is None:
+    held_calls = run.held_calls
+    if held_calls is None:
         return result
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
         # The plan ends here: what the program would do next depends on the results.
@@ -33,11 +33,11 @@ async def planned(
         stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:MAX_STOPPED]
     else:
         stopped = ""
-    result, stopped = _readable(result, stopped, holding)
+    result, stopped = _readable(result, stopped, held_calls)
     # Computed in a thread; `plans.keep` then has it.
-    await offload([request.call.arguments for request in holding.requests], holding.shown)
+    await offload([request.call.arguments for request in held_calls.requests], held_calls.shown)
     failed = result.status != "success"
-    plan = plans.keep(holding, run.owner, run_id=result.run_id, stopped=stopped, failed=failed)
+    plan = plans.keep(held_calls, run.owner, run_id=result.run_id, stopped=stopped, failed=failed)
     plan = replace(plan, askable=run.caller.identified)
     if plan.plan_id:
         known = {
@@ -55,9 +55,9 @@ async def planned(
     return replace(result, plan=plan)
 
 
-def _readable(result: RunResult, stopped: str, holding: HeldCalls) -> tuple[RunResult, str]:
+def _readable(result: RunResult, stopped: str, held_calls: HeldCalls) -> tuple[RunResult, str]:
     """Return a result, and why it stopped, with labels in place of placeholders."""
-    shown = holding.labelled
+    shown = held_calls.labelled
     result = replace(
         result,
         summary=shown(result.summary),

@@ -133,11 +133,11 @@ class Execution:
         known = parts.servers.inventory
         frame = run_frame(run, self._tools, self._guest, known, parts.guide, **fields)
         for directory in parts.settings.offered_directories:
-            await self._provenance.have(f"directory '{directory.name}'", directory.labels)
+            await self._provenance.add_labels(f"directory '{directory.name}'", directory.labels)
         for file in run.request.files:
-            await self._provenance.find(file.uri, file.provenance)
+            await self._provenance.add(file.uri, file.provenance)
         if run.skills.review is not None:
-            await parts.skills.found(run.skills, self._provenance)
+            await parts.skills.add_provenance(run.skills, self._provenance)
         await self._program.start(frame)
         if session is not None:
             session.begun(self._program)
@@ -208,7 +208,7 @@ class Execution:
             run.caller,
             run.skills,
             gate=gate,
-            lasting=self._provenance,
+            tracker=self._provenance,
             own=BridgeCalls(run.gate.context, gate),
             run_id=run.run_id,
         )

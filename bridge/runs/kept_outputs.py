@@ -43,13 +43,13 @@ class KeptOutputs:
 
     Args:
         owner: Whose run asks.
-        lasting: Takes note of what the run that wrote it had read.
+        tracker: Takes note of what the run that wrote it had read.
     """
 
-    def __init__(self, store: ArtifactStore, owner: str, lasting: ProvenanceTracker) -> None:
+    def __init__(self, store: ArtifactStore, owner: str, tracker: ProvenanceTracker) -> None:
         self._store = store
         self._owner = owner
-        self._lasting = lasting
+        self._tracker = tracker
         self._reading = anyio.CapacityLimiter(MAX_READING)
 
     async def read_output(self, params: Mapping[str, Json]) -> Json:
@@ -88,7 +88,7 @@ class KeptOutputs:
             artifact, found = await anyio.to_thread.run_sync(work, limiter=self._reading)
         except UnknownArtifactError:
             raise await self._unknown(run_id, str(stream)) from None
-        await self._lasting.find(artifact.uri, artifact.provenance)
+        await self._tracker.add(artifact.uri, artifact.provenance)
         return found
 
     def _read(self, run_id: str, stream: str, offset: int, length: int) -> tuple[Artifact, bytes]:
@@ -113,7 +113,7 @@ class KeptOutputs:
             kept = [one for one in kept if one.run_id == run_id]
         for one in kept:
             # That a run left an output, and how large it is, is data, too.
-            await self._lasting.learn(one.uri, one.provenance)
+            await self._tracker.add_store(one.uri, one.provenance)
         return CallFailedError(self._instead(kept, run_id, stream), kind="usage")
 
     def _instead(self, kept: Sequence[Artifact], run_id: str, stream: str) -> str:

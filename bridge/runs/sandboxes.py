@@ -134,7 +134,7 @@ class Sandboxes:
         self._choosing = anyio.Lock()
         self._backend: Backend | None = None
         self._pool = WarmPool(self._open_guest, most=settings.warm, wait_dead=wait_dead)
-        self._lasting = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
+        self._session_pool = WarmPool(self._open_guest, most=0, wait_dead=wait_dead)
         self._stack = AsyncExitStack()
         self._tasks = anyio.create_task_group()
 
@@ -145,7 +145,7 @@ class Sandboxes:
         await self._tasks.__aenter__()
         self._stack.push_async_callback(self._end_tasks)
         await self._stack.enter_async_context(self._pool)
-        await self._stack.enter_async_context(self._lasting)
+        await self._stack.enter_async_context(self._session_pool)
         return self
 
     async def __aexit__(
@@ -210,7 +210,7 @@ class Sandboxes:
         limits = replace(limits, longest_timeout=max(limits.longest_timeout, LASTING_SECONDS))
         backend = await self.backend()
         recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
-        async with backend.in_use(), self._lasting.reserve(recipe) as reservation:
+        async with backend.in_use(), self._session_pool.reserve(recipe) as reservation:
             yield ReservedForSession(reservation)
 
     async def facts(self) -> Mapping[str, Any]:

@@ -39,11 +39,11 @@ PositionListener = Callable[[int | None], None]
 class _Ticket:
     """A waiting run."""
 
-    __slots__ = ("granted", "owner", "tell")
+    __slots__ = ("granted", "owner", "on_position")
 
-    def __init__(self, owner: str, tell: PositionListener) -> None:
+    def __init__(self, owner: str, on_position: PositionListener) -> None:
         self.owner = owner
-        self.tell = tell
+        self.on_position = on_position
         self.granted = anyio.Event()
 
 
@@ -91,11 +91,11 @@ class RunQueue:
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager
-    async def slot(self, owner: str, tell: PositionListener) -> AsyncIterator[RunSlot]:
+    async def slot(self, owner: str, on_position: PositionListener) -> AsyncIterator[RunSlot]:
         """Take a slot while this context is open, and for as long as the slot is kept.
 
         Args:
-            tell: Called with the number of runs ahead, only if the run has to wait.
+            on_position: Called with the number of runs ahead, only if the run has to wait.
 
         Raises:
             OverloadedError: Too many runs wait already, or this one has waited too long.
@@ -103,7 +103,7 @@ class RunQueue:
         if self._taken < self._places:
             self._taken += 1
         else:
-            await self._wait(_Ticket(owner, tell))
+            await self._wait(_Ticket(owner, on_position))
         place = RunSlot(self._give_on)
         let_go = place.keep()
         try:
@@ -122,7 +122,7 @@ class RunQueue:
         if len(own) >= MAX_WAITING_OF_OWNER:
             raise self._overloaded(f"{len(own)} more of yours wait already")
         self._waiting.setdefault(ticket.owner, deque()).append(ticket)
-        self._tell()
+        self._report_positions()
         try:
             with anyio.move_on_after(self._wait_seconds):
                 await ticket.granted.wait()
@@ -143,7 +143,7 @@ class RunQueue:
         tickets.remove(ticket)
         if not tickets:
             del self._waiting[ticket.owner]
-        self._tell()
+        self._report_positions()
 
     def _grant(self) -> None:
         """Grant free slots to the runs whose turn it is."""
@@ -157,14 +157,14 @@ class RunQueue:
                 self._waiting[owner] = tickets
             self._taken += 1
             ticket.granted.set()
-            ticket.tell(None)
-        self._tell()
+            ticket.on_position(None)
+        self._report_positions()
 
-    def _tell(self) -> None:
+    def _report_positions(self) -> None:
         lengths = [len(tickets) for tickets in self._waiting.values()]
         for turn, tickets in enumerate(self._waiting.values()):
             for number, ticket in enumerate(tickets):
-                ticket.tell(runs_ahead(lengths, turn, number))
+                ticket.on_position(runs_ahead(lengths, turn, number))
 
     def _overloaded(self, why: str) -> OverloadedError:
         message = f"As many runs are under way as there may be at once ({self._taken}), and {why}."

@@ -22,7 +22,7 @@ from pathlib import Path
 from bridge.atomic_files import read_regular, replace_file
 from bridge.errors import InvalidRequestError, LibraryError
 from bridge.model import Provenance
-from bridge.skills.provenance import SKILLS, add_read, forget_read, tells
+from bridge.skills.provenance import SKILLS, add_read, forget_read, is_known_to_flow_rules
 from bridge.skills.source import (
     MAX_FILE_BYTES,
     NAME,
@@ -182,7 +182,7 @@ class SkillFiles:
             LibraryError: It cannot be done.
         """
         try:
-            if tells(provenance):
+            if is_known_to_flow_rules(provenance):
                 with self._store.writing(durable=True) as kept:
                     add_read(kept, SKILLS, name, provenance)
             with self._store.writing(durable=True) as kept:

@@ -165,7 +165,7 @@ class SkillIndex:
         )
         return await anyio.to_thread.run_sync(remove)
 
-    async def learn(self, lasting: ProvenanceTracker) -> None:
+    async def add_provenance(self, tracker: ProvenanceTracker) -> None:
         """Add to a run's labels those of the runs that saved or removed skills.
 
         To be called before a program learns which skills there are, or what became of one.
@@ -174,7 +174,7 @@ class SkillIndex:
             AuditError: It cannot be recorded.
         """
         read = await anyio.to_thread.run_sync(read_by_writers, self._store, SKILLS)
-        await lasting.learn("the saved skills", read)
+        await tracker.add_store("the saved skills", read)
 
     # --- what they call -------------------------------------------------------------------------
 

@@ -33,12 +33,12 @@ class MemoryAnswers:
         request: RunRequest,
         redactor: Redactor,
         *,
-        lasting: ProvenanceTracker,
+        tracker: ProvenanceTracker,
         own: BridgeCalls,
     ) -> None:
         self._request = request
         self._redactor = redactor
-        self._lasting = lasting
+        self._tracker = tracker
         self._own = own
         owner = owner_of(request)
         # Callers over HTTP cannot use up the room of the person who runs the bridge.
@@ -81,7 +81,7 @@ class MemoryAnswers:
         key, value = self._key(params), clear_value(params.get("value"), self._redactor)
         if metadata is not None:
             metadata = clear_value(metadata, self._redactor)
-        provenance = self._lasting.provenance()
+        provenance = self._tracker.provenance()
         put = partial(
             self._memories.put, key, value, metadata, unless_after=revision, provenance=provenance
         )
@@ -124,7 +124,7 @@ class MemoryAnswers:
 
     async def _delete(self, params: Mapping[str, Json]) -> Json:
         reject_plan(self._request, "delete_memory")
-        key, provenance = self._key(params), self._lasting.provenance()
+        key, provenance = self._key(params), self._tracker.provenance()
         await self._learn()
         delete = partial(self._memories.delete, key, provenance=provenance)
         async with self._own.permitted("delete_memory", {"key": key}, "destructive"):
@@ -133,10 +133,10 @@ class MemoryAnswers:
     async def _learn(self) -> None:
         """Add to this run's labels those of the runs that changed any memory."""
         read = await anyio.to_thread.run_sync(self._memories.read_by_writers)
-        await self._lasting.learn("the memories", read)
+        await self._tracker.add_store("the memories", read)
 
     async def _found(self, memory: Memory) -> None:
-        await self._lasting.find(f"memory {memory.key!r}", memory.provenance)
+        await self._tracker.add(f"memory {memory.key!r}", memory.provenance)
 
     def _key(self, params: Mapping[str, Json]) -> str:
         key = params.get("key")

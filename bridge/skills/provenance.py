@@ -1,8 +1,8 @@
 """What the runs that changed memories or skills had read.
 
-Owns one document for each of them. That a name is there, or is not, tells of every run that wrote
-or removed something, also of those whose entries are gone. So whoever asks for anything of it has
-read what stands here. All of it blocks, and belongs in threads.
+Owns one document for memories and one for skills. Whether a name is there says something of every
+run that wrote or removed something, also of those whose entries are gone: so a run that asks for
+any entry has read what these documents hold. All functions block and belong in threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_by_writers(store: Store, of: str) -> Provenance | None:
 
 def add_read(kept: Transaction, of: str, name: str, provenance: Provenance | None) -> None:
     """Record what a run had read, in the transaction of its change."""
-    if provenance is None or not tells(provenance):
+    if provenance is None or not is_known_to_flow_rules(provenance):
         return
     found = _read(kept, of)
     if name not in found and len(found) >= MAX_NAMES:
@@ -53,7 +53,7 @@ def forget_read(kept: Transaction, of: str, name: str) -> None:
         _write(kept, of, found)
 
 
-def tells(provenance: Provenance | None) -> bool:
+def is_known_to_flow_rules(provenance: Provenance | None) -> bool:
     """Return whether a run had read anything that flow rules know."""
     return provenance is not None and bool(
         provenance.labels or provenance.servers or provenance.anything

@@ -44,7 +44,7 @@ class SkillAnswers:
         reviews: Reviews,
         *,
         gate: Gate,
-        lasting: ProvenanceTracker,
+        tracker: ProvenanceTracker,
         own: BridgeCalls,
         review: Review,
         request: RunRequest,
@@ -54,7 +54,7 @@ class SkillAnswers:
         self._servers = servers
         self._reviews = reviews
         self._gate = gate
-        self._lasting = lasting
+        self._tracker = tracker
         self._own = own
         self._review = review
         self._request = request
@@ -102,9 +102,9 @@ class SkillAnswers:
             raise InvalidRequestError(f"The static guard does not allow the skill: {scan.denial}.")
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
         told = told[:MAX_DESCRIPTION_CHARS]
-        provenance = self._lasting.provenance()
+        provenance = self._tracker.provenance()
         # From here on the answer, and each refusal, says whether there is one of that name.
-        await self._shelf.learn(self._lasting)
+        await self._shelf.add_provenance(self._tracker)
         before = await self._shelf.as_it_is(code.name)
         ask = None if before is None else await self._review.protection(before, "replace")
         same = before is not None and before.source == code.source
@@ -128,8 +128,8 @@ class SkillAnswers:
         skills = await self._shelf.all()
         for skill in skills.values():
             # Names, descriptions and signatures are texts, too.
-            await self._review.found(skill, self._lasting)
-        await self._shelf.learn(self._lasting)
+            await self._review.add_provenance(skill, self._tracker)
+        await self._shelf.add_provenance(self._tracker)
         return [
             self._told(skill) | {"reviewed": await self._review.is_reviewed(skill)}
             for skill in skills.values()
@@ -141,10 +141,10 @@ class SkillAnswers:
             skill, named = await self._admitted(_name(params))
         except BridgeError:
             # It says what there is, or that there is none.
-            await self._shelf.learn(self._lasting)
+            await self._shelf.add_provenance(self._tracker)
             raise
-        if not await self._review.found(skill, self._lasting):
-            await self._shelf.learn(self._lasting)
+        if not await self._review.add_provenance(skill, self._tracker):
+            await self._shelf.add_provenance(self._tracker)
         stubs: list[Json] = []
         for server in named:
             try:
@@ -175,8 +175,8 @@ class SkillAnswers:
         reject_plan(self._request, "delete_skill")
         self._review.check("delete")
         name = _name(params)
-        provenance = self._lasting.provenance()
-        await self._shelf.learn(self._lasting)
+        provenance = self._tracker.provenance()
+        await self._shelf.add_provenance(self._tracker)
         skill = await self._shelf.as_it_is(name)
         if skill is None:
             return False

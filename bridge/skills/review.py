@@ -136,7 +136,7 @@ class Review:
         digests = await self._approved(skill)
         return skill.digest in digests or self._reviews.is_own(self._caller, skill, digests)
 
-    async def found(self, skill: Skill, lasting: ProvenanceTracker) -> bool:
+    async def add_provenance(self, skill: Skill, tracker: ProvenanceTracker) -> bool:
         """Add to a run's labels those of the run that saved a skill it gets to see.
 
         Not once a person has reviewed it, who was shown what it is and where it comes from: from
@@ -150,7 +150,7 @@ class Review:
         """
         if (skill.name, skill.digest) in self._seen or skill.digest in await self._approved(skill):
             return True
-        await lasting.find(f"skill '{skill.name}'", skill.header.provenance)
+        await tracker.add(f"skill '{skill.name}'", skill.header.provenance)
         return False
 
     async def protection(self, skill: Skill, doing: str) -> Decision | None:

@@ -173,7 +173,7 @@ class Skills:
             )
         return None
 
-    async def found(self, use: SkillUse, lasting: ProvenanceTracker) -> None:
+    async def add_provenance(self, use: SkillUse, tracker: ProvenanceTracker) -> None:
         """Add to a run's labels those of its program's skills.
 
         Raises:
@@ -182,16 +182,16 @@ class Skills:
         if use.review is None:
             return
         # Of all, so that each is named in what is refused later.
-        seen = [await use.review.found(skill, lasting) for skill in use.skills]
+        seen = [await use.review.add_provenance(skill, tracker) for skill in use.skills]
         if not all(seen):
-            await self.shelf.learn(lasting)
+            await self.shelf.add_provenance(tracker)
 
     async def show(
         self,
         request: RunRequest,
         run: RunCaller,
         use: SkillUse,
-        lasting: ProvenanceTracker,
+        tracker: ProvenanceTracker,
         names: Sequence[str],
     ) -> None:
         """Add to a run's labels those of skills that a search shows it.
@@ -201,12 +201,12 @@ class Skills:
         Raises:
             AuditError: It cannot be recorded.
         """
-        await self.shelf.learn(lasting)
+        await self.shelf.add_provenance(tracker)
         review = use.review or self.review(request, run)
         # All at once: while one is looked at, another may be saved anew.
         for skill in [self.shelf.at_hand(name) for name in names]:
             if skill is not None:
-                await review.found(skill, lasting)
+                await review.add_provenance(skill, tracker)
 
     def answers(
         self,
@@ -215,7 +215,7 @@ class Skills:
         use: SkillUse,
         *,
         gate: Gate,
-        lasting: ProvenanceTracker,
+        tracker: ProvenanceTracker,
         own: BridgeCalls,
         run_id: str,
     ) -> dict[str, Answer]:
@@ -225,7 +225,7 @@ class Skills:
             self._servers,
             self._reviews,
             gate=gate,
-            lasting=lasting,
+            tracker=tracker,
             own=own,
             review=use.review or self.review(request, run),
             request=request,
@@ -235,7 +235,7 @@ class Skills:
             store_of(self._settings),
             request,
             self._servers.secrets.redactor,
-            lasting=lasting,
+            tracker=tracker,
             own=own,
         )
         return {**skills.methods, **memories.methods}

@@ -26,17 +26,19 @@ from tests.waiting import PATIENCE_SECONDS
 
 def test_a_line_says_what_the_program_said_calls_and_wrote() -> None:
     """Each part only if there is any."""
-    standing = RunProgress()
-    assert standing.text() == ""
-    standing.advance(3, 10, "loading")
-    assert standing.text() == "3 of 10, loading"
-    with standing.calling("git.log"):
-        assert standing.call_text() == "calling git.log"
-        with standing.calling("git.show"):
-            standing.wrote(b"one\ntwo\n")
-            assert standing.text() == ("3 of 10, loading · calling git.show (0 of 2 done) · two")
-        assert standing.call_text() == "calling git.log (1 of 2 done)"
-    assert standing.text() == "3 of 10, loading · two"
+    run_progress = RunProgress()
+    assert run_progress.text() == ""
+    run_progress.advance(3, 10, "loading")
+    assert run_progress.text() == "3 of 10, loading"
+    with run_progress.calling("git.log"):
+        assert run_progress.call_text() == "calling git.log"
+        with run_progress.calling("git.show"):
+            run_progress.wrote(b"one\ntwo\n")
+            assert run_progress.text() == (
+                "3 of 10, loading · calling git.show (0 of 2 done) · two"
+            )
+        assert run_progress.call_text() == "calling git.log (1 of 2 done)"
+    assert run_progress.text() == "3 of 10, loading · two"
 
 
 @pytest.mark.parametrize(
@@ -45,10 +47,10 @@ def test_a_line_says_what_the_program_said_calls_and_wrote() -> None:
 )
 def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | None) -> None:
     """Programs report what they like."""
-    standing = RunProgress()
-    assert standing.share is None
-    standing.advance(done, total, "")
-    assert standing.share == share
+    run_progress = RunProgress()
+    assert run_progress.share is None
+    run_progress.advance(done, total, "")
+    assert run_progress.share == share
 
 
 @pytest.mark.parametrize(
@@ -65,10 +67,10 @@ def test_the_share_is_one_of_a_whole(done: float, total: float, share: float | N
 )
 def test_the_last_line_is_what_a_reader_would_see(pieces: list[bytes], line: str) -> None:
     """Bars that programs draw over themselves, control characters, lines without an end."""
-    standing = RunProgress()
+    run_progress = RunProgress()
     for piece in pieces:
-        standing.wrote(piece)
-    assert standing.line == line
+        run_progress.wrote(piece)
+    assert run_progress.line == line
 
 
 def test_texts_stay_in_their_line_and_their_bound() -> None:
@@ -98,25 +100,25 @@ def test_logged_output_is_cut_and_counted() -> None:
 
 async def test_a_report_tells_only_what_stands_and_only_what_is_new() -> None:
     """However often the program reports in between."""
-    standing = RunProgress()
+    run_progress = RunProgress()
     reports: list[str] = []
 
     async def report() -> None:
-        reports.append(standing.text())
+        reports.append(run_progress.text())
 
-    following = ProgressReporter(standing, report, None, 60)
+    following = ProgressReporter(run_progress, report, None, 60)
     for number in range(1000):
-        standing.advance(number, 1000, "")
+        run_progress.advance(number, 1000, "")
         following.notice()
-    await following.tell()
-    await following.tell()
+    await following.send()
+    await following.send()
     assert reports == ["999 of 1000"]
     following.wrote("stderr", b"not told in a line\n")
-    await following.tell()
+    await following.send()
     following.wrote("stdout", b"told\n")
-    await following.tell()
+    await following.send()
     assert reports[1:] == ["999 of 1000 · told"]
-    await following.tell(idle=True)
+    await following.send(idle=True)
     assert len(reports) == 3
 
 
@@ -134,7 +136,7 @@ async def test_output_goes_into_messages_only_for_a_client_that_wants_them() -> 
     following.wrote("stdout", b"a\n")
     following.wrote("stderr", b"b\n")
     following.wrote("stdout", b"c\n")
-    await following.tell()
+    await following.send()
     assert messages == [("info", "run_python", "a\nc\n"), ("notice", "run_python", "b\n")]
 
 
@@ -144,7 +146,7 @@ async def test_progress_grows_and_its_total_keeps_the_programs_share() -> None:
     run = RunCaller(client, Clock())
     for done in (1.0, 5.0, 2.0, 10.0, 0.0):
         await run.advance(done, 10, "")
-        await run._tell_standing()
+        await run._report_progress()
     seconds = [value for value, _ in client.told]
     assert seconds == sorted(set(seconds))
     shares = [

@@ -25,7 +25,7 @@ from bridge.cli.live import (
 from bridge.model import Json
 
 
-def standing(done: float = 3, total: float = 10, message: str = "loading") -> RunProgress:
+def run_progress(done: float = 3, total: float = 10, message: str = "loading") -> RunProgress:
     """Return how some run gets on."""
     made = RunProgress()
     made.advance(done, total, message)
@@ -34,13 +34,13 @@ def standing(done: float = 3, total: float = 10, message: str = "loading") -> Ru
 
 def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
     """As much as there is."""
-    run = standing()
+    run = run_progress()
     with run.calling("git.log"):
         assert line_of(run, 12.9, 79) == (
             "[######--------------]  30% 12 s · 3 of 10, loading · calling git.log"
         )
     assert line_of(RunProgress(), 75, 79) == "1:15"
-    assert line_of(standing(10, 10, ""), 5, 60).startswith("[####################] 100% 5 s")
+    assert line_of(run_progress(10, 10, ""), 5, 60).startswith("[####################] 100% 5 s")
     assert line_of(RunProgress(), 3, 79, note="desk.copy: 3 files (3/9)") == (
         "3 s · desk.copy: 3 files (3/9)"
     )
@@ -49,7 +49,7 @@ def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
 @pytest.mark.parametrize("width", range(0, 90, 7))
 def test_the_line_fits_whatever_is_in_it(width: int) -> None:
     """Wide characters take two columns, accents none."""
-    run = standing(message="数据" * 50 + "e\u0301" * 30)
+    run = run_progress(message="数据" * 50 + "e\u0301" * 30)
     assert cell_len(line_of(run, 5, width)) <= width
 
 
@@ -103,7 +103,7 @@ def drawn_on(columns: int = 80) -> Iterator[tuple[Glass, Screen, list[float]]]:
     now = [0.0]
     glass = Glass(columns)
     screen = Screen(glass, lambda: glass.columns, now=lambda: now[0])  # type: ignore[arg-type]
-    screen.follow(standing())
+    screen.follow(run_progress())
     yield glass, screen, now
 
 
@@ -209,7 +209,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
         shown = b""
         with anyio.fail_after(60):
             async with person.showing():
-                person.follow(standing())
+                person.follow(run_progress())
                 await person.wrote("stdout", b"first\n")
                 while b"loading" not in shown:
                     await anyio.wait_readable(typist)

@@ -154,9 +154,9 @@ async def test_after_an_interruption_it_is_told_which_calls_went_out(
             self.scope = scope
 
         async def run(self, request: RunRequest, client: LiveTerminal) -> RunResult:
-            standing = RunProgress()
-            standing.tally = tally
-            client.follow(standing)
+            run_progress = RunProgress()
+            run_progress.tally = tally
+            client.follow(run_progress)
             self.scope.cancel()
             await anyio.sleep_forever()
             raise AssertionError

@@ -60,7 +60,7 @@ class NotedState(FlowState):
         super().__init__()
         self._notes = notes
 
-    def note(self, server: str, tool: str, labels: frozenset[str]) -> None:
+    def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
         self._notes.append("flow note")
 
 
@@ -71,7 +71,7 @@ class FakePins:
         self._notes = notes
         self._change = change
 
-    async def look(self, tool: Tool | None = None, server_definition: str = "") -> None:
+    async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
         """Do nothing: nothing is stored."""
 
     def change(self, tool: Tool, server_definition: str = "") -> str:

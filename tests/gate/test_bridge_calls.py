@@ -139,7 +139,7 @@ async def test_a_flow_rule_may_be_about_what_is_kept() -> None:
     own, gate = _own(policy=policy, flow=Flow((rule,)), flow_state=state)
     async with own.permitted("save_memory", {"key": "a"}, "write"):
         pass
-    state.note("mail", "read", frozenset({"private-data"}))
+    state.add_call("mail", "read", frozenset({"private-data"}))
     with pytest.raises(CallDeniedError, match=r"runtime.save_memory is not allowed.*mail.read"):
         async with own.permitted("save_memory", {"key": "a"}, "write"):
             pytest.fail("it was done")

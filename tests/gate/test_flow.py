@@ -23,9 +23,9 @@ def test_the_lethal_combination_needs_all_three() -> None:
     """Text that anybody may have written, private data, and a way out."""
     flow, state = Flow((LETHAL,)), FlowState()
     assert flow.decide(state, "slack", OUT) is None
-    state.note("web", "fetch", INPUT)
+    state.add_call("web", "fetch", INPUT)
     assert flow.decide(state, "slack", OUT) is None
-    state.note("mail", "read", PRIVATE)
+    state.add_call("mail", "read", PRIVATE)
     assert flow.decide(state, "mail", PRIVATE | INPUT) is None
     decision = flow.decide(state, "slack", OUT | {"other"})
     assert decision is not None
@@ -38,8 +38,8 @@ def test_the_lethal_combination_needs_all_three() -> None:
 def test_one_call_may_be_all_that_leads_to_another() -> None:
     """A mailbox holds both; it is listed once."""
     flow, state = Flow((LETHAL,)), FlowState()
-    state.note("mail", "read", INPUT | PRIVATE)
-    state.note("mail", "read", INPUT | PRIVATE)
+    state.add_call("mail", "read", INPUT | PRIVATE)
+    state.add_call("mail", "read", INPUT | PRIVATE)
     decision = flow.decide(state, "slack", OUT)
     assert decision is not None
     assert decision.led == ("mail.read (2 times)",)
@@ -53,9 +53,9 @@ def test_a_call_does_not_lead_to_itself() -> None:
 def test_servers_count_like_labels() -> None:
     """By glob, on both sides; of those before, one is enough."""
     flow, state = Flow((_rule(after_servers=("mail*", "web"), to_servers=("http*",)),)), FlowState()
-    state.note("maps", "find", NONE)
+    state.add_call("maps", "find", NONE)
     assert flow.decide(state, "http-2", NONE) is None
-    state.note("mailbox", "read", NONE)
+    state.add_call("mailbox", "read", NONE)
     assert flow.decide(state, "slack", OUT) is None
     decision = flow.decide(state, "http-2", NONE)
     assert decision is not None
@@ -66,9 +66,9 @@ def test_labels_and_servers_before_have_both_to_have_been() -> None:
     """One more thing that has to have happened."""
     rule = _rule(after=INPUT, after_servers=("mail*",), to=OUT, to_servers=("slack",))
     flow, state = Flow((rule,)), FlowState()
-    state.note("web", "fetch", INPUT)
+    state.add_call("web", "fetch", INPUT)
     assert flow.decide(state, "slack", OUT) is None
-    state.note("mail", "read", NONE)
+    state.add_call("mail", "read", NONE)
     for server, labels in (("slack", NONE), ("other", OUT)):
         decision = flow.decide(state, server, labels)
         assert decision is not None
@@ -80,7 +80,7 @@ def test_the_first_flow_rule_that_matches_decides() -> None:
     """As with rules; so an exception stands before what it is one of."""
     exception = _rule("ours", action="allow", after=INPUT, to_servers=("slack",))
     flow, state = Flow((exception, _rule("all", action="deny", after=INPUT, to=OUT))), FlowState()
-    state.note("web", "fetch", INPUT)
+    state.add_call("web", "fetch", INPUT)
     ours, other = flow.decide(state, "slack", OUT), flow.decide(state, "http", OUT)
     assert ours is not None
     assert other is not None
@@ -92,8 +92,8 @@ def test_what_led_to_a_call_is_listed_to_a_bound() -> None:
     """The first ones by name, the others by number."""
     state = FlowState()
     for number in range(MAX_CALLERS + 3):
-        state.note("web", f"fetch{number}", INPUT)
-    state.note("web", "x" * 1000, INPUT)
+        state.add_call("web", f"fetch{number}", INPUT)
+    state.add_call("web", "x" * 1000, INPUT)
     decision = Flow((_rule(after=INPUT, to=OUT),)).decide(state, "slack", OUT)
     assert decision is not None
     assert decision.led == (
@@ -101,7 +101,7 @@ def test_what_led_to_a_call_is_listed_to_a_bound() -> None:
         "4 more (untrusted-input)",
     )
     for number in range(20):
-        state.note(f"web{number}", "x" * 1000, INPUT)
+        state.add_call(f"web{number}", "x" * 1000, INPUT)
     decision = Flow((_rule(after_servers=("web*",), to=OUT),)).decide(state, "slack", OUT)
     assert decision is not None
     assert len(decision.led) == MAX_LED
@@ -112,9 +112,9 @@ def test_what_led_to_a_call_is_listed_to_a_bound() -> None:
 def test_names_that_are_made_up_push_nothing_out() -> None:
     """A flood of calls neither hides what was read before it nor what is read after it."""
     state = FlowState()
-    state.note("mail", "read", PRIVATE)
+    state.add_call("mail", "read", PRIVATE)
     for number in range(2 * MAX_SERVERS):
-        state.note(f"s{number}", "t", frozenset({f"l{number}"}))
+        state.add_call(f"s{number}", "t", frozenset({f"l{number}"}))
     flow = Flow((_rule(after=PRIVATE, to=OUT), _rule("late", after=INPUT, to_servers=("x",))))
     decision = flow.decide(state, "slack", OUT)
     assert decision is not None
@@ -129,16 +129,16 @@ def test_names_that_are_made_up_push_nothing_out() -> None:
 def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> None:
     """What a plan's run has read leads to what the plan sends when it is applied."""
     planned, applied = FlowState(), FlowState()
-    planned.note("web", "fetch", labels)
-    applied.note("web", "fetch", labels)
-    applied.note("mail", "read", PRIVATE)
+    planned.add_call("web", "fetch", labels)
+    applied.add_call("web", "fetch", labels)
+    applied.add_call("mail", "read", PRIVATE)
     applied.absorb(planned)
     decision = Flow((LETHAL,)).decide(applied, "slack", OUT)
     assert decision is not None
     assert "web.fetch (2 times)" in decision.led
     full = FlowState()
     for number in range(2 * MAX_SERVERS):
-        full.note(f"s{number}", "t", frozenset({f"l{number}"}))
+        full.add_call(f"s{number}", "t", frozenset({f"l{number}"}))
     fresh = FlowState()
     fresh.absorb(full)
     assert Flow((LETHAL,)).decide(fresh, "slack", OUT) is not None
@@ -147,9 +147,9 @@ def test_what_was_noted_elsewhere_can_be_taken_in(labels: frozenset[str]) -> Non
 def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
     """Also beyond what is told apart."""
     state = FlowState()
-    state.note("mail", "read", INPUT | PRIVATE)
+    state.add_call("mail", "read", INPUT | PRIVATE)
     for number in range(MAX_CALLERS + 2):
-        state.note("mail", f"tool-{number}", PRIVATE)
+        state.add_call("mail", f"tool-{number}", PRIVATE)
     back = FlowState.of(json.loads(json.dumps(state.document())))
     assert back.document() == state.document()
     decision, again = (Flow((LETHAL,)).decide(each, "slack", OUT) for each in (state, back))
@@ -157,7 +157,7 @@ def test_what_a_session_has_read_is_the_same_once_it_comes_back() -> None:
     assert decision is not None
     assert Flow((_rule(after_servers=("web",), to_servers=("x",)),)).decide(back, "x", NONE) is None
     for number in range(2 * MAX_SERVERS):
-        state.note(f"server-{number}", "read", frozenset({f"label-{number}"}))
+        state.add_call(f"server-{number}", "read", frozenset({f"label-{number}"}))
     back = FlowState.of(state.document())
     assert back.read({"never"})
     assert back.document() == state.document()

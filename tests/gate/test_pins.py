@@ -214,7 +214,7 @@ async def test_who_has_looked_asks_without_the_disk(
 ) -> None:
     await Pins(file).keep(TOOL)
     pins = Pins(file)
-    await pins.look(TOOL)
+    await pins.refresh(TOOL)
     monkeypatch.delattr(Store, "reading")
     assert pins.change(replace(TOOL, title="x")) == "its title changed"
 

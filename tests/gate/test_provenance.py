@@ -70,10 +70,10 @@ def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
     for seen in (_seen(), _seen(policy=False)):
         assert ProvenanceTracker(seen).provenance() is None
     plain = _seen(policy=False)
-    plain.flow_state.note("web", "fetch", frozenset())
+    plain.flow_state.add_call("web", "fetch", frozenset())
     assert ProvenanceTracker(plain).provenance() is None
     seen = _seen()
-    seen.flow_state.note("web", "fetch", frozenset())
+    seen.flow_state.add_call("web", "fetch", frozenset())
     assert ProvenanceTracker(seen).provenance() == Provenance(
         run_id="r1", servers=frozenset({"web"})
     )
@@ -82,9 +82,9 @@ def test_nothing_is_written_where_there_is_nothing_to_say() -> None:
 async def test_labels_outlive_a_run_for_which_there_was_no_policy() -> None:
     """Who takes the policy out for one program has not cleaned what it passes on."""
     seen = _seen("r2", policy=False)
-    lasting = ProvenanceTracker(seen)
-    await lasting.find("memory 'a'", Provenance(run_id="r1", labels=frozenset(LABELS)))
-    passed = lasting.provenance()
+    tracker = ProvenanceTracker(seen)
+    await tracker.add("memory 'a'", Provenance(run_id="r1", labels=frozenset(LABELS)))
+    passed = tracker.provenance()
     assert passed is not None
     assert (passed.run_id, passed.labels) == ("r2", frozenset(LABELS))
 
@@ -113,7 +113,7 @@ async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
     """Also through several runs, each of which knows only what the one before it left."""
     seen = _seen("r0", rule)
     for server, labels in calls:
-        seen.flow_state.note(server, "read", labels)
+        seen.flow_state.add_call(server, "read", labels)
     out = frozenset({EXFILTRATION})
     own = Flow((rule,)).decide(seen.flow_state, "chat", out)
     for hop in range(hops):
@@ -121,7 +121,7 @@ async def test_whoever_finds_something_is_judged_as_if_it_had_made_the_calls(
         # As a store has it.
         kept = None if kept is None else Provenance.of(json.loads(json.dumps(kept.document())))
         seen = _seen(f"r{hop + 1}", rule)
-        await ProvenanceTracker(seen).find("memory 'a'", kept)
+        await ProvenanceTracker(seen).add("memory 'a'", kept)
     later = Flow((rule,)).decide(seen.flow_state, "chat", out)
     assert (later is None) == (own is None)
     if later is not None and (rule.after or rule.after_servers):
@@ -133,7 +133,7 @@ async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: Flow
     seen = _seen("r2", rule)
     gate = _gate(seen)
     await gate.call("chat", "send", {})
-    await ProvenanceTracker(seen).find(
+    await ProvenanceTracker(seen).add(
         "memory 'notes'", Provenance(run_id="abc123", labels=frozenset(LABELS))
     )
     with pytest.raises((CallDeniedError, ApprovalNeededError)) as caught:
@@ -144,7 +144,7 @@ async def test_a_refusal_says_what_brought_the_label_and_whose_it_was(rule: Flow
 
 async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:
     state = FlowState()
-    assert state.find("file x (saved by an unknown run)", Provenance(anything=True))
+    assert state.add_provenance("file x (saved by an unknown run)", Provenance(anything=True))
     for rule in (DENIED, FlowRule(name="s", action="ask", after_servers=("m*",), to=DENIED.to)):
         decision = Flow((rule,)).decide(state, "chat", DENIED.to)
         assert decision is not None
@@ -159,7 +159,7 @@ async def test_of_what_nobody_knows_every_rule_begins_and_names_it() -> None:
 
 def test_a_state_of_an_earlier_version_may_have_read_anything() -> None:
     state = FlowState()
-    state.note("crm", "read", frozenset({PRIVATE_DATA}))
+    state.add_call("crm", "read", frozenset({PRIVATE_DATA}))
     document = state.document()
     document["unknown"] = [{}, 0]
     assert FlowState.of(document).read(["any label"])
@@ -167,9 +167,9 @@ def test_a_state_of_an_earlier_version_may_have_read_anything() -> None:
 
 def test_a_thing_found_often_is_one_thing() -> None:
     state, made = FlowState(), Provenance(labels=frozenset(LABELS), servers=frozenset({"crm"}))
-    assert state.find("memory 'a'", made)
-    assert not state.find("memory 'a'", made)
-    assert not state.find("memory 'b'", made)
+    assert state.add_provenance("memory 'a'", made)
+    assert not state.add_provenance("memory 'a'", made)
+    assert not state.add_provenance("memory 'b'", made)
     assert state.led(LABELS, any_matcher(("crm",))) == ("memory 'a'", "memory 'b'")
 
 
@@ -177,15 +177,15 @@ async def test_it_is_on_record_once_that_something_came(tmp_path: Path) -> None:
     """However often a program loads it, so that it fills no log."""
     log = AuditLog(tmp_path)
     seen = _seen("r2", DENIED, audit=RunAudit(log, "r2"))
-    lasting = ProvenanceTracker(seen)
+    tracker = ProvenanceTracker(seen)
     made = Provenance(
         run_id="r1", labels=frozenset({PRIVATE_DATA}), servers=frozenset({"crm", "a"})
     )
     for _ in range(3):
-        await lasting.find("memory 'a'", made)
-    await lasting.find("memory 'plain'", None)
-    await lasting.have("directory 'mail'", frozenset(LABELS))
-    await lasting.have("directory 'plain'", frozenset())
+        await tracker.add("memory 'a'", made)
+    await tracker.add("memory 'plain'", None)
+    await tracker.add_labels("directory 'mail'", frozenset(LABELS))
+    await tracker.add_labels("directory 'plain'", frozenset())
     log.close()
     [file] = sorted(tmp_path.glob("*.jsonl"))  # noqa: ASYNC240
     records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -205,7 +205,7 @@ async def test_a_name_that_a_program_chose_does_nothing_in_a_question() -> None:
     """It stays on its line, in its quotes and within its bound."""
     seen = _seen("r2", LETHAL)
     name = "a\n\x1b[2J\u202e\udc80', crm.read, " + "x" * 500
-    await ProvenanceTracker(seen).find(
+    await ProvenanceTracker(seen).add(
         f"memory {name}", Provenance(run_id="f" * 40, labels=frozenset(LABELS))
     )
     decision = Flow((LETHAL,)).decide(seen.flow_state, "chat", LETHAL.to)
@@ -222,13 +222,13 @@ async def test_what_could_not_be_recorded_is_not_had_by_trying_again(tmp_path: P
     place = tmp_path / "audit"
     place.write_text("no directory")
     log = AuditLog(place)
-    lasting = ProvenanceTracker(_seen("r2", DENIED, audit=RunAudit(log, "r2")))
+    tracker = ProvenanceTracker(_seen("r2", DENIED, audit=RunAudit(log, "r2")))
     made = Provenance(run_id="r1", labels=frozenset({PRIVATE_DATA}))
     for _ in range(2):
         with pytest.raises(AuditError):
-            await lasting.find("memory 'a'", made)
+            await tracker.add("memory 'a'", made)
     place.unlink()
-    await lasting.find("memory 'a'", made)
+    await tracker.add("memory 'a'", made)
     log.close()
     [file] = place.glob("*.jsonl")
     found = [json.loads(line) for line in file.read_text().splitlines()]

@@ -131,11 +131,11 @@ def test_what_was_there_before_is_not_told_again() -> None:
 def test_what_another_bridge_saved_meanwhile_counts_as_read() -> None:
     """The state is restored as it is then, and may hold what that bridge's runs have read."""
     flow = FlowState()
-    flow.note("mail", "read", frozenset({"private-data"}))
+    flow.add_call("mail", "read", frozenset({"private-data"}))
     record = Record("ada", "work")
     saved = Saved(session_id=record.session_id, name="work", run=2)
     held = record.flow
-    held.note("mail", "list", frozenset())
+    held.add_call("mail", "list", frozenset())
     record.began_from(replace(saved, facts={"flow": flow.document()}), "")
     assert record.flow is held
     assert held.read({"private-data"})

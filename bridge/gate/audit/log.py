@@ -34,8 +34,8 @@ from bridge.gate.audit.records import (
     before_first,
     linked,
     read_line,
-    told,
     when,
+    without_empty,
 )
 from bridge.model import Json
 from bridge.settings import Settings
@@ -214,7 +214,7 @@ class _File:
         """Write records in one piece, or nothing."""
         last, made = self.last, []
         for record in records:
-            first = {} if last.seq else told({"previous": self.previous or None})
+            first = {} if last.seq else without_empty({"previous": self.previous or None})
             line, last = linked({**record, **first}, last, time_text)
             made.append(line)
         data = b"".join(made)

@@ -261,12 +261,12 @@ class _Verifier:
                 if file.number:
                     self._file(folder, file)
                 else:
-                    self._tell(self._report.notes, Finding(file.name, 0, OLD))
+                    self._add(self._report.notes, Finding(file.name, 0, OLD))
         for name in sorted(self._ends.keys() - {file.name for file in files}):
             # By its day it may have been removed for its age.
             if name[:10] >= self._kept_since:
                 what = f"{self._ends[name][0][2]} names it, and it is not there: {MISSING}"
-                self._tell(self._report.problems, Finding(name, 0, what))
+                self._add(self._report.problems, Finding(name, 0, what))
         return self._report
 
     def _file(self, folder: int, file: Found) -> None:
@@ -277,25 +277,25 @@ class _Verifier:
             if not data.endswith(b"\n"):
                 torn = True
             elif line is None:
-                self._tell(report.problems, Finding(file.name, number, CHANGED))
+                self._add(report.problems, Finding(file.name, number, CHANGED))
                 # What follows goes on from it, whatever its hash was.
                 after = Link(after.seq + 1, "")
             else:
                 if line.link.seq != after.seq + 1 or (after.hash and line.prev != after.hash):
                     what = f"record {line.link.seq} does not go on from record {after.seq}: {MOVED}"
-                    self._tell(report.problems, Finding(file.name, number, what))
+                    self._add(report.problems, Finding(file.name, number, what))
                 after = line.link
                 self._took(Finding(file.name, number, f"record {after.seq}"), line)
                 wanted, said_by = ends.get(after.seq, (after.hash, ""))
                 if wanted != after.hash:
                     what = f"record {after.seq} is another than {said_by} says: {MOVED}"
-                    self._tell(report.problems, Finding(file.name, number, what))
+                    self._add(report.problems, Finding(file.name, number, what))
         if torn or not number:
-            self._tell(report.notes, Finding(file.name, number, BEGUN if number else EMPTY))
+            self._add(report.notes, Finding(file.name, number, BEGUN if number else EMPTY))
         last = max(ends, default=0)
         if last > after.seq:
             what = f"record {last}, which {ends[last][1]} says was there, is missing: {MISSING}"
-            self._tell(report.problems, Finding(file.name, 0, what))
+            self._add(report.problems, Finding(file.name, 0, what))
         report.head = after.hash if after.seq else report.head
 
     def _took(self, place: Finding, line: Line) -> None:
@@ -308,13 +308,13 @@ class _Verifier:
             before = min(str(record.get("before")), place.file)
             self._kept_since = max(self._kept_since, before)
             what = f"what was older than {record.get('before')} was removed for its age"
-            self._tell(report.notes, place._replace(what=what))
+            self._add(report.notes, place._replace(what=what))
         elif record.get("kind") == "lost":
             what = f"{record.get('records')} outcomes of calls could not be recorded"
-            self._tell(report.notes, place._replace(what=what))
+            self._add(report.notes, place._replace(what=what))
 
-    def _tell(self, told: list[Finding], finding: Finding) -> None:
-        if len(told) < MAX_TOLD:
-            told.append(finding)
+    def _add(self, found: list[Finding], finding: Finding) -> None:
+        if len(found) < MAX_TOLD:
+            found.append(finding)
         else:
             self._report.omitted += 1

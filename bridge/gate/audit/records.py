@@ -97,10 +97,12 @@ def parsed(line: bytes) -> Mapping[str, Json]:
 
 def approval_fields(approval: Approval) -> Record:
     """Return what is recorded of a person's yes."""
-    return told({"holds": approval.holds, "earlier": approval.earlier, "note": approval.note})
+    return without_empty(
+        {"holds": approval.holds, "earlier": approval.earlier, "note": approval.note}
+    )
 
 
-def told(facts: Mapping[str, Json]) -> Record:
+def without_empty(facts: Mapping[str, Json]) -> Record:
     """Return facts without what is empty, which says nothing and would stand in every record."""
     return {name: value for name, value in facts.items() if value not in ("", None, [])}
 

@@ -20,7 +20,7 @@ from bridge.gate.audit.records import (
     Record,
     approval_fields,
     bounded,
-    told,
+    without_empty,
 )
 from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
@@ -173,7 +173,7 @@ class RunAudit:
             return
         found.pending -= 1
         record, _ = await self._call("refused", number, call, decision)
-        record = dict(bounded(record | told(kind._asdict()), REFUSED_BYTES))
+        record = dict(bounded(record | without_empty(kind._asdict()), REFUSED_BYTES))
         self._refusal_room -= len(canonical(record))
         self.head = await self._log.append(record)
 
@@ -259,7 +259,7 @@ class RunAudit:
                     logger.warning("the end of a run could not be recorded: %s", error)
 
     def _event(self, kind: Kind, facts: Mapping[str, Json]) -> Record:
-        return {**told(facts), "kind": kind, "run": self._run_id}
+        return {**without_empty(facts), "kind": kind, "run": self._run_id}
 
     def _charge(self, size: int) -> None:
         if self._room <= 0 and self._log.directory is not None:
@@ -307,8 +307,8 @@ class RunAudit:
             record["digest"] = arguments_digest(call.arguments)
         if decision is not None:
             record |= {"decision": decision.action, "rule": decision.rule}
-            record |= told({"effect": decision.effect, "reason": decision.reason})
-            record |= told({"led": list(decision.led)})
+            record |= without_empty({"effect": decision.effect, "reason": decision.reason})
+            record |= without_empty({"led": list(decision.led)})
         return record
 
     def _outcome(self, number: int, outcome: Outcome, *, size: int, ms: float) -> Record:

@@ -339,7 +339,7 @@ class MachineContext:
         """Run a podman query."""
         return await self.run([self.podman, *arguments], timeout=ASK_SECONDS)
 
-    async def tell(self, timeout: float, *arguments: str) -> CommandResult:
+    async def run_slowly(self, timeout: float, *arguments: str) -> CommandResult:
         """Run a slow podman command."""
         if self.progress is not None:
             self.progress(f"{self.podman} {' '.join(arguments)}")
@@ -481,7 +481,7 @@ class PodmanMachine:
 
     async def _start(self) -> bool:
         """Run `podman machine start`; return False if another was quicker."""
-        result = await self._context.tell(START_SECONDS, "machine", "start", self.name)
+        result = await self._context.run_slowly(START_SECONDS, "machine", "start", self.name)
         if result.ok:
             return True
         if raced(result, "start", self.name):
@@ -532,7 +532,7 @@ class PodmanMachine:
         if not running.ok or running.stdout.strip():
             logger.info("The podman machine %s stays up: it may run containers.", self.name)
             return False
-        result = await self._context.tell(STOP_SECONDS, "machine", "stop", self.name)
+        result = await self._context.run_slowly(STOP_SECONDS, "machine", "stop", self.name)
         if not result.ok and "does not exist" not in result.stderr:
             raise failure(result, "stop", self.name)
         self._started = False

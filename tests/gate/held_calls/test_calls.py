@@ -43,7 +43,7 @@ def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
     """Its tool's definition, its rules, what it needs, and what had been called by then."""
     holds, flow = HeldCalls(), FlowState()
     tool = Tool(server="tickets", name="create", description="Create.")
-    flow.note("web", "fetch", frozenset({"untrusted-input"}))
+    flow.add_call("web", "fetch", frozenset({"untrusted-input"}))
     rule = Decision(action="ask", rule="flow rule 'x'")
     holds.hold(call(), ALLOW)
     facts = CallFacts(
@@ -54,7 +54,7 @@ def test_a_held_call_keeps_what_it_takes_to_make_it() -> None:
     )
     base = Decision(action="ask", rule="default for writes", effect="destructive")
     holds.hold(facts, base, [base, rule, ALLOW], flow)
-    flow.note("mail", "read", frozenset({"private-data"}))
+    flow.add_call("mail", "read", frozenset({"private-data"}))
     first, second = holds.requests
     assert (first.digest, first.uses, first.asked) == ("", frozenset(), frozenset())
     assert second.digest.startswith("sha256:")
