@@ -2,5 +2,6 @@
 
 Owns aliases (`naming`), entries of servers and tools (`entries`), signatures and stubs (`schema`,
 `stubs`, `typed`), the model-facing texts (`docs`, `disclosure`, `offers`), search (`search`,
-`words`), result shapes (`shapes`), a proposed policy (`proposal`), reading programs (`program`).
+`words`), result shapes (`shapes`), a proposed policy (`policy_proposal`), and reading programs
+(`program`).
 """

@@ -33,7 +33,7 @@ from bridge.model import (
 from bridge.model.outcome import failed_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects
-from bridge.render.receipt import named, receipt
+from bridge.render.receipt import named, receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import (
     files_section,
@@ -232,7 +232,7 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
-            write_err(f"-- {receipt(result)}\n")
+            write_err(f"-- {receipt_line(result)}\n")
 
 
 def request_of(arguments: SimpleNamespace) -> RunRequest:

@@ -20,7 +20,7 @@ when the file's name ends in `.toml`, else JSON."""
 Syntax = Literal[
     "claude", "vscode", "cursor", "shell", "opencode", "windsurf", "env", "braces", "secrets", ""
 ]
-"""How variables are written; `expand.py` says what each name means. Empty: not at all."""
+"""How variables are written; `variables.py` says what each name means. Empty: not at all."""
 
 PLATFORMS: tuple[Platform, ...] = ("linux", "darwin", "win32")
 
@@ -116,8 +116,8 @@ class Location:
     Attributes:
         id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
         client, scope: As shown to the user.
-        template: A path with `{places}`; see `places.py`. A last part such as `*.json` means every
-            such file of that directory, by name.
+        template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
+            every such file of that directory, by name.
         dialect: How to read it.
         platforms: Where the client keeps it there.
         format: How the text is encoded.

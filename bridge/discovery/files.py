@@ -1,7 +1,7 @@
 """Looking at and reading configuration files without being held up by what they turn out to be.
 
 Owns the only reads of discovery, and what is wrong with files as a whole; what their contents mean
-is `parse.py`'s. A pipe, a device or a directory where a file should be is never opened, no read is
+is `parser.py`'s. A pipe, a device or a directory where a file should be is never opened, no read is
 longer than its bound, and each file is read and decoded once in one discovery.
 """
 

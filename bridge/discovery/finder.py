@@ -1,8 +1,8 @@
 """Finds every MCP server that this user has configured, with the file that defines it.
 
 Owns the I/O of discovery and the order of its steps. Where files are is `clients.py`'s, what they
-mean `parse.py`'s, which definition wins `merge.py`'s. Discovery never fails: entries and files that
-cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
+mean `parser.py`'s, which definition wins `precedence.py`'s. Discovery never fails: entries and
+files that cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
 
 Synchronous and bounded; a caller on an event loop runs it in a thread.
 """

@@ -8,18 +8,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
+from operator import is_not
 from typing import Any, TypeVar
 
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.redaction import Redactor
-from bridge.model import Finding, Plan, RunResult, SessionReport, Tool
+from bridge.model import RunResult, Tool
 from bridge.offload import offload
 
 NOT_SHOWN = "[left out: it could not be searched for secrets]"
 
-_RESULT_TEXTS = ("summary", "stdout", "stderr", "result_repr", "error")
+_OWN_WORDS = frozenset(
+    (
+        *("run_id", "plan_id", "session_id", "uri", "digest", "audit"),
+        *("status", "reason", "code", "state", "severity", "source", "effect", "action"),
+        *("isolation", "usage", "provenance"),
+    )
+)
+"""Fields of a result in which nothing stands that a program or a server wrote."""
 
 _TOOL_FIELDS = ("name", "title", "description", "input_schema", "output_schema", "annotations")
 
@@ -47,48 +55,29 @@ def clear_error(error: BridgeError, redactor: Redactor) -> None:
 
 
 def clear_result(result: RunResult, redactor: Redactor) -> RunResult:
-    """Return a result without secrets."""
-    changes: dict[str, Any] = {name: redactor.text(getattr(result, name)) for name in _RESULT_TEXTS}
-    changes["shown"] = tuple(
-        replace(each, text=redactor.text(each.text), note=redactor.text(each.note))
-        for each in result.shown
-    )
-    changes["findings"] = tuple(_clear_texts(each, redactor) for each in result.findings)
-    if result.has_result:
-        changes["result"] = clear_value(result.result, redactor)
-    if result.plan is not None:
-        changes["plan"] = _clear_plan(result.plan, redactor)
-    if result.session is not None:
-        changes["session"] = _clear_session(result.session, redactor)
-    return replace(result, **changes)
-
-
-def _clear_session(report: SessionReport, redactor: Redactor) -> SessionReport:
-    text = redactor.text
-    return replace(
-        report,
-        name=text(report.name),
-        note=text(report.note),
-        holds=tuple(replace(v, name=text(v.name), kind=text(v.kind)) for v in report.holds),
-        lost=tuple(replace(loss, name=text(loss.name), why=text(loss.why)) for loss in report.lost),
-    )
-
-
-def _clear_plan(plan: Plan, redactor: Redactor) -> Plan:
-    calls = tuple(
-        replace(call, arguments=clear_value(dict(call.arguments), redactor)) for call in plan.calls
-    )
-    found: Plan = replace(_clear_texts(plan, redactor), calls=calls)
+    """Return a result without secrets: every text in it, but `_OWN_WORDS`."""
+    found: RunResult = _clear(result, redactor)
     return found
 
 
-def _clear_texts(value: Finding | Plan, redactor: Redactor) -> Any:
-    texts: dict[str, Any] = {
-        each.name: redactor.text(text)
-        for each in fields(value)
-        if isinstance(text := getattr(value, each.name), str)
-    }
-    return replace(value, **texts)
+def _clear(value: Any, redactor: Redactor) -> Any:
+    """Return a value without secrets; the very same if it has none."""
+    if isinstance(value, str):
+        return redactor.text(value)
+    if isinstance(value, tuple):
+        items = tuple(_clear(item, redactor) for item in value)
+        return items if any(map(is_not, items, value)) else value
+    if isinstance(value, (dict, list)):
+        return clear_value(value, redactor)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {}
+    for field in fields(value):
+        if field.name not in _OWN_WORDS:
+            before = getattr(value, field.name)
+            if (after := _clear(before, redactor)) is not before:
+                changes[field.name] = after
+    return replace(value, **changes) if changes else value
 
 
 def clear_value(value: Value, redactor: Redactor) -> Value:

@@ -1,4 +1,7 @@
-"""The result of a run, and the values in it."""
+"""The result of a run, and the values in it.
+
+What a new field needs besides a line here is in CONTRIBUTING.md.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MAX_NAME = 120
 """Characters of a tool in such a line, and of what is said of it; a program can call any name."""
 
 
-def receipt(result: RunResult) -> str:
+def receipt_line(result: RunResult) -> str:
     """Return for example "3 tool calls, 48,211 bytes of tool results kept out of ..., 0.41 s"."""
     calls = result.usage.tool_calls
     said = counted(calls, "tool call") if calls else "no tool calls"

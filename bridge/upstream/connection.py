@@ -7,7 +7,7 @@ sampling, roots (if configured) and the tasks extension to every server.
 
 Differs from the SDK: one owner task enters and leaves the client, because anyio's cancel scopes
 may not cross tasks; other tasks only send requests. The liveness probe is `tools/list`, because
-`ping` is gone in 2026-07-28. A connection is used once; `session.py` decides on the next.
+`ping` is gone in 2026-07-28. A connection is used once; `server.py` decides on the next.
 """
 
 from __future__ import annotations

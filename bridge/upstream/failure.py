@@ -1,6 +1,6 @@
 """Translates exceptions of the SDK, the HTTP client and the system into `UpstreamError`s: pure.
 
-No other exception leaves `session.py`. The SDK reports several failures with one code, so that they
+No other exception leaves `server.py`. The SDK reports several failures with one code, so that they
 are told apart by its texts; the constants below name them (mcp 2.x).
 """
 

@@ -1,7 +1,7 @@
 """The pool of a user's servers; each is started when it is first needed.
 
 Owns the set of servers, changes of their configuration, and the task group in which the
-connections' owner tasks run. One server is `session.py`'s. Speaks no protocol itself.
+connections' owner tasks run. One server is `server.py`'s. Speaks no protocol itself.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Pool:
 
     Args:
         eras: Names of servers whose protocol era is fixed, with the era.
-        direct: Whether calls to stdio servers bypass the SDK's session; see `direct.py`.
+        direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
 
     def __init__(

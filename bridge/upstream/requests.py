@@ -2,11 +2,11 @@
 
 Protocol: `tools/call`, `tools/list`, `resources/{list,templates/list,read}`, `prompts/{list,get}`
 and `completion/complete`, each only with the server's capability; `tasks/*` for `task_calls.py`.
-Over stdio most go through `direct.py`, else through the SDK's session.
+Over stdio most go through `direct_dispatcher.py`, else through the SDK's session.
 
 Differs from the SDK: results are returned unvalidated (see `handshake.raw_results`); a timeout
 sends `notifications/cancelled` and then probes the server. Which connection is used, and when one
-is made, is `session.py`'s.
+is made, is `server.py`'s.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Call:
         what: The request in messages, as in "tool 'x'".
         seconds: Its timeout.
         task: The tool must be called as a task.
-        answers, state: `inputResponses` and `requestState`; see `asking.resolve_input`.
+        answers, state: `inputResponses` and `requestState`; see `client_features.resolve_input`.
     """
 
     tool: str

@@ -2,7 +2,7 @@
 
 Protocol: newline-delimited JSON-RPC, the same in all revisions; a server is stopped by closing its
 stdin. Lines that are not messages are logged and ignored; stderr goes to the server's log. The
-process is `process.py`'s, the lines `framing.py`'s, direct requests `direct.py`'s.
+process is `process.py`'s, the lines `framing.py`'s, direct requests `direct_dispatcher.py`'s.
 
 Replaces the SDK's transport, which is quadratic in a message's size, has no cap, and leaves
 grandchildren alive. Also unlike there, a server inherits the whole environment.

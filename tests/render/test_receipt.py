@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from bridge.model import CallCount, Receipt, RunResult, Usage
-from bridge.render.receipt import MAX_KINDS, call_lines, receipt
+from bridge.render.receipt import MAX_KINDS, call_lines, receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import NOTHING, compact
 from bridge.server.arguments import OUTPUT_SCHEMA
@@ -102,16 +102,16 @@ def test_many_kinds_are_cut_and_counted_and_no_name_breaks_its_line() -> None:
 def test_the_line_for_the_terminal_counts_what_was_not_made() -> None:
     """And says for how long somebody was waited for."""
     usage = Usage(wall_ms=2_500, tool_calls=2, tool_result_bytes=100)
-    assert receipt(replace(NOTED, usage=usage)) == (
+    assert receipt_line(replace(NOTED, usage=usage)) == (
         "2 tool calls (6 replayed, 2 refused, 1 of unknown outcome), 100 bytes of tool results "
         "kept out of the conversation, 2.50 s, of it 2.10 s waiting for an answer"
     )
     # A plan's time begins when it has been approved.
-    assert receipt(replace(NOTED, usage=replace(usage, wall_ms=30))).endswith(
+    assert receipt_line(replace(NOTED, usage=replace(usage, wall_ms=30))).endswith(
         "0.03 s, after 2.10 s waiting for an answer"
     )
     only = replace(OK, receipt=Receipt(replayed=3, held=1), usage=Usage(wall_ms=10))
-    assert receipt(only) == "no tool calls (3 replayed, 1 held), 0.01 s"
+    assert receipt_line(only) == "no tool calls (3 replayed, 1 held), 0.01 s"
 
 
 def test_the_record_is_as_the_schema_says() -> None:

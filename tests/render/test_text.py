@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bridge.errors import OverloadedError
 from bridge.model import Artifact, Finding, Isolation, RunResult, Usage
 from bridge.model.outcome import failed_run
-from bridge.render.receipt import bytes_kept_out, receipt
+from bridge.render.receipt import bytes_kept_out, receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import MAX_FINDINGS, NOTHING, compact, finding_lines
 from bridge.settings import OutputMode
@@ -176,7 +176,7 @@ def test_no_result_makes_rendering_fail(mode: OutputMode, result: RunResult) -> 
     text = compact(result, mode)
     assert text
     text.encode()
-    receipt(result)
+    receipt_line(result)
 
 
 @given(stdout=st.text(min_size=1), result=RESULTS)
@@ -215,7 +215,7 @@ def test_very_deep_results_are_shown_in_every_mode() -> None:
     ],
 )
 def test_the_receipt_counts_what_the_model_did_not_have_to_read(usage: Usage, line: str) -> None:
-    assert receipt(replace(OK, stdout="hello\n", usage=usage)) == line
+    assert receipt_line(replace(OK, stdout="hello\n", usage=usage)) == line
 
 
 def test_a_result_passed_on_is_not_counted_as_kept_out() -> None:
