@@ -402,7 +402,7 @@ class Requests:
         return CallTimeoutError(
             msg,
             server=self._spec.name,
-            remedy="Give the call more time, or ask for less.",
+            remedy="Ask for less; the user can raise `call_timeout`.",
         )
 
     async def _translate_error(
