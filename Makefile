@@ -137,11 +137,12 @@ test: ## every check and every test, on real engines and servers
 	@$(MAKE) pytest
 
 .PHONY: test-all
-test-all: ## as `make test`, with every case of every matrix, 400 examples, and the coverage
+test-all: ## as `make test`, with every case of every matrix, 400 examples, coverage and the benchmark
 	@$(MAKE) packages venv
 	@$(MAKE) check
 	@$(MAKE) more-clients
 	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m '' --hypothesis-profile=full"
+	@$(VENV)/python -m benchmarks.compare --measure bubblewrap --noise 0.2
 
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing
@@ -186,8 +187,7 @@ bench-disclosure: venv node ## what real servers' tools cost a model with and wi
 	@$(VENV)/python -m benchmarks.disclosure
 
 .PHONY: bench-compare
-bench-compare: venv ## what got worse since the results in OLD; NEW is the last run's unless given
-	@[ -n "$(OLD)" ] || { echo "Name a results file: make bench-compare OLD=path [NEW=path]" >&2; exit 2; }
+bench-compare: venv ## what got worse since the published reading, or the results in OLD; NEW is the last run's
 	@$(VENV)/python -m benchmarks.compare $(OLD) $(NEW)
 
 .PHONY: bench-publish

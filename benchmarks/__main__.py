@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 import anyio
 
-from benchmarks import machine, options, peer, pictures, runner, table
+from benchmarks import options, peer, pictures, runner, table
 from benchmarks.bench import Bench
-from benchmarks.engines import Engine, find_all
-from benchmarks.results import Results, dumped
+from benchmarks.engines import find_all
+from benchmarks.results import dumped
 from benchmarks.targets import ENGINES, ROWS
 
 
@@ -37,7 +34,7 @@ def main() -> int:
         bench = Bench(directory=Path(directory), quick=asked.quick)
         if asked.peer is not None:
             return anyio.run(partial(peer.measure, bench, next(iter(engines.values())), asked))
-        results = _measured(bench, engines, skipped, asked)
+        results = runner.results(bench, engines, skipped, asked.only)
     print(table.terminal(results))
     asked.results.write_text(dumped(results), encoding="utf-8")
     drawn = pictures.write(results, options.OUT)
@@ -52,23 +49,6 @@ def listed() -> str:
         targets = dict.fromkeys(row.target(engine).text(row.unit) for engine in ENGINES)
         lines.append((row.key, row.what, "; ".join(targets)))
     return "\n".join(table.columns([("row", "what", "target"), *lines]))
-
-
-def _measured(
-    bench: Bench, engines: dict[str, Engine], skipped: dict[str, str], asked: argparse.Namespace
-) -> Results:
-    here = machine.machine()
-    taken = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    rows = anyio.run(runner.measure, bench, engines, asked.only)
-    return Results(
-        machine=replace(here, load_after=machine.machine().load_before),
-        commit=machine.commit(),
-        taken=taken,
-        quick=asked.quick,
-        engines={name: engine.version for name, engine in engines.items()},
-        skipped=skipped,
-        rows=rows,
-    )
 
 
 if __name__ == "__main__":

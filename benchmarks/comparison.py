@@ -7,7 +7,7 @@ and load; only where there is no floor are the figures themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from benchmarks.results import Measurement, Results
@@ -85,6 +85,21 @@ def _change(old: float | None, new: float | None, *, more_is_better: bool, noise
 def regressions(lines: Sequence[Line]) -> tuple[Line, ...]:
     """Return the lines that should stop a change from going in."""
     return tuple(line for line in lines if line.change == "worse")
+
+
+def better_of(one: Results, other: Results) -> Results:
+    """Return the first results with those rows of the other that are better, or only there."""
+    found = {(row.row, row.engine): row for row in one.rows}
+    for row in other.rows:
+        key = (row.row, row.engine)
+        if key not in found or _is_better(row, found[key]):
+            found[key] = row
+    return replace(one, rows=tuple(found.values()))
+
+
+def _is_better(one: Measurement, other: Measurement) -> bool:
+    line = _line(one.row, one.engine, other, one, 0.0)
+    return line.change in ("better", "new")
 
 
 def doubts(old: Results, new: Results) -> tuple[str, ...]:

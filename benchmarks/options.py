@@ -10,6 +10,9 @@ from benchmarks.targets import ENGINES, ROWS
 
 DIRECTORY = Path(__file__).parent
 RESULTS = DIRECTORY / "results.json"
+PUBLISHED = DIRECTORY / "published.json"
+"""The reading in docs/performance.md, without its samples."""
+
 OUT = DIRECTORY / "out"
 
 EPILOG = """\

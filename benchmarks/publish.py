@@ -1,5 +1,7 @@
 """Put the last results into docs/performance.md: the table between two markers, and the histograms.
 
+The figures without their samples go to published.json, with which later readings are compared.
+
 python -m benchmarks.publish [RESULTS]
 """
 
@@ -8,11 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import pictures
-from benchmarks.options import RESULTS
-from benchmarks.results import Results, ResultsError, load
+from benchmarks.options import PUBLISHED, RESULTS
+from benchmarks.results import Results, ResultsError, dumped, load
 from benchmarks.table import counted, machine_line, markdown
 from benchmarks.targets import BY_KEY
 
@@ -55,8 +58,14 @@ def replaced(page: str, text: str) -> str:
     return f"{head}{begin}\n\n{text}\n\n{end}{tail}"
 
 
-def publish(results: Results, page: Path, directory: Path) -> list[Path]:
-    """Write the page and the pictures; return what was written.
+def without_samples(results: Results) -> Results:
+    """Return results with figures and floors alone."""
+    rows = tuple(replace(row, samples=(), floor_samples=()) for row in results.rows)
+    return replace(results, rows=rows)
+
+
+def publish(results: Results, page: Path, directory: Path, reading: Path) -> list[Path]:
+    """Write the page, the pictures and the reading; return what was written.
 
     Raises:
         PublishError: The page has no markers, or a picture is too large to keep.
@@ -70,7 +79,8 @@ def publish(results: Results, page: Path, directory: Path) -> list[Path]:
             raise PublishError(message)
     text = replaced(page.read_text(encoding="utf-8"), section(results, list(drawn)))
     page.write_text(text, encoding="utf-8")
-    return [page, *pictures.write(results, directory)]
+    reading.write_text(dumped(without_samples(results)), encoding="utf-8")
+    return [page, reading, *pictures.write(results, directory)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if results.quick and not asked.quick_too:
             message = "These results were taken with --quick. Run `make bench` without it."
             raise PublishError(message)
-        written = publish(results, PAGE, PICTURES)
+        written = publish(results, PAGE, PICTURES, PUBLISHED)
     except (ResultsError, PublishError) as error:
         print(f"bench-publish: {error}", file=sys.stderr)
         return 2

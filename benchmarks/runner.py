@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import anyio
 
+from benchmarks import machine
 from benchmarks.bench import Bench, Group
 from benchmarks.engines import Engine
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, Results
 from benchmarks.rows import bulk, calls, flat, gate, idle, kept, latency, rates, starts
 from benchmarks.targets import BY_KEY
 
@@ -62,6 +65,27 @@ def chosen(only: Sequence[str] | None) -> tuple[Group, ...]:
         smaller = group.apart if set(group.keys) - set(only) else ()
         found += [part for part in smaller or (group,) if set(part.keys) & set(only)]
     return tuple(found)
+
+
+def results(
+    bench: Bench,
+    engines: Mapping[str, Engine],
+    skipped: Mapping[str, str],
+    only: Sequence[str] | None = None,
+) -> Results:
+    """Measure rows on every engine, all of them unless some are named."""
+    here = machine.machine()
+    taken = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    rows = anyio.run(measure, bench, engines, only)
+    return Results(
+        machine=replace(here, load_after=machine.machine().load_before),
+        commit=machine.commit(),
+        taken=taken,
+        quick=bench.quick,
+        engines={name: engine.version for name, engine in engines.items()},
+        skipped=skipped,
+        rows=rows,
+    )
 
 
 async def measure(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks import compare as command
-from benchmarks.comparison import NOISE, Change, compare, doubts, regressions
-from benchmarks.results import Measurement, dumped
+from benchmarks.comparison import NOISE, Change, better_of, compare, doubts, regressions
+from benchmarks.results import Measurement, Results, dumped
 from benchmarks.table import compared
 from tests.benchmarks.samples import MACHINE, results, warm
 
@@ -99,3 +100,40 @@ def test_the_command_ends_with_2_on_files_that_cannot_be_used(
 ) -> None:
     assert command.main([str(tmp_path / "none"), _written(tmp_path / "new", 1.0)]) == 2
     assert "There is no" in capsys.readouterr().err
+
+
+def test_a_row_that_looks_worse_is_measured_again_and_the_best_reading_counts() -> None:
+    readings = iter(
+        [results(warm(9.0, 1.0), _cold(1.0)), results(warm(7.0, 1.0)), results(warm(2.0, 1.0))]
+    )
+    asked: list[object] = []
+
+    def measure(quick: bool, only: Sequence[str] | None) -> Results:
+        asked.append((quick, only))
+        return next(readings)
+
+    new = command.best_of(results(warm(2.0, 1.0), _cold(1.0)), measure, NOISE)
+    assert asked == [(True, None), (False, ["warm"]), (False, ["warm"])]
+    assert new.find("warm", "podman") == warm(2.0, 1.0)
+    assert new.find("cold", "podman") == _cold(1.0)
+
+
+def test_a_row_that_stays_worse_is_measured_a_bounded_number_of_times() -> None:
+    readings = iter([results(warm(9.0, 1.0)), results(warm(6.0, 1.0)), results(warm(7.0, 1.0))])
+    new = command.best_of(results(warm(2.0, 1.0)), lambda quick, only: next(readings), NOISE)
+    assert new.find("warm", "podman") == warm(6.0, 1.0)
+    assert next(readings, None) is None
+
+
+def test_of_two_readings_each_row_is_the_better_one() -> None:
+    def rate(figure: float) -> Measurement:
+        return Measurement(row="sustained", engine="podman", figure=figure, floor=1.0)
+
+    both = better_of(
+        results(warm(2.0, 1.0), rate(3.0)), results(warm(3.0, 1.0), rate(4.0), _cold(1.0))
+    )
+    assert both.rows == (warm(2.0, 1.0), rate(4.0), _cold(1.0))
+
+
+def _cold(figure: float) -> Measurement:
+    return Measurement(row="cold", engine="podman", figure=figure, floor=1.0)

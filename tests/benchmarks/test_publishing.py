@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.publish import BEGIN, END, PAGE, PublishError, publish, replaced
-from benchmarks.results import Measurement
+from benchmarks.results import Measurement, load
 from benchmarks.table import cells, markdown, terminal
 from tests.benchmarks.samples import results, warm
 
@@ -17,7 +17,7 @@ FRAME = f"before\n{BEGIN}\nold\n{END}\nafter\n"
 def test_a_measurement_is_shown_with_target_ratio_and_verdict() -> None:
     assert cells(warm(4.0, 2.0))[1:] == (
         "podman",
-        "≤ 5 ms and ≤ 3 × floor",
+        "≤ 2.2 × floor",
         "4.00 ms",
         "2.00 ms",
         "2.00",
@@ -54,8 +54,12 @@ def test_a_page_without_markers_in_order_is_refused(page: str) -> None:
 def test_publishing_writes_the_page_and_the_pictures(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(FRAME)
-    written = publish(results(warm(samples=(4.0, 4.5))), page, tmp_path / "pictures")
-    assert [path.name for path in written] == ["page.md", "warm.svg"]
+    written = publish(
+        results(warm(samples=(4.0, 4.5))), page, tmp_path / "pictures", tmp_path / "published.json"
+    )
+    assert [path.name for path in written] == ["page.md", "published.json", "warm.svg"]
+    kept = load(tmp_path / "published.json").find("warm", "podman")
+    assert kept == warm()
     text = page.read_text()
     assert "(performance/warm.svg)" in text
     assert "old" not in text
@@ -65,9 +69,9 @@ def test_publishing_writes_the_page_and_the_pictures(tmp_path: Path) -> None:
 def test_publishing_twice_gives_the_same_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(FRAME)
-    publish(results(warm()), page, tmp_path / "pictures")
+    publish(results(warm()), page, tmp_path / "pictures", tmp_path / "published.json")
     once = page.read_text()
-    publish(results(warm()), page, tmp_path / "pictures")
+    publish(results(warm()), page, tmp_path / "pictures", tmp_path / "published.json")
     assert page.read_text() == once
 
 

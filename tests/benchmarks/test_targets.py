@@ -43,8 +43,7 @@ def test_a_target_says_all_its_bounds() -> None:
 
 
 def test_the_embedded_backend_has_targets_of_its_own() -> None:
-    assert BY_KEY["warm"].target("bubblewrap") == Target(at_most=4)
-    assert BY_KEY["warm"].target("docker") == Target(at_most=5, ratio_at_most=3)
+    assert BY_KEY["warm"].target("docker") == Target(ratio_at_most=2.2)
     assert BY_KEY["cold"].target("bubblewrap") == Target(at_most=60)
     assert BY_KEY["sustained"].target("docker") == Target()
 
