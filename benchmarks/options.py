@@ -56,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     peer.add_argument("--tool", metavar="NAME", help="its tool that runs code")
     peer.add_argument("--arg", metavar="NAME", help="the tool's argument that takes the code")
     peer.add_argument("--code", metavar="TEXT", help="what to run in both (print(1))")
+    peer.add_argument("--own-code", metavar="TEXT", help="what to run in this bridge instead")
     return made
 
 
@@ -63,9 +64,11 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; end with a message on those that do not go together."""
     made = parser()
     options = made.parse_args(arguments)
-    given = {name: getattr(options, name) for name in ("peer", "tool", "arg", "code")}
+    given = {name: getattr(options, name) for name in ("peer", "tool", "arg", "code", "own_code")}
     if options.peer is None and any(value is not None for value in given.values()):
-        made.error("--tool, --arg and --code say how to use a --peer; name its command too")
+        made.error(
+            "--tool, --arg, --code and --own-code say how to use a --peer; name its command too"
+        )
     if options.peer is not None:
         lacking = [f"--{name}" for name in ("tool", "arg") if given[name] is None]
         if lacking:

@@ -23,7 +23,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.types import CallToolResult, TextContent
 
-from benchmarks.bench import Bench, BenchmarkError, without_bridge_settings
+from benchmarks.bench import TOOL_SERVER, Bench, BenchmarkError, without_bridge_settings
 from benchmarks.bridge_client import open_bridge
 from benchmarks.engines import Engine
 from benchmarks.figures import median, quantile, shown
@@ -56,12 +56,14 @@ class Contender:
     Attributes:
         open: Starts it and connects; leaving ends it.
         tool, argument: What runs code, and how it is given.
+        code: What it runs.
     """
 
     name: str
     open: Callable[[], AbstractAsyncContextManager[Client]]
     tool: str
     argument: str
+    code: str
 
 
 @dataclass(kw_only=True)
@@ -94,11 +96,11 @@ async def _open_peer(bench: Bench, command: Sequence[str]) -> AsyncIterator[Clie
 
 @asynccontextmanager
 async def _open_ours(bench: Bench, engine: Engine) -> AsyncIterator[Client]:
-    async with open_bridge(bench, engine) as bridge:
+    async with open_bridge(bench, engine, servers={"tools": TOOL_SERVER}) as bridge:
         yield bridge.client
 
 
-async def run_code(client: Client, contender: Contender, code: str) -> float:
+async def run_code(client: Client, contender: Contender) -> float:
     """Run code and return the milliseconds.
 
     Raises:
@@ -107,7 +109,7 @@ async def run_code(client: Client, contender: Contender, code: str) -> float:
     started = time.perf_counter()
     try:
         with anyio.fail_after(CALL_SECONDS):
-            result = await client.call_tool(contender.tool, {contender.argument: code})
+            result = await client.call_tool(contender.tool, {contender.argument: contender.code})
     except TimeoutError:
         message = f"no answer from {contender.tool} in {CALL_SECONDS:g} s"
         raise BenchmarkError(message) from None
@@ -149,7 +151,7 @@ async def check(client: Client, contender: Contender) -> None:
         raise BenchmarkError(message)
 
 
-async def ask(bench: Bench, contender: Contender, code: str) -> Figures:
+async def ask(bench: Bench, contender: Contender) -> Figures:
     """Put the questions to a contender; what fails is in the figures."""
     figures = Figures()
     starts, paced, back_to_back = QUESTIONS
@@ -163,11 +165,11 @@ async def ask(bench: Bench, contender: Contender, code: str) -> Figures:
         async with _noted(figures), _in_time():
             started = time.perf_counter()
             async with contender.open() as client:
-                await run_code(client, contender, code)
+                await run_code(client, contender)
                 taken = (time.perf_counter() - started) * 1000
                 figures.samples.setdefault(starts, []).append(taken)
     async with _noted(figures), contender.open() as client:
-        act = partial(run_code, client, contender, code)
+        act = partial(run_code, client, contender)
         await act()
         await _repeat(act, figures, paced, bench.count(*RUNS), PACE_SECONDS)
         await _repeat(act, figures, back_to_back, bench.count(*RUNS), 0.0)
@@ -245,14 +247,16 @@ async def measure(bench: Bench, engine: Engine, asked: argparse.Namespace) -> in
         open=partial(_open_ours, bench, engine),
         tool="run_python",
         argument="code",
+        code=asked.own_code or code,
     )
     peer = Contender(
         name=command[0].rpartition("/")[2],
         open=partial(_open_peer, bench, command),
         tool=asked.tool,
         argument=asked.arg,
+        code=code,
     )
-    found: list[Any] = [await ask(bench, one, code) for one in (ours, peer)]
+    found: list[Any] = [await ask(bench, one) for one in (ours, peer)]
     print(report(ours, found[0], peer, found[1]))
     if not found[0].samples:
         return 1
