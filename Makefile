@@ -56,7 +56,7 @@ PURE := \
     bridge/settings/* \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py \
-    bridge/packages/allowed.py \
+    bridge/packages/allow_list.py \
     bridge/packages/requirements.py \
     bridge/packages/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))

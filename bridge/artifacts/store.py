@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts.parts import Content, translated
-from bridge.artifacts.writing import Origin, Quota, RunArtifacts, of_nothing
+from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of

@@ -14,7 +14,7 @@ from typing import get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live import live_terminal
+from bridge.cli.live_display import live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import Terminal

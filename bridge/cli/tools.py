@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.typed import server_stub, tool_stub
+from bridge.catalog.typed_stubs import server_stub, tool_stub
 from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.servers import none_found
 from bridge.errors import BridgeError, UnknownServerError

@@ -3,7 +3,7 @@
 Owns what is sent to a client while a run of its goes on, and what it is not sent because it cannot
 take it. In the handshake era a question is a request of ours, on the stream of the call that the
 run is. In the newer era it is part of the answer to that call, which the client then makes again;
-see `bridge.runs.suspended`.
+see `bridge.runs.suspended_runs`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from starlette.requests import Request
 from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
-from bridge.runs.suspended import SuspendedRun, SuspendedRuns, Waiting
+from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)

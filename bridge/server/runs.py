@@ -29,7 +29,7 @@ from bridge.model import ApplyRequest, Json, RunResult
 from bridge.model.outcome import failed_run
 from bridge.offload import offload
 from bridge.runs import Engine
-from bridge.runs.suspended import SuspendedRun, Waiting
+from bridge.runs.suspended_runs import SuspendedRun, Waiting
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
     Context,

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.artifacts import store as module
 from bridge.artifacts.store import SWEEP_SECONDS
-from bridge.artifacts.writing import MAX_RUN_ENTRIES
+from bridge.artifacts.writer import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import Store, owner_digest

@@ -17,7 +17,7 @@ import pytest
 from bridge.callers.progress import RunProgress
 from bridge.cli.app import read_words
 from bridge.cli.line import Invocation
-from bridge.cli.live import LiveTerminal
+from bridge.cli.live_display import LiveTerminal
 from bridge.cli.run import TERMINAL, asked_in_full, carried_out, exit_status, show
 from bridge.cli.run import _followed as followed
 from bridge.cli.run import run as run_command

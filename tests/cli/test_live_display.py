@@ -15,8 +15,8 @@ import pytest
 from rich.cells import cell_len
 
 from bridge.callers.progress import RunProgress
-from bridge.cli import live
-from bridge.cli.live import (
+from bridge.cli import live_display
+from bridge.cli.live_display import (
     MAX_QUEUED_BYTES,
     LiveTerminal,
     Screen,
@@ -333,7 +333,7 @@ async def test_a_program_that_never_stops_writing_keeps_no_question_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor the bridge busy: while the question stands it waits, once there is enough."""
-    monkeypatch.setattr(live, "MAX_QUEUED_BYTES", 1 << 20)
+    monkeypatch.setattr(live_display, "MAX_QUEUED_BYTES", 1 << 20)
     piece, sent = b"x" * (1 << 16), 0
     out = io.BytesIO()
     with desk(out) as (typist, person):
