@@ -31,7 +31,7 @@ BUDGETS = {
     "servers": 2_780,
     "callers": 740,
     "discovery": 4_530,
-    "upstream": 7_350,
+    "upstream": 7_370,
     "catalog": 7_180,
     "sandbox": 13_730,
     "rpc": 1_280,

@@ -25,7 +25,7 @@ from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import Bounds, Held, surplus_of
 from bridge.text import counted
 
 if TYPE_CHECKING:

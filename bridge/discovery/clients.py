@@ -1,7 +1,7 @@
 """Where each client keeps its servers, and how it spells them: data, no behaviour.
 
 Owns the table of locations, its order and the names of the sources. Reads nothing and decides
-nothing: `places.py` turns a template into paths and `parse.py` applies a dialect.
+nothing: `locations.py` turns a template into paths and `parser.py` applies a dialect.
 
 Precedence. `LOCATIONS` is in order of strength, and the first file that defines a name wins; a
 weaker definition of the same name is reported as shadowed, never merged in.

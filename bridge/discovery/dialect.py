@@ -116,8 +116,8 @@ class Location:
     Attributes:
         id: The name of the source in `MCP_BRIDGE_SOURCES`; empty for what cannot be left out.
         client, scope: As shown to the user.
-        template: A path with `{places}`; see `places.py`. A last part such as `*.json` means every
-            such file of that directory, by name.
+        template: A path with `{places}`; see `locations.py`. A last part such as `*.json` means
+            every such file of that directory, by name.
         dialect: How to read it.
         platforms: Where the client keeps it there.
         format: How the text is encoded.

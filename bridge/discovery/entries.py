@@ -1,7 +1,7 @@
 """One entry of a configuration to one `ServerSpec`, or to the reason why not: pure.
 
 Owns what the fields of an entry mean together. Does not know where entries stand in a file;
-`parse.py` does. What a field may hold is `fields.py`'s business.
+`parser.py` does. What a field may hold is `fields.py`'s business.
 
 Fields. `type`, `command`, `args`, `env`, `url`, `headers` as in Claude Code, in the spelling of the
 file's dialect. `cwd`: the server's working directory, relative to where the dialect says, with `~`

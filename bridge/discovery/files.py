@@ -1,7 +1,7 @@
 """Looking at and reading configuration files without being held up by what they turn out to be.
 
 Owns the only reads of discovery, and what is wrong with files as a whole; what their contents mean
-is `parse.py`'s. A pipe, a device or a directory where a file should be is never opened, no read is
+is `parser.py`'s. A pipe, a device or a directory where a file should be is never opened, no read is
 longer than its bound, and each file is read and decoded once in one discovery.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
-from bridge.discovery.exposed import EXPOSED, Exposed
 from bridge.discovery.report import ConfigWarning
+from bridge.discovery.writable_paths import EXPOSED, Exposed
 from bridge.private_files import exposed_by
 
 MAX_FILES_PER_DIRECTORY = 256

@@ -1,8 +1,8 @@
 """Finds every MCP server that this user has configured, with the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. Where files are is `clients.py`'s, what they
-mean `parse.py`'s, which definition wins `merge.py`'s. Discovery never fails: entries and files that
-cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
+Owns the I/O of discovery and the order of its steps. `clients.py` has the locations of files,
+`parser.py` their meaning and `precedence.py` the order of definitions. Discovery never fails:
+entries and files that cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
 
 Synchronous and bounded; a caller on an event loop runs it in a thread.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from bridge.discovery.answers import (
+from bridge.discovery.client_decisions import (
     ANY_NAME,
     answer_files,
     approvals_of,
@@ -27,7 +27,6 @@ from bridge.discovery.answers import (
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.dialect import Location, Platform
-from bridge.discovery.exposed import Exposed, guard
 from bridge.discovery.fields import Setting
 from bridge.discovery.files import (
     Fingerprint,
@@ -45,6 +44,7 @@ from bridge.discovery.user_lists import (
     GEMINI,
 )
 from bridge.discovery.variables import Variables
+from bridge.discovery.writable_paths import Exposed, guard
 from bridge.model import ServerSpec
 
 __all__ = [

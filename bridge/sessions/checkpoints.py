@@ -27,7 +27,7 @@ import anyio.to_thread
 from bridge.model import Json, Loss
 from bridge.sessions.state import MAX_LOST, MAX_STATE_BYTES, losses
 from bridge.store import Store, Transaction, owner_digest
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import Bounds, Held, surplus_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Row, Table

@@ -21,7 +21,7 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import engine_directories, settled
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
-from bridge.settings.places import (
+from bridge.settings.paths import (
     config_path,
     default_state_dir,
     home,

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.earlier import carry_over
+from bridge.store.legacy_files import carry_over
 from bridge.store.store import BUSY_SECONDS
 
 MAX_DATABASES = 8

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
-from bridge.store.earlier import is_earlier
+from bridge.store.legacy_files import is_earlier
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Table

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from bridge.model import Era, Json
 from bridge.offload import offload
-from bridge.upstream.listing import brief_page
+from bridge.upstream.listing import reduce_page
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         if slot is not None:
             slot.append(dict(answer))
         if method == "tools/list":
-            return await offload(answer, partial(brief_page, answer))
+            return await offload(answer, partial(reduce_page, answer))
         return answer if slot is None else _without_content(answer)
 
     async def run(

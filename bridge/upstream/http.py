@@ -50,7 +50,7 @@ MAX_REDIRECTS = 5
 OLDER_SERVER = frozenset({400, 404, 405})
 """Status codes of a server that only supports HTTP+SSE to a POST, by the specification."""
 
-INFLATED_BYTES = 256 * 1024
+DECOMPRESSED_BYTES = 256 * 1024
 """Of a compressed body, looked at in one piece."""
 
 _EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
@@ -89,14 +89,14 @@ class _PlainStream(httpx2.AsyncByteStream):
         self._limit = limit
         self._encoding = encoding
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _chunks(self) -> AsyncIterator[bytes]:
         inflate = None
         if self._encoding in ("gzip", "x-gzip", "deflate"):
             inflate = zlib.decompressobj(_EITHER_ZLIB_OR_GZIP)
         elif self._encoding not in ("", "identity"):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self._inner:
-            for piece in (chunk,) if inflate is None else _inflated(inflate, chunk):
+            for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
                 yield piece
 
     async def aclose(self) -> None:
@@ -108,7 +108,7 @@ class _CappedStream(_PlainStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
-        async for piece in self._pieces():
+        async for piece in self._chunks():
             body += piece
             if len(body) > self._limit:
                 raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
@@ -125,7 +125,7 @@ class _EventStream(_PlainStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
-        async for piece in self._pieces():
+        async for piece in self._chunks():
             # The blank line may have begun in the piece before.
             start = max(0, len(waiting) - 1)
             waiting += piece
@@ -156,14 +156,14 @@ def _too_many(what: str) -> str:
     return f"The {what} exceeded the {MAX_BODY_VALUES} value limit."
 
 
-def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
     """Yield what a piece of a compressed body stands for, a bounded piece at a time.
 
     Raises:
         httpx2.StreamError: It is not compressed as it is said to be.
     """
     try:
-        while piece := inflate.decompress(chunk, INFLATED_BYTES):
+        while piece := inflate.decompress(chunk, DECOMPRESSED_BYTES):
             yield piece
             chunk = inflate.unconsumed_tail
     except zlib.error:
@@ -228,14 +228,14 @@ class CappedClient(httpx2.AsyncClient):
         if response.status_code not in UNAUTHORIZED:
             return response
         refusal = refusal_of(response, self._spec, login)
-        another = await _another(login, token, refusal, request.url) if login else ""
-        if another:
+        other_token = await _other_token(login, token, refusal, request.url) if login else ""
+        if other_token:
             await response.aclose()
-            _authorize(request, another)
+            _authorize(request, other_token)
             response = await super().send(request, **options)
             refusal = refusal_of(response, self._spec, login)
-        if login and refusal.lacking:
-            await login.want(refusal.scope)
+        if login and refusal.insufficient_scope:
+            await login.remember_scope(refusal.scope)
         if response.status_code in UNAUTHORIZED:
             # The SDK would take a JSON-RPC error in the body for the whole answer, and how to get
             # in would be lost.
@@ -243,15 +243,15 @@ class CappedClient(httpx2.AsyncClient):
         return response
 
 
-async def _another(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
+async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
     """Return a token that may do better than the one that was refused; empty if there is none."""
-    another = ""
-    if refusal.lacking:
-        another = await login.replaced(token)
+    other_token = ""
+    if refusal.insufficient_scope:
+        other_token = await login.newer_token(token)
     elif refusal.status == httpx2.codes.UNAUTHORIZED:
-        another = await login.renewed(token)
+        other_token = await login.renewed_token(token)
     # Asked for again because only that looks at where the request goes.
-    return another if another and await login.token(url) == another else ""
+    return other_token if other_token and await login.token(url) == other_token else ""
 
 
 def _authorize(request: httpx2.Request, token: str) -> None:
@@ -283,7 +283,7 @@ class HttpEndpoint:
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._client: CappedClient | None = None
-        self._account = ""
+        self._end_report = ""
 
     @property
     def pid(self) -> int | None:
@@ -326,9 +326,9 @@ class HttpEndpoint:
             owner=self._owner,
         )
 
-    def account(self) -> str:
+    def end_report(self) -> str:
         """Say what is known about how the connection ended."""
-        return self._account
+        return self._end_report
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
@@ -407,8 +407,8 @@ async def _post_messages(
             body = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
             # The answer comes as an event. Posts go one after the other, so that order is kept, and
             # one that is never acknowledged would hold up all that follow.
-            patience = httpx2.Timeout(REQUEST_SECONDS)
-            async with _stream(client, "POST", target, json=body, timeout=patience) as response:
+            timeout = httpx2.Timeout(REQUEST_SECONDS)
+            async with _stream(client, "POST", target, json=body, timeout=timeout) as response:
                 refused = response.is_error or response.is_redirect
             if refused and isinstance(message, JSONRPCRequest):
                 data = ErrorData(
@@ -427,11 +427,11 @@ async def _stream(
     request = client.build_request(method, url, **options)
     response = await client.send(request, stream=True, follow_redirects=False)
     for _ in range(MAX_REDIRECTS):
-        following = response.next_request
-        if following is None or not may_follow(request, following):
+        redirect = response.next_request
+        if redirect is None or not may_redirect(request, redirect):
             break
         await response.aclose()
-        request = following
+        request = redirect
         response = await client.send(request, stream=True, follow_redirects=False)
     try:
         yield response
@@ -439,13 +439,13 @@ async def _stream(
         await response.aclose()
 
 
-def may_follow(sent: httpx2.Request, following: httpx2.Request) -> bool:
+def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
     """Say whether a redirect keeps the method and stays where the headers were meant for."""
-    if following.method != sent.method:
+    if redirect.method != sent.method:
         return False
-    if following.url.userinfo and following.url.userinfo != sent.url.userinfo:
+    if redirect.url.userinfo and redirect.url.userinfo != sent.url.userinfo:
         return False
-    return same_origin(following.url, sent.url)
+    return same_origin(redirect.url, sent.url)
 
 
 def _same_origin(url: str, endpoint: str) -> str:

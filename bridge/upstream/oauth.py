@@ -35,14 +35,14 @@ from bridge.upstream.oauth_web import (
     same_origin,
     web_client,
 )
-from bridge.upstream.tokens import Record, StoreError, TokenStore, key_of
+from bridge.upstream.token_store import Record, StoreError, TokenStore, key_of
 
 logger = logging.getLogger(__name__)
 
-EARLY_SECONDS = 30.0
+RENEW_EARLY_SECONDS = 30.0
 """How long before its end a token is renewed: requests take time, and clocks differ."""
 
-EARLY_PART = 0.25
+RENEW_EARLY_SHARE = 0.25
 """Of a token's life, at most: one that lives for seconds is not to be renewed for each request."""
 
 RETRY_SECONDS = 5.0
@@ -52,14 +52,14 @@ SETTLE_SECONDS = 1.0
 """How long a new token is not replaced, whatever its server says of it. One that refuses every
 token would have them renewed without an end."""
 
-LONGEST_SECONDS = 366 * 86400.0
+MAX_TOKEN_SECONDS = 366 * 86400.0
 """What is believed of a token's life."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 """What can stand in a header. A token with a line break in it would be two headers."""
 
 
-Heard = Callable[[str, Mapping[str, str]], None]
+OnTokens = Callable[[str, Mapping[str, str]], None]
 """Told of a server's name, and of the tokens of its login by what they are called."""
 
 
@@ -70,15 +70,15 @@ class Logins:
         heard: Told of each token before it is used, and of each that is renewed.
     """
 
-    def __init__(self, directory: Path, *, heard: Heard | None = None) -> None:
+    def __init__(self, directory: Path, *, on_tokens: OnTokens | None = None) -> None:
         self.store = TokenStore(directory)
-        self._heard = heard
+        self._on_tokens = on_tokens
 
     def of(self, spec: ServerSpec) -> Login | None:
         """Return the login to a server; None if its configuration says how to authorize."""
-        if spec.transport == "stdio" or own_header(spec):
+        if spec.transport == "stdio" or sets_authorization(spec):
             return None
-        return Login(spec, self.store, heard=self._heard)
+        return Login(spec, self.store, on_tokens=self._on_tokens)
 
 
 class Login:
@@ -94,9 +94,9 @@ class Login:
         store: TokenStore,
         *,
         clock: Callable[[], float] = time.time,
-        heard: Heard | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> None:
-        self._heard = heard
+        self._on_tokens = on_tokens
         self._url = httpx2.URL(spec.url)
         self._key = key_of(spec)
         self._hints = spec.oauth
@@ -106,13 +106,13 @@ class Login:
         self._record: Record | None = None
         self._loaded = False
         self._not_before = -math.inf
-        self.trouble = ""
+        self.problem = ""
 
     def __repr__(self) -> str:
         return f"<Login {self._key.server!r} loaded={self._loaded}>"
 
     @property
-    def known(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is a login at all, whatever it is worth."""
         return self._record is not None
 
@@ -127,15 +127,15 @@ class Login:
         if not self._loaded:
             async with self._lock:
                 if not self._loaded:
-                    self._take(await self._load())
+                    self._use(await self._load())
         record = self._record
         if record is None or not record.access_token:
             return ""
         if record.renew_at is not None and self._clock() >= record.renew_at:
-            return await self.renewed(record.access_token) or record.access_token
+            return await self.renewed_token(record.access_token) or record.access_token
         return record.access_token
 
-    async def renewed(self, refused: str) -> str:
+    async def renewed_token(self, refused: str) -> str:
         """Return another token than the one that was refused; empty if there is none.
 
         Another task or process, or the user at a terminal, may have seen to it already.
@@ -143,7 +143,7 @@ class Login:
         async with self._lock:
             if not self._current:
                 # Nobody had logged in, so there is nothing to lock; somebody may have since.
-                self._take(await self._load())
+                self._use(await self._load())
             due = self._clock() >= self._not_before
             if self._current and self._current == refused and due:
                 try:
@@ -153,16 +153,16 @@ class Login:
                     self._fail(str(error))
             return "" if self._current == refused else self._current
 
-    async def replaced(self, lacking: str) -> str:
+    async def newer_token(self, insufficient: str) -> str:
         """Return the token of a login made since the one that lacks a permission; empty if none."""
         async with self._lock:
-            if self._current == lacking:
+            if self._current == insufficient:
                 record = await self._load()
                 if record is not None and record.access_token:
-                    self._take(record)
-            return "" if self._current == lacking else self._current
+                    self._use(record)
+            return "" if self._current == insufficient else self._current
 
-    async def want(self, scope: str) -> None:
+    async def remember_scope(self, scope: str) -> None:
         """Remember what the server asks for beyond what the login was granted."""
         async with self._lock:
             record = self._record
@@ -174,7 +174,7 @@ class Login:
                     if stored is not None:
                         wanted = replace(stored, wanted=joined_scopes(stored.wanted, scope))
                         await self._store.save(self._key, wanted)
-                        self._take(wanted)
+                        self._use(wanted)
 
     async def _load(self) -> Record | None:
         try:
@@ -188,27 +188,27 @@ class Login:
             return None
         return record
 
-    def _take(self, record: Record | None) -> None:
+    def _use(self, record: Record | None) -> None:
         self._loaded = True
         self._record = record
         if record is not None and record.access_token:
-            self.trouble = ""
-        if record is not None and self._heard is not None:
+            self.problem = ""
+        if record is not None and self._on_tokens is not None:
             tokens = {
                 "OAuth access token": record.access_token,
                 "OAuth refresh token": record.refresh_token,
                 "OAuth client secret": record.client_secret,
             }
-            self._heard(self._key.server, {name: text for name, text in tokens.items() if text})
+            self._on_tokens(self._key.server, {name: text for name, text in tokens.items() if text})
 
-    def _fail(self, trouble: str) -> None:
-        self.trouble = trouble
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
         self._not_before = self._clock() + RETRY_SECONDS
 
     async def _renew(self, refused: str) -> None:
         stored = await self._load()
         if stored is None or stored.access_token != refused:
-            self._take(stored)
+            self._use(stored)
             return
         if not stored.refresh_token or not stored.token_endpoint:
             self._fail("it has ended, and cannot be renewed")
@@ -217,11 +217,11 @@ class Login:
         # whatever becomes of the request that it was for. All in here is bounded.
         with anyio.CancelScope(shield=True):
             try:
-                record = await self._refreshed(stored)
+                record = await self._refresh(stored)
             except WebError as error:
                 self._fail(f"it could not be renewed: {error}")
                 return
-            self._take(record)
+            self._use(record)
             self._not_before = self._clock() + SETTLE_SECONDS
             if not record.access_token:
                 self._fail("the authorization server does not renew it any more")
@@ -231,7 +231,7 @@ class Login:
             except StoreError as error:
                 logger.warning("the login to %r is renewed, not kept: %s", self._key.server, error)
 
-    async def _refreshed(self, record: Record) -> Record:
+    async def _refresh(self, record: Record) -> Record:
         """Ask for new tokens; return the login with them, or without any if it was refused."""
         secret = record.client_secret or (self._hints.client_secret if self._hints else "")
         request = refresh_request(record, secret)
@@ -249,7 +249,7 @@ class Login:
             raise WebError("what came is no token") from None
 
 
-def own_header(spec: ServerSpec) -> bool:
+def sets_authorization(spec: ServerSpec) -> bool:
     """Say whether a server's configuration gives the Authorization header itself.
 
     A name and a password in the address become one.
@@ -269,8 +269,8 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
             raise ValueError("the token cannot be sent in a header")
     renew_at = None
     if token.expires_in is not None:
-        life = min(max(token.expires_in, 0), LONGEST_SECONDS)
-        renew_at = now + life - min(EARLY_SECONDS, life * EARLY_PART)
+        life = min(max(token.expires_in, 0), MAX_TOKEN_SECONDS)
+        renew_at = now + life - min(RENEW_EARLY_SECONDS, life * RENEW_EARLY_SHARE)
     return replace(
         record,
         access_token=token.access_token,
@@ -285,16 +285,16 @@ def refresh_request(record: Record, secret: str) -> httpx2.Request:
     data = {"grant_type": "refresh_token", "refresh_token": record.refresh_token}
     if record.resource:
         data["resource"] = record.resource
-    return as_client(record.token_endpoint, data, record, secret)
+    return client_request(record.token_endpoint, data, record, secret)
 
 
 def revoke_request(record: Record, secret: str) -> httpx2.Request:
     """Return the request to end a login at its authorization server."""
     data = {"token": record.refresh_token or record.access_token}
-    return as_client(record.revocation_endpoint, data, record, secret)
+    return client_request(record.revocation_endpoint, data, record, secret)
 
 
-def as_client(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
+def client_request(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
     """Return a request in which the bridge says who it is, as it was registered."""
     form = {**data, "client_id": record.client_id}
     headers = {}

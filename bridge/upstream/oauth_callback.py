@@ -26,7 +26,7 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bridge.upstream.oauth_web import named
+from bridge.upstream.oauth_web import safe_error_name
 
 PATH = "/callback"
 
@@ -55,7 +55,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class AuthorizationResponse:
     """What the authorization server sent with the browser.
 
     Attributes:
@@ -77,53 +77,53 @@ class Callback:
         self.port = port
         self.redirect_uri = f"http://{host}:{port}{PATH}"
         self._state = ""
-        self._answer: Answer | None = None
-        self._answered = anyio.Event()
+        self._response: AuthorizationResponse | None = None
+        self._received = anyio.Event()
 
     def expect(self, state: str) -> None:
         """Take the answer that carries `state`, once, and none before this is called."""
         self._state = state
 
-    async def wait(self) -> Answer:
+    async def wait(self) -> AuthorizationResponse:
         """Return the answer, whenever it comes."""
-        await self._answered.wait()
-        if self._answer is None:
+        await self._received.wait()
+        if self._response is None:
             raise AssertionError
-        return self._answer
+        return self._response
 
-    async def take(self, request: Request) -> HTMLResponse:
+    async def handle(self, request: Request) -> HTMLResponse:
         """Return what to show for a request, and take its answer if it is the one."""
         query = request.query_params
         # Twice the same parameter is a mistake or an attack.
-        given = {name: query[name] for name in query if len(query.getlist(name)) == 1}
-        state = given.get("state", "").encode("utf-8", "replace")
+        parameters = {name: query[name] for name in query if len(query.getlist(name)) == 1}
+        state = parameters.get("state", "").encode("utf-8", "replace")
         if not self._state or not secrets.compare_digest(state, self._state.encode()):
             text = (
                 "This answer does not belong to the login that is under way. Nothing was changed. "
                 "Use the address that the terminal shows now."
             )
             return _page(400, "Not this login", text)
-        if self._answer is not None:
+        if self._response is not None:
             text = "This login is over. To log in again, start a new one."
             return _page(410, "Already used", text)
-        code, error = given.get("code", ""), ""
-        if "error" in given:
-            code, error = "", named(given["error"]) or "an error without a name"
+        code, error = parameters.get("code", ""), ""
+        if "error" in parameters:
+            code, error = "", safe_error_name(parameters["error"]) or "an error without a name"
         elif not code:
             return _page(400, "Not understood", "This is no request that can be answered.")
-        said = given.get("error_description", "") if error else ""
-        self._answer = Answer(
+        description = parameters.get("error_description", "") if error else ""
+        self._response = AuthorizationResponse(
             state=self._state,
             code=code,
             error=error,
-            description="".join(filter(str.isprintable, said))[:MAX_DESCRIPTION_CHARS],
-            issuer=given.get("iss"),
+            description="".join(filter(str.isprintable, description))[:MAX_DESCRIPTION_CHARS],
+            issuer=parameters.get("iss"),
         )
-        self._answered.set()
+        self._received.set()
         if not error:
             text = "You can close this page. The terminal says whether all went well."
             return _page(200, "Logged in", text)
-        text = f"The server said: {error}. {self._answer.description} You can close this page."
+        text = f"The server said: {error}. {self._response.description} You can close this page."
         return _page(200, "Not logged in", text)
 
 
@@ -151,7 +151,7 @@ async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callb
     with socket.create_server(("127.0.0.1", port)) as listener:
         callback = Callback(host, listener.getsockname()[1])
         app = Starlette(
-            routes=[Route(PATH, callback.take, methods=["GET"])],
+            routes=[Route(PATH, callback.handle, methods=["GET"])],
             # A page elsewhere whose host name was made to lead here has another.
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])

@@ -17,10 +17,10 @@ import httpx2
 MAX_DOCUMENT_BYTES = 256 * 1024
 """Of metadata, a registration or tokens. Real ones have some thousand bytes."""
 
-ANSWER_SECONDS = 15.0
+RESPONSE_SECONDS = 15.0
 """For one such answer, from connecting to its last byte."""
 
-_ERROR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ERROR_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What an error's name is made of. It is shown to people, and there is no need for more."""
 
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
@@ -34,12 +34,12 @@ class WebError(Exception):
     """A request was not made, or had no usable answer. The text names no secret."""
 
 
-def shown(url: httpx2.URL) -> str:
+def safe_url(url: httpx2.URL) -> str:
     """Return an address without what may be secret in it."""
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
-def problem_with(url: httpx2.URL, server: httpx2.URL) -> str:
+def url_problem(url: httpx2.URL, server: httpx2.URL) -> str:
     """Return why an address must not be used for logging in to `server`; empty if it may.
 
     It may be on another host, as the specification has it. But secrets travel encrypted or not
@@ -52,7 +52,7 @@ def problem_with(url: httpx2.URL, server: httpx2.URL) -> str:
     local = is_loopback(server.host)
     if url.scheme == "http" and not (local and is_loopback(url.host)):
         return "it is not encrypted"
-    if not local and _is_inside(url.host):
+    if not local and _is_local_address(url.host):
         return "it is an address of this machine or of its network's equipment"
     return ""
 
@@ -65,7 +65,7 @@ def is_loopback(host: str) -> bool:
         return host.rstrip(".").lower() == "localhost"
 
 
-def _is_inside(host: str) -> bool:
+def _is_local_address(host: str) -> bool:
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
@@ -93,7 +93,7 @@ def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
 
 def web_client() -> httpx2.AsyncClient:
     """Return a client for `fetch`, which bounds each answer's time as a whole."""
-    return httpx2.AsyncClient(timeout=ANSWER_SECONDS)
+    return httpx2.AsyncClient(timeout=RESPONSE_SECONDS)
 
 
 async def fetch(
@@ -111,27 +111,27 @@ async def fetch(
     Raises:
         WebError: It may not be sent, or there was no answer within the bounds.
     """
-    if problem := problem_with(request.url, server):
-        raise WebError(f"{shown(request.url)} is not used: {problem}")
+    if problem := url_problem(request.url, server):
+        raise WebError(f"{safe_url(request.url)} is not used: {problem}")
     # Compressed, a small answer may be a large document.
     request.headers["accept-encoding"] = "identity"
-    where = shown(request.url)
+    where = safe_url(request.url)
     try:
-        with anyio.fail_after(ANSWER_SECONDS):
+        with anyio.fail_after(RESPONSE_SECONDS):
             response = await client.send(request, stream=True, follow_redirects=False)
             try:
                 if not head_only:
-                    return await _whole(response, where)
+                    return await _read_body(response, where)
             finally:
                 await response.aclose()
     except TimeoutError:
-        raise WebError(f"{where} did not answer within {ANSWER_SECONDS:g} s") from None
+        raise WebError(f"{where} did not answer within {RESPONSE_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         raise WebError(f"{where} cannot be reached ({type(error).__name__})") from error
     return response
 
 
-async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
+async def _read_body(response: httpx2.Response, where: str) -> httpx2.Response:
     """Return the response with its body.
 
     Raises:
@@ -158,12 +158,12 @@ def error_name(response: httpx2.Response) -> str:
         document = json.loads(response.content)
     except (ValueError, RecursionError, httpx2.StreamError):
         return ""
-    return named(document.get("error") if isinstance(document, dict) else None)
+    return safe_error_name(document.get("error") if isinstance(document, dict) else None)
 
 
-def named(error: object) -> str:
+def safe_error_name(error: object) -> str:
     """Return an error's name if it can be one, so that it can be shown."""
-    return error if isinstance(error, str) and _ERROR.fullmatch(error) else ""
+    return error if isinstance(error, str) and _ERROR_NAME.fullmatch(error) else ""
 
 
 def joined_scopes(*scopes: str) -> str:

@@ -45,7 +45,7 @@ HAS_PROC = (PROC / "self" / "stat").exists()
 
 
 @dataclass(frozen=True)
-class Entry:
+class ProcessStat:
     """One live process, as /proc/<pid>/stat has it."""
 
     pid: int
@@ -57,7 +57,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Member:
+class TreeProcess:
     """A process of a tree, held by a descriptor so that a reused pid is never signalled.
 
     Attributes:
@@ -81,14 +81,14 @@ class Member:
             os.close(self.pidfd)
 
 
-def parse_stat(text: str) -> Entry | None:
+def parse_stat(text: str) -> ProcessStat | None:
     """Parse /proc/<pid>/stat, whose second field may hold spaces and brackets."""
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     pid = head.partition(" ")[0]
     if len(fields) < 20 or not pid.isdigit():
         return None
-    return Entry(
+    return ProcessStat(
         pid=int(pid),
         state=fields[0],
         parent=int(fields[1]),
@@ -113,21 +113,21 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def members(leader: int, tag: str) -> list[Member]:
+def tree_processes(leader: int, tag: str) -> list[TreeProcess]:
     """Return the live processes of the tree whose first process is `leader`.
 
     `leader` must not have been reaped: until then its pid names no other process or group.
     """
     if not HAS_PROC:
         return []
-    return _hold(lambda: _tree(leader, tag))
+    return _open_processes(lambda: _tree(leader, tag))
 
 
-def orphans() -> list[Member]:
+def orphans() -> list[TreeProcess]:
     """Return processes that a bridge started which has since died without stopping them."""
     if not HAS_PROC:
         return []
-    return _hold(_orphan_pids)
+    return _open_processes(_orphan_pids)
 
 
 def signal_group(leader: int, number: int) -> bool:
@@ -138,17 +138,17 @@ def signal_group(leader: int, number: int) -> bool:
     return False
 
 
-def _hold(find: Callable[[], set[int]]) -> list[Member]:
-    held = {pid: Member(pid, open_pidfd(pid)) for pid in find()}
+def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
+    opened = {pid: TreeProcess(pid, open_pidfd(pid)) for pid in find()}
     # A pid can end and be reused between being found and being opened: look again, keep both.
     confirmed = find()
-    for pid in [pid for pid in held if pid not in confirmed]:
-        held.pop(pid).close()
-    return list(held.values())
+    for pid in [pid for pid in opened if pid not in confirmed]:
+        opened.pop(pid).close()
+    return list(opened.values())
 
 
 def _tree(leader: int, tag: str) -> set[int]:
-    entries = _entries()
+    entries = _live_processes()
     marker = f"{TAG_VARIABLE}={tag}".encode()
     found = {
         entry.pid
@@ -160,7 +160,7 @@ def _tree(leader: int, tag: str) -> set[int]:
 
 
 def _orphan_pids() -> set[int]:
-    entries = _entries()
+    entries = _live_processes()
     alive = {(entry.pid, entry.started) for entry in entries}
     space = _own_tag().split(".")[0]
     found = set()
@@ -174,7 +174,7 @@ def _orphan_pids() -> set[int]:
     return found - {1, os.getpid()}
 
 
-def _add_descendants(found: set[int], entries: Iterable[Entry]) -> None:
+def _add_descendants(found: set[int], entries: Iterable[ProcessStat]) -> None:
     children: dict[int, list[int]] = {}
     for entry in entries:
         children.setdefault(entry.parent, []).append(entry.pid)
@@ -186,7 +186,7 @@ def _add_descendants(found: set[int], entries: Iterable[Entry]) -> None:
                 queue.append(child)
 
 
-def _entries() -> list[Entry]:
+def _live_processes() -> list[ProcessStat]:
     """Return all live processes; zombies hold nothing and cannot be signalled."""
     entries = []
     for path in PROC.iterdir():
@@ -244,7 +244,7 @@ POLL_SECONDS = 0.25
 READ_BYTES = 256 * 1024
 """One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
 
-_ANYBODY = 0
+_EXISTENCE_SIGNAL = 0
 """The signal that only asks whether somebody is there."""
 
 
@@ -284,7 +284,7 @@ class Child:
         astray. Where `waitid` is missing (macOS before Python 3.13) it is reaped.
         """
         if self._exit_code is None:
-            self._exit_code = self._look()
+            self._exit_code = self._poll_exit()
         return self._exit_code is not None
 
     async def watch(self) -> None:
@@ -327,7 +327,7 @@ class Child:
         self.close_stdin()
         with anyio.move_on_after(EXIT_SECONDS):
             await self.wait_exited()
-        if await self._signal_tree(_ANYBODY, 0.0):
+        if await self._signal_tree(_EXISTENCE_SIGNAL, 0.0):
             await self._signal_tree(signal.SIGTERM, TERM_SECONDS)
             for _ in range(KILL_ROUNDS):
                 if not await self._signal_tree(signal.SIGKILL, KILL_SECONDS):
@@ -346,7 +346,7 @@ class Child:
             os.close(self._pidfd)
             self._pidfd = None
 
-    def _look(self) -> int | None:
+    def _poll_exit(self) -> int | None:
         if not hasattr(os, "waitid"):
             return self._popen.poll()
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -362,7 +362,7 @@ class Child:
         """Signal the live processes of the tree and wait for them; say whether there were any."""
         # A limiter of its own: the shared one may be full of threads that wait for something else.
         tree = await anyio.to_thread.run_sync(
-            members, self.pid, self._tag, limiter=anyio.CapacityLimiter(1)
+            tree_processes, self.pid, self._tag, limiter=anyio.CapacityLimiter(1)
         )
         try:
             if not tree and HAS_PROC:
@@ -410,7 +410,7 @@ def _reader(fd: int) -> Reader:
     return Reader(fd, attempt)
 
 
-async def signal_and_wait(tree: Sequence[Member], number: int, seconds: float) -> None:
+async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: float) -> None:
     """Signal processes and wait, no longer than `seconds`, until they have ended."""
     for member in tree:
         member.send(number)

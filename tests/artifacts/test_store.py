@@ -14,7 +14,7 @@ from bridge.artifacts.writing import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import Store, owner_digest
-from bridge.store.room import surplus_of
+from bridge.store.retention import surplus_of
 from tests.artifacts.rig import (
     DAY,
     OTHER_RUN,

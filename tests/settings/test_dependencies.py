@@ -11,7 +11,7 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.settings import load, packages_dir
 from bridge.settings.dependencies import normalised, parse_dependencies
-from bridge.settings.places import ROOTS_PACKAGES
+from bridge.settings.paths import ROOT_PACKAGES_DIR
 
 PLACE = "config.toml: dependencies"
 
@@ -116,6 +116,6 @@ def test_root_keeps_packages_where_its_programs_may_read_them(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert packages_dir(settings) == settings.state_dir / "packages"
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert packages_dir(settings) == ROOTS_PACKAGES
+    assert packages_dir(settings) == ROOT_PACKAGES_DIR
     named = replace(settings, dependencies=parse_dependencies({"cache": "/srv/packages"}, PLACE))
     assert packages_dir(named) == Path("/srv/packages")

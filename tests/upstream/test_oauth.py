@@ -19,9 +19,9 @@ from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
 from bridge.model import OAuthHints, ServerSpec, Transport
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import Done, Show, log_in, log_out
+from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
-from bridge.upstream.tokens import Record, key_of
+from bridge.upstream.token_store import Record, key_of
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
 
@@ -46,7 +46,7 @@ async def browse(url: str, callback: Callback) -> None:
         await browser.get(url, follow_redirects=True)
 
 
-async def do_login(spec: ServerSpec, logins: Logins, show: Show = browse) -> Done:
+async def do_login(spec: ServerSpec, logins: Logins, show: ShowAddress = browse) -> LoginResult:
     return await log_in(spec, logins.store, show, seconds=PATIENCE_SECONDS)
 
 

@@ -249,10 +249,10 @@ async def test_a_list_is_asked_for_again_though_no_change_was_announced(
     async with rig.pool(rig.raw("quiet")) as pool:
         before = await pool.tools("server")
         await pool.call_tool("server", "grow", {})
-        assert await pool.tools("server", again=True) is before
-        monkeypatch.setattr(session, "LIST_AGAIN_SECONDS", 0.0)
+        assert await pool.tools("server", refresh=True) is before
+        monkeypatch.setattr(session, "MIN_CACHE_SECONDS", 0.0)
         assert await pool.tools("server") is before
-        assert "grown" in [tool.name for tool in await pool.tools("server", again=True)]
+        assert "grown" in [tool.name for tool in await pool.tools("server", refresh=True)]
         assert "grown" in [tool.name for tool in await pool.tools("server")]
 
 
@@ -261,7 +261,7 @@ async def test_a_list_counts_as_long_as_its_server_says(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, era: Era, kept: bool
 ) -> None:
     """In the newer protocol; in the older one the field means nothing."""
-    monkeypatch.setattr(listing, "LIST_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
     async with rig.pool(spec, eras={"server": era}) as pool:
         before = await pool.tools("server")
@@ -277,22 +277,22 @@ async def test_a_list_counts_as_long_as_its_server_says(
     [
         (60_000, True, 60.0),
         (60_000, False, 60.0),
-        (1, True, listing.LIST_AGAIN_SECONDS),
-        (1e300, True, listing.LONGEST_FRESH_SECONDS),
-        (10**400, True, listing.LONGEST_FRESH_SECONDS),
-        (math.inf, True, listing.LONGEST_FRESH_SECONDS),
+        (1, True, listing.MIN_CACHE_SECONDS),
+        (1e300, True, listing.MAX_CACHE_SECONDS),
+        (10**400, True, listing.MAX_CACHE_SECONDS),
+        (math.inf, True, listing.MAX_CACHE_SECONDS),
         (math.nan, True, math.inf),
         (0, True, math.inf),
-        (0, False, listing.LIST_AGAIN_SECONDS),
+        (0, False, listing.MIN_CACHE_SECONDS),
         (-5, True, math.inf),
-        (None, False, listing.LIST_AGAIN_SECONDS),
+        (None, False, listing.MIN_CACHE_SECONDS),
         ("60000", True, math.inf),
         (True, True, math.inf),
     ],
 )
 def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> None:
     page = {} if ttl is None else {"ttlMs": ttl}
-    assert listing.seconds_fresh(page, announced=announced) == seconds
+    assert listing.cache_seconds(page, announced=announced) == seconds
 
 
 async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:

@@ -42,11 +42,11 @@ KEYRING_SECONDS = 20.0
 """For one answer. Long enough for a person to unlock it when asked to, and short enough for a
 desktop session that nobody sits at."""
 
-unanswered: list[threading.Event] = []
+pending: list[threading.Event] = []
 """Questions whose answers did not come in time; set if they come after all. Until then nothing else
 is asked: each request to each server would leave a thread behind."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class KeyringError(Exception):
@@ -59,7 +59,7 @@ async def read_keyring(entry: str, seconds: float) -> str | None:
     Raises:
         KeyringError: That cannot be found out.
     """
-    return await _bounded(lambda: _backend().get_password(SERVICE, entry), seconds)
+    return await _run_in_thread(lambda: _backend().get_password(SERVICE, entry), seconds)
 
 
 async def write_keyring(entry: str, text: str, seconds: float) -> None:
@@ -76,7 +76,7 @@ async def write_keyring(entry: str, text: str, seconds: float) -> None:
         if backend.get_password(SERVICE, entry) != text:
             raise KeyringError("it did not keep what it was given")
 
-    await _bounded(keep, seconds)
+    await _run_in_thread(keep, seconds)
 
 
 async def clear_keyring(entry: str, seconds: float) -> None:
@@ -91,7 +91,7 @@ async def clear_keyring(entry: str, seconds: float) -> None:
         if backend.get_password(SERVICE, entry) is not None:
             backend.delete_password(SERVICE, entry)
 
-    await _bounded(forget, seconds)
+    await _run_in_thread(forget, seconds)
 
 
 def _backend() -> KeyringBackend:
@@ -107,17 +107,17 @@ def _backend() -> KeyringBackend:
     return backend
 
 
-async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
+async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
     """Ask in a thread that nobody waits for any longer than `seconds`.
 
     Not one of anyio's threads: the interpreter waits for those when it ends, and a keyring that
     hangs would keep it for ever.
     """
-    unanswered[:] = [question for question in unanswered if not question.is_set()]
-    if unanswered:
+    pending[:] = [question for question in pending if not question.is_set()]
+    if pending:
         raise KeyringError("it has not answered what it was asked before")
     done, over = anyio.Event(), threading.Event()
-    answers: list[Answer] = []
+    answers: list[Result] = []
     faults: list[BaseException] = []
     loop = anyio.lowlevel.current_token()
 
@@ -139,7 +139,7 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
     if answers:
         return answers[0]
     if not faults:
-        unanswered.append(over)
+        pending.append(over)
         raise KeyringError(f"it did not answer within {seconds:g} s")
     if isinstance(faults[0], KeyringError):
         raise faults[0]
@@ -154,7 +154,7 @@ this at most."""
 LOCK_SECONDS = 30.0
 """How long another process may take over the same login; longer than renewing it does."""
 
-LOCK_LOOK_SECONDS = 0.05
+LOCK_POLL_SECONDS = 0.05
 """How often it is looked whether that process is done: the lock announces itself to nobody."""
 
 Place = Literal["file", "keyring"]
@@ -216,7 +216,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
+class _StoredLogin:
     """A file's content. `record` is None where the keyring has it."""
 
     server: str
@@ -226,7 +226,7 @@ class _Kept:
     record: Record | None = field(default=None, repr=False)
 
 
-_KEPT = TypeAdapter(_Kept)
+_STORED_LOGIN = TypeAdapter(_StoredLogin)
 
 
 def key_of(spec: ServerSpec) -> Key:
@@ -262,10 +262,10 @@ class TokenStore:
         if kept is None or kept.place == "file":
             return kept.record if kept else None
         try:
-            text = await read_keyring(_entry(key), self._keyring_seconds)
+            text = await read_keyring(_keyring_entry(key), self._keyring_seconds)
         except KeyringError as error:
             raise StoreError(f"it is in the system's keyring, and {error}") from None
-        found = _parsed(text.encode(), key) if text is not None else None
+        found = _parse(text.encode(), key) if text is not None else None
         return found.record if found else None
 
     async def save(self, key: Key, record: Record) -> tuple[Place, str]:
@@ -283,18 +283,18 @@ class TokenStore:
             if kept is not None and kept.place == "file" and kept.record is not None:
                 await self._write(key, record, "file")
                 return "file", ""
-        return await self.save_anew(key, record)
+        return await self.save_in_keyring(key, record)
 
-    async def save_anew(self, key: Key, record: Record) -> tuple[Place, str]:
+    async def save_in_keyring(self, key: Key, record: Record) -> tuple[Place, str]:
         """Keep a login in the keyring if possible, wherever it was.
 
         Raises:
             StoreError: It cannot be kept.
         """
-        whole = _kept(key, "keyring", record)
-        text = _KEPT.dump_json(whole).decode()
+        whole = _stored_login(key, "keyring", record)
+        text = _STORED_LOGIN.dump_json(whole).decode()
         try:
-            await write_keyring(_entry(key), text, self._keyring_seconds)
+            await write_keyring(_keyring_entry(key), text, self._keyring_seconds)
         except KeyringError as error:
             await self._write(key, record, "file")
             return "file", str(error)
@@ -313,7 +313,7 @@ class TokenStore:
             kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is not None and kept.place == "keyring":
             try:
-                await clear_keyring(_entry(key), self._keyring_seconds)
+                await clear_keyring(_keyring_entry(key), self._keyring_seconds)
             except KeyringError as error:
                 raise StoreError(f"it is in the system's keyring, and {error}") from None
         try:
@@ -334,8 +334,8 @@ class TokenStore:
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
         try:
             with anyio.move_on_after(LOCK_SECONDS) as scope:
-                while not _locks(descriptor):  # noqa: ASYNC110 - another process lets go of it
-                    await anyio.sleep(LOCK_LOOK_SECONDS)
+                while not _try_lock(descriptor):  # noqa: ASYNC110 - another process lets go of it
+                    await anyio.sleep(LOCK_POLL_SECONDS)
             if scope.cancelled_caught:
                 raise StoreError(f"another process has been busy with it for {LOCK_SECONDS:g} s")
             yield
@@ -367,7 +367,7 @@ class TokenStore:
         except OSError as error:
             raise StoreError(f"{self._directory} cannot be made: {error.strerror}") from None
 
-    def _read(self, key: Key) -> _Kept | None:
+    def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)
         try:
             # Not waiting for a pipe's other end, and not following anybody's link.
@@ -378,17 +378,19 @@ class TokenStore:
         except OSError as error:
             raise StoreError(f"{path} is not used: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
-            if problem := _distrust(os.fstat(file.fileno())):
+            if problem := _file_problem(os.fstat(file.fileno())):
                 raise StoreError(f"{path} is not used: {problem}")
             data = file.read(MAX_FILE_BYTES + 1)
-        found = _parsed(data, key)
+        found = _parse(data, key)
         if found is None:
             raise StoreError(f"{path} is not used: it is no login to this server")
         return found
 
     async def _write(self, key: Key, record: Record | None, place: Place) -> None:
-        whole = _kept(key, place, record)
-        await anyio.to_thread.run_sync(self._replace, self.path(key), _KEPT.dump_json(whole))
+        whole = _stored_login(key, place, record)
+        await anyio.to_thread.run_sync(
+            self._replace, self.path(key), _STORED_LOGIN.dump_json(whole)
+        )
 
     def _replace(self, path: Path, data: bytes) -> None:
         self._make_directory()
@@ -399,7 +401,7 @@ class TokenStore:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _distrust(found: os.stat_result) -> str:
+def _file_problem(found: os.stat_result) -> str:
     """Return why a file must not be used, if it must not."""
     if not stat.S_ISREG(found.st_mode):
         return "it is no regular file"
@@ -410,20 +412,20 @@ def _distrust(found: os.stat_result) -> str:
     return ""
 
 
-def _parsed(data: bytes, key: Key) -> _Kept | None:
+def _parse(data: bytes, key: Key) -> _StoredLogin | None:
     """Return a login that is really for `key`, however it came to be found."""
     if len(data) > MAX_FILE_BYTES:
         return None
     try:
-        found = _KEPT.validate_json(data)
+        found = _STORED_LOGIN.validate_json(data)
     except ValidationError:
         # Its text would quote what it found, which may be a token.
         return None
-    return found if _kept(key, found.place, found.record) == found else None
+    return found if _stored_login(key, found.place, found.record) == found else None
 
 
-def _kept(key: Key, place: Place, record: Record | None) -> _Kept:
-    return _Kept(
+def _stored_login(key: Key, place: Place, record: Record | None) -> _StoredLogin:
+    return _StoredLogin(
         server=key.server,
         address=key.address,
         definition=key.definition,
@@ -432,12 +434,12 @@ def _kept(key: Key, place: Place, record: Record | None) -> _Kept:
     )
 
 
-def _entry(key: Key) -> str:
+def _keyring_entry(key: Key) -> str:
     """Return the name under which a keyring has a login; people see it there."""
     return f"{key.server} {key.address} {key.definition}".rstrip()
 
 
-def _locks(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

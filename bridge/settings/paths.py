@@ -15,7 +15,7 @@ from bridge.store import Store
 MAX_RUNTIME_DIR_BYTES = 70
 """A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
 
-ROOTS_PACKAGES = Path("/var/cache/mcp-code-bridge")
+ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
 """Where root's bridges keep packages: programs of embedded sandboxes are nobody then, who may not
 enter root's own directories."""
 
@@ -72,5 +72,5 @@ def store_of(settings: Settings) -> Store:
 
 def packages_dir(settings: Settings) -> Path:
     """Return where packages for programs are kept."""
-    own = ROOTS_PACKAGES if os.geteuid() == 0 else settings.state_dir / "packages"
+    own = ROOT_PACKAGES_DIR if os.geteuid() == 0 else settings.state_dir / "packages"
     return settings.dependencies.cache or own

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.store import owner_digest
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import Bounds, Held, surplus_of
 
 DIGESTS = [f"{number:064x}" for number in range(6)]
 
