@@ -35,7 +35,7 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
-        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.told]
+        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
         if arguments.check and engine.servers.names():
             for text in to_mend:
                 tell(text)

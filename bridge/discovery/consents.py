@@ -63,19 +63,19 @@ class Consents:
     """All approvals that count.
 
     Attributes:
-        given: What a person approved.
+        by_person: What a person approved.
         seen: What clients had approved when that was first seen.
         first: Whether a client's approval may count that was never seen before.
     """
 
-    given: frozenset[Definition] = frozenset()
+    by_person: frozenset[Definition] = frozenset()
     seen: frozenset[Consent] = frozenset()
     first: bool = True
 
-    def knew(self, definition: Definition) -> bool:
+    def has_other_version(self, definition: Definition) -> bool:
         """Tell whether a person approved another definition of the same name in the same file."""
         place = (definition.directory, definition.path, definition.name)
-        return any((each.directory, each.path, each.name) == place for each in self.given)
+        return any((each.directory, each.path, each.name) == place for each in self.by_person)
 
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
@@ -87,7 +87,7 @@ class Consents:
         found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
-    def first_sight(self, directory: str, client: str) -> bool:
+    def is_first_look(self, directory: str, client: str) -> bool:
         """Tell whether a client's approvals may be seen for the first time in a directory.
 
         Only as a bridge starts, and only where none has looked before, there or above: whatever
@@ -96,7 +96,7 @@ class Consents:
         if not self.first:
             return False
         places = (directory, *map(str, PurePath(directory).parents))
-        return not any(looked(place, client) in self.seen for place in places)
+        return not any(look_record(place, client) in self.seen for place in places)
 
     @cached_property
     def _digests(self) -> dict[tuple[str, str, str], set[str]]:
@@ -107,7 +107,7 @@ class Consents:
         return found
 
 
-def looked(directory: str, client: str) -> Consent:
+def look_record(directory: str, client: str) -> Consent:
     """Return what is kept where a bridge has seen all that a client had approved in a directory."""
     return Consent(
         definition=Definition(directory=directory, path="", name="", digest=""), by=client
@@ -144,7 +144,7 @@ class ConsentFile:
             document = json.loads(raw)
             if document["form"] != _FORM:
                 raise ValueError(f"its form is {document['form']!r:.40}")
-            return tuple(_consent(each) for each in document["approved"])
+            return tuple(_parse_consent(each) for each in document["approved"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             message = (
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
@@ -179,7 +179,7 @@ class ConsentFile:
             raise ConsentError(f"{self.path} cannot be written: {error}") from None
 
 
-def _consent(value: Mapping[str, object]) -> Consent:
+def _parse_consent(value: Mapping[str, object]) -> Consent:
     fields: dict[str, str] = {}
     for key in ("by", "directory", "path", "name", "digest"):
         text = value[key]

@@ -56,13 +56,13 @@ def decode(raw: bytes, format: Format = "json") -> object:
     Raises:
         MalformedError: They stand for none.
     """
-    text = _text(raw)
+    text = _decode_text(raw)
     try:
         return _load(text, format)
     except MalformedError:
         raise
     except json.JSONDecodeError as error:
-        raise MalformedError(_explain(error)) from error
+        raise MalformedError(_describe_error(error)) from error
     except tomllib.TOMLDecodeError as error:
         raise MalformedError(f"not valid TOML: {error}") from error
     except OpenCommentError as error:
@@ -77,7 +77,7 @@ def decode(raw: bytes, format: Format = "json") -> object:
         raise MalformedError(f"holds an unusable number: {error}") from error
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     if raw.startswith(_UTF16_MARKS):
         raise MalformedError("the file is UTF-16; save it as UTF-8")
     try:
@@ -128,7 +128,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _explain(error: json.JSONDecodeError) -> str:
+def _describe_error(error: json.JSONDecodeError) -> str:
     text, at = error.doc, error.pos
     rest = text[at : at + 2]
     before = text[:at].rstrip()
@@ -227,8 +227,8 @@ def load_yaml(text: str) -> object:
 
     loader = _loader()
     try:
-        _check(yaml.parse(text, Loader=loader))
-        return _plain(yaml.load(text, Loader=loader))
+        _check_events(yaml.parse(text, Loader=loader))
+        return _with_text_keys(yaml.load(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -255,7 +255,7 @@ def _loader() -> Any:
     return type("Loader12", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
-def _check(events: Iterable[Any]) -> None:
+def _check_events(events: Iterable[Any]) -> None:
     """Refuse what could mean more than it looks: aliases, deep nesting, other kinds of values."""
     depth = 0
     for event in events:
@@ -270,12 +270,12 @@ def _check(events: Iterable[Any]) -> None:
             raise UnusableYamlError(f"nested deeper than {MAX_YAML_DEPTH} levels")
 
 
-def _plain(value: object) -> object:
+def _with_text_keys(value: object) -> object:
     """The same value with text for keys, as JSON has it."""
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        return {_key(key): _with_text_keys(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_with_text_keys(item) for item in value]
     return value
 
 
@@ -304,13 +304,13 @@ def parse_env_file(text: str) -> dict[str, str]:
         match = _LINE.match(line)
         if match is None:
             continue
-        found[match[1]] = _value(match[2])
+        found[match[1]] = _parse_value(match[2])
         if len(found) >= MAX_VARIABLES:
             break
     return found
 
 
-def _value(written: str) -> str:
+def _parse_value(written: str) -> str:
     quoted = _QUOTED.match(written)
     if quoted is None:
         return re.split(r"\s#", written, maxsplit=1)[0].strip()

@@ -45,14 +45,14 @@ class UnusableError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class EntryContext:
     """What the fields of an entry are read against.
 
     Attributes:
         path: The file, absolute.
         variables: What variables, `~` and relative directories stand for.
-        admits: For a project's file, whether files may be opened that an entry names: its name and
-            what it has, as text.
+        may_open_files: For a project's file: whether the bridge may open the files that an entry
+            names, given the entry's name and text. None for the user's own files.
     """
 
     client: str
@@ -60,26 +60,26 @@ class Setting:
     path: str
     dialect: Dialect
     variables: Variables
-    admits: Callable[[str, str], bool] | None = None
+    may_open_files: Callable[[str, str], bool] | None = None
 
 
 @dataclass
 class FieldReader:
     """Reads the fields of one entry and gathers what there is to warn about."""
 
-    setting: Setting
+    context: EntryContext
     key: str
     warnings: list[ConfigWarning] = field(default_factory=list)
 
     @property
     def dialect(self) -> Dialect:
-        return self.setting.dialect
+        return self.context.dialect
 
-    def warn(self, label: str, reason: str, *, told: bool = False) -> None:
+    def warn(self, label: str, reason: str, *, reported: bool = False) -> None:
         """Note something about one field; an empty label means the entry as a whole."""
         key = ".".join(part for part in (self.key, label) if part)
-        path = self.setting.path
-        self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, told=told))
+        path = self.context.path
+        self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
         """One string, with its variables put in.
@@ -97,17 +97,17 @@ class FieldReader:
         return expanded
 
     def _expanded(self, value: str, label: str, part: str) -> str:
-        variables = self.setting.variables
-        in_project = self.setting.admits is not None
+        variables = self.context.variables
+        in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):
             # Else another text in that file would be another program, approved of unseen.
-            variables = replace(variables, read=_nothing)
+            variables = replace(variables, read=_no_file)
         try:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
             name = str(error.args[0])
             msg = (
-                f'it needs the input "{shown(name)}", for which {self.setting.client} asks; set '
+                f'it needs the input "{shown(name)}", for which {self.context.client} asks; set '
                 f"{shown(input_variable(name))} in the bridge's environment to give it"
             )
             raise UnusableError(msg) from error
@@ -120,7 +120,7 @@ class FieldReader:
         except TooMuchTextError as error:
             raise too_much_text(label) from error
         for name in found.unset:
-            fate = "it becomes nothing" if found.emptied else _left(name, self.dialect.syntax)
+            fate = "it becomes nothing" if found.emptied else _left_text(name, self.dialect.syntax)
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
         return found.text
 
@@ -172,7 +172,7 @@ class FieldReader:
         return None
 
 
-def _nothing(path: str) -> str | None:
+def _no_file(path: str) -> str | None:
     return None
 
 
@@ -191,7 +191,7 @@ def check_count(value: list[object] | Mapping[str, object], label: str) -> None:
         raise UnusableError(f"{label} has more than {MAX_ITEMS} members")
 
 
-def first(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
+def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
     """The first of some spellings that an entry uses."""
     return next((label for label in labels if member(entry, label) is not _NOTHING), None)
 
@@ -222,7 +222,7 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int) or math.isfinite(value)
 
 
-def _left(name: str, syntax: str) -> str:
+def _left_text(name: str, syntax: str) -> str:
     written = f"${{env:{shown(name)}}}" if syntax in ("env", "windsurf") else f"${{{shown(name)}}}"
     if syntax == "secrets":
         written = f"${{{{ secrets.{shown(name)} }}}}"

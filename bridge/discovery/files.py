@@ -16,7 +16,7 @@ from pathlib import Path
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
 from bridge.discovery.report import ConfigWarning
-from bridge.discovery.writable_paths import EXPOSED, Exposed
+from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposed_by
 
 MAX_FILES_PER_DIRECTORY = 256
@@ -135,7 +135,7 @@ MAX_PROJECT_BYTES = 4 * 1024 * 1024
 class Reader:
     """Reads each file once, and gathers what is wrong with files as a whole."""
 
-    def __init__(self, exposed: Exposed) -> None:
+    def __init__(self, exposed: WritablePaths) -> None:
         self._exposed = exposed
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
@@ -143,7 +143,7 @@ class Reader:
         self._project_room = MAX_PROJECT_BYTES
         self._absent: set[Path] = set()
 
-    def leave_out(self, absent: Iterable[Path]) -> None:
+    def skip_absent(self, absent: Iterable[Path]) -> None:
         """Do not look for these again: most clients that are known are not installed."""
         self._absent.update(absent)
         self._documents.update(dict.fromkeys(absent))
@@ -160,7 +160,7 @@ class Reader:
         """The text of a file that a configuration names; None when it cannot be had."""
         path = Path(name)
         if path not in self.references and len(self.references) < MAX_REFERENCES:
-            if self._exposed.holds(path):
+            if self._exposed.contains(path):
                 self._warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
@@ -174,13 +174,13 @@ class Reader:
         """Whether a file was seen not to be there."""
         return path in self._absent
 
-    def demand(self, path: Path) -> None:
+    def warn_if_absent(self, path: Path) -> None:
         """Warn about a file that somebody named and that is not there."""
         if path in self._absent:
             self._warn(path, ABSENT)
 
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
-        if self._exposed.holds(path):
+        if self._exposed.contains(path):
             self._warn(path, EXPOSED)
             return None
         limit = size_limit(format)

@@ -43,32 +43,36 @@ _NAMES_CODE = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarded:
+class UsableServers:
     """Servers, less those that a program in a sandbox could turn into other programs."""
 
     servers: tuple[ServerSpec, ...]
     skipped: tuple[SkippedServer, ...] = ()
 
 
-class Exposed:
+class WritablePaths:
     """Places that programs may write to."""
 
     def __init__(self, places: Iterable[Path]) -> None:
         self._tops = tuple({top: None for each in places for top in (each, each.resolve())})
 
-    def holds(self, path: Path) -> bool:
+    def contains(self, path: Path) -> bool:
         """Tell whether a path is in one of them, as it is written or where its links lead."""
         ways = (path, Path(os.path.realpath(path)))
         return any(way.is_relative_to(top) for way in ways for top in self._tops)
 
-    def named_in(self, text: str) -> Path | None:
+    def mentioned_in(self, text: str) -> Path | None:
         """Return the place whose path stands anywhere in a text; None if none does."""
         return next((top for top in self._tops if str(top) in text), None)
 
 
-def guard(
-    servers: tuple[ServerSpec, ...], exposed: Exposed, *, cwd: Path, environ: Mapping[str, str]
-) -> Guarded:
+def leave_out_writable(
+    servers: tuple[ServerSpec, ...],
+    exposed: WritablePaths,
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+) -> UsableServers:
     """Leave out servers whose code programs could choose or change.
 
     Args:
@@ -78,17 +82,17 @@ def guard(
     kept: list[ServerSpec] = []
     skipped: list[SkippedServer] = []
     for spec in servers:
-        place = _exposed_code(spec, exposed, cwd, environ)
+        place = _writable_code(spec, exposed, cwd, environ)
         if place is None:
             kept.append(spec)
             continue
         reason = f"programs may write to {printable(str(place))}, which it is started from"
         skipped.append(SkippedServer(name=spec.name, source=spec.source, reason=reason))
-    return Guarded(servers=tuple(kept), skipped=tuple(skipped))
+    return UsableServers(servers=tuple(kept), skipped=tuple(skipped))
 
 
-def _exposed_code(
-    spec: ServerSpec, exposed: Exposed, cwd: Path, environ: Mapping[str, str]
+def _writable_code(
+    spec: ServerSpec, exposed: WritablePaths, cwd: Path, environ: Mapping[str, str]
 ) -> Path | None:
     """Return a place that programs may write to and that a server's code comes from."""
     if spec.transport != "stdio":
@@ -96,14 +100,17 @@ def _exposed_code(
     own = {**environ, **spec.env}
     for name, value in own.items():
         if _NAMES_CODE.fullmatch(name) and name != "PATH":
-            place = exposed.named_in(value)
+            place = exposed.mentioned_in(value)
             if place is not None:
                 return place
-    paths = (*_files(spec, cwd, own.get("PATH") or os.defpath), *_arguments(spec, exposed, cwd))
-    return next(filter(exposed.holds, paths), None)
+    paths = (
+        *_code_locations(spec, cwd, own.get("PATH") or os.defpath),
+        *_argument_paths(spec, exposed, cwd),
+    )
+    return next(filter(exposed.contains, paths), None)
 
 
-def _files(spec: ServerSpec, cwd: Path, search: str) -> Iterator[Path]:
+def _code_locations(spec: ServerSpec, cwd: Path, search: str) -> Iterator[Path]:
     """Yield the directory that a server starts in, and where its executable is or could be."""
     if spec.cwd is not None or Path(spec.command).name in _RUNNERS:
         yield Path(spec.cwd or cwd)
@@ -117,7 +124,7 @@ def _files(spec: ServerSpec, cwd: Path, search: str) -> Iterator[Path]:
             return
 
 
-def _arguments(spec: ServerSpec, exposed: Exposed, cwd: Path) -> Iterator[Path]:
+def _argument_paths(spec: ServerSpec, exposed: WritablePaths, cwd: Path) -> Iterator[Path]:
     """Yield what arguments name, unless it is a directory that is there: that is data.
 
     It is code all the same where an option names it, or where it is the first argument of an
@@ -141,6 +148,6 @@ def _arguments(spec: ServerSpec, exposed: Exposed, cwd: Path) -> Iterator[Path]:
                 yield path
         except (OSError, ValueError, RuntimeError):
             continue
-        place = exposed.named_in(argument)
+        place = exposed.mentioned_in(argument)
         if place is not None:
             yield place

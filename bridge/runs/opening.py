@@ -107,7 +107,7 @@ async def open_engine(
         start_timeout=settings.start_timeout,
         logins=logins,
         roots=settings.roots,
-        eras=settings.eras,
+        protocols=settings.protocols,
     )
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)

@@ -18,7 +18,7 @@ from typing import Any, cast, get_args
 from bridge.errors import SettingsError
 from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile
-from bridge.settings.directories import engine_directories, settled
+from bridge.settings.directories import engine_directories, resolve_directories
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
 from bridge.settings.paths import (
@@ -31,8 +31,8 @@ from bridge.settings.paths import (
 )
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
-from bridge.settings.removed import REMOVED_SETTINGS, insist_not_removed
-from bridge.settings.state import insist_private, prepare_state
+from bridge.settings.removed import REMOVED_SETTINGS, reject_removed
+from bridge.settings.state import prepare_state, require_private
 from bridge.settings.values import (
     AuditMode,
     GuardMode,
@@ -204,7 +204,7 @@ def load(
     """
     environment = dict(os.environ if environ is None else environ)
     file = read_config(
-        config_path(environment), demanded=bool(environment.get("MCP_BRIDGE_CONFIG"))
+        config_path(environment), required=bool(environment.get("MCP_BRIDGE_CONFIG"))
     )
     own = _from_file(file.values, file)
     profiles = {
@@ -214,7 +214,7 @@ def load(
     given = {**_from_environment(environment), **_from_flags(flags or {})}
     named = given.get("profile", own.get("profile"))
     name = str(named.value) if named is not None else "standard"
-    profile = _named(name, file, named.place if named is not None else "")
+    profile = _chosen_profile(name, file, named.place if named is not None else "")
     found = {**own, **profiles[name], **given}
     values = {key: each.value for key, each in found.items()}
     if profile.strict:
@@ -229,7 +229,7 @@ def load(
         commands=file.commands,
         policy=file.policy,
         dependencies=file.dependencies,
-        eras=file.eras,
+        protocols=file.protocols,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(
@@ -237,9 +237,9 @@ def load(
             {"state_dir": default_state_dir(environment), **values},
         ),
     )
-    insist_private(settings.state_dir, "The state directory")
+    require_private(settings.state_dir, "The state directory")
     if settings.store is not None:
-        insist_private(settings.store, "The store")
+        require_private(settings.store, "The store")
     settings = _with_consistent_timeouts(settings, asked="timeout" in values)
     return _with_directories(settings, file) if file.directories else settings
 
@@ -253,7 +253,7 @@ def reload_policy(settings: Settings) -> PolicySpec:
     path = settings.policy.path
     if path is None:
         return settings.policy
-    return read_config(path, demanded=False).policy
+    return read_config(path, required=False).policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
@@ -269,7 +269,7 @@ def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
 
 
 def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
-    found = settled(
+    found = resolve_directories(
         file.directories,
         f"{file.path}: directories",
         home=home(settings.environ),
@@ -306,7 +306,7 @@ def writable_places(settings: Settings) -> tuple[Path, ...]:
     return (*offered, *written, packages_dir(settings))
 
 
-def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:
+def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:
     if name in file.profiles:
         return file.profiles[name]
     message = (
@@ -337,27 +337,27 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Value:
     """A value, and where it stands."""
 
     value: object
     place: str
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
-    found: dict[str, _Given] = {}
+def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
+    found: dict[str, _Value] = {}
     for key, text in flags.items():
         place = f"--{key.replace('_', '-')}"
-        insist_not_removed(key, place)
+        reject_removed(key, place)
         found[key] = _parse(key, text, place)
     return found
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
     for key in REMOVED_SETTINGS:
         removed = f"{PREFIX}{key.upper()}"
         if environ.get(removed, "") != "":
-            insist_not_removed(key, removed)
+            reject_removed(key, removed)
     return {
         key: _parse(key, environ[name], name)
         for key, name in ((key, variable(key)) for key in SETTINGS)
@@ -366,11 +366,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     }
 
 
-def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> dict[str, _Given]:
-    found: dict[str, _Given] = {}
+def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> dict[str, _Value]:
+    found: dict[str, _Value] = {}
     for key, value in values.items():
         where = file.place(key, table)
-        insist_not_removed(key, where)
+        reject_removed(key, where)
         if key not in SETTINGS:
             known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
@@ -381,9 +381,9 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     return found
 
 
-def _parse(key: str, text: str, place: str) -> _Given:
+def _parse(key: str, text: str, place: str) -> _Value:
     try:
-        return _Given(SETTINGS[key].parse(text), place)
+        return _Value(SETTINGS[key].parse(text), place)
     except ValueError as error:
         # An address may hold a login.
         shown = re.sub("(?<=://)[^/@]*@", "", text)

@@ -71,7 +71,7 @@ KEYS: Mapping[str, fields.Parse] = {
 }
 
 
-def settled(
+def resolve_directories(
     directories: Iterable[Directory],
     place: str,
     *,
@@ -110,11 +110,11 @@ def settled(
             message = f"{about} has a colon or a comma in it, which engines cannot mount."
             raise SettingsError(message)
         found.append(replace(directory, path=str(real)))
-    _check_apart(directories, found, place)
+    _check_separate(directories, found, place)
     return tuple(found)
 
 
-def _check_apart(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
+def _check_separate(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
     """Check that no program can turn one directory into a link that the next sandbox follows.
 
     Raises:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import get_args
 
 from bridge.errors import SettingsError
-from bridge.model import Directory, Era, Json
+from bridge.model import Directory, Json, ProtocolMode
 from bridge.settings import fields
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
-from bridge.settings.state import insist_private
+from bridge.settings.state import require_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
@@ -25,7 +25,7 @@ MAX_CONFIG_BYTES = 1024 * 1024
 MAX_SERVERS = 500
 """Of which something is set; more than anybody configures."""
 
-SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(Era))}
+SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(ProtocolMode))}
 """Of a table in `servers`."""
 
 
@@ -47,7 +47,7 @@ class ConfigFile:
     policy: PolicySpec = field(default_factory=PolicySpec)
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
-    eras: Mapping[str, Era] = field(default_factory=dict)
+    protocols: Mapping[str, ProtocolMode] = field(default_factory=dict)
 
     def place(self, key: str, table: str = "") -> str:
         """Return where a key stands, for errors: the file, its line if that is seen, the key."""
@@ -60,17 +60,17 @@ class ConfigFile:
         return f"{self.path}{line}: {f'{table}.' if table else ''}{key}"
 
 
-def read_config(path: Path, *, demanded: bool) -> ConfigFile:
+def read_config(path: Path, *, required: bool) -> ConfigFile:
     """Read the settings file.
 
     Args:
         path: Where it is looked for.
-        demanded: Whether the user named it, so that it must be there.
+        required: Whether the user named it, so that it must be there.
 
     Raises:
         SettingsError: It cannot be read, or is no settings file.
     """
-    text = _text(path, demanded=demanded)
+    text = _text(path, required=required)
     try:
         document: dict[str, Json] = tomllib.loads(text)
     except ValueError as error:
@@ -90,11 +90,11 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         policy=parse_policy(policy, f"{path}: policy", path),
         directories=parse_directories(directories, f"{path}: directories"),
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
-        eras=parse_eras(servers, f"{path}: servers"),
+        protocols=parse_protocols(servers, f"{path}: servers"),
     )
 
 
-def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
+def parse_protocols(tables: Json, place: str) -> Mapping[str, ProtocolMode]:
     """Return the `protocol` of each table in the `servers` table at `place`.
 
     They hold what no client's configuration has a field for, and are named as clients' files name
@@ -107,21 +107,21 @@ def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
     Raises:
         SettingsError: One has a key or a value that cannot be.
     """
-    eras: dict[str, Era] = {}
+    protocols: dict[str, ProtocolMode] = {}
     for name, table in fields.table(tables, place, MAX_SERVERS).items():
         found = fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
-        eras[name] = found.get("protocol", "auto")
-    return eras
+        protocols[name] = found.get("protocol", "auto")
+    return protocols
 
 
-def _text(path: Path, *, demanded: bool) -> str:
+def _text(path: Path, *, required: bool) -> str:
     try:
         if not path.is_file() and path.exists():
             # A pipe or a device would be waited for, or read for ever.
             raise SettingsError(f"{path} is not a regular file.")
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
-        insist_private(path, "The settings file")
+        require_private(path, "The settings file")
         return path.read_text("utf-8")
     except FileNotFoundError:
         if (dangling := _dangling_link(path)) is not None:
@@ -129,7 +129,7 @@ def _text(path: Path, *, demanded: bool) -> str:
             if dangling != path:
                 message = f"{path} cannot be read: {message}"
             raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
-        if demanded:
+        if required:
             raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
         return ""
     except (OSError, ValueError) as error:

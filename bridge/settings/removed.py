@@ -19,7 +19,7 @@ REMOVED_SETTINGS: Mapping[str, str] = {
 what replaces it. One without a dot was a variable and a flag too."""
 
 
-def insist_not_removed(name: str, place: str) -> None:
+def reject_removed(name: str, place: str) -> None:
     """Refuse a setting that is gone.
 
     Args:

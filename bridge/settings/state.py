@@ -24,7 +24,7 @@ MAX_MARKED = 50
 """Settings files remembered; beyond, the one that was first marked is forgotten."""
 
 
-def insist_private(path: Path, what: str) -> None:
+def require_private(path: Path, what: str) -> None:
     """Refuse a file or directory that other users of this machine could change.
 
     Raises:
@@ -54,10 +54,10 @@ def _require_policy(settings: Settings) -> None:
     if config is None:
         return
     mark = settings.state_dir / POLICY_MARK
-    marked = _marked(mark)
+    marked = _read_mark(mark)
     if settings.policy.present:
         if str(config) not in marked:
-            _remember(mark, [*marked, str(config)])
+            _write_mark(mark, [*marked, str(config)])
         return
     if str(config) not in marked:
         return
@@ -69,10 +69,10 @@ def _require_policy(settings: Settings) -> None:
         )
         raise SettingsError(message, remedy=remedy)
     # The table was removed from a file that is still there.
-    _remember(mark, [path for path in marked if path != str(config)])
+    _write_mark(mark, [path for path in marked if path != str(config)])
 
 
-def _marked(mark: Path) -> list[str]:
+def _read_mark(mark: Path) -> list[str]:
     try:
         found = json.loads(mark.read_bytes())
         return [str(path) for path in found["files"]]
@@ -80,7 +80,7 @@ def _marked(mark: Path) -> list[str]:
         return []
 
 
-def _remember(mark: Path, files: list[str]) -> None:
+def _write_mark(mark: Path, files: list[str]) -> None:
     try:
         replace_file(mark, json.dumps({"files": files[-MAX_MARKED:]}).encode())
     except OSError as error:

@@ -62,7 +62,7 @@ class Blobs:
             # Another bridge tidied between the two lines above and took it for a dead bridge's.
             os.close(descriptor)
 
-    def place(self, unfinished: Unfinished, digest: str, *, durable: bool = False) -> None:
+    def publish(self, unfinished: Unfinished, digest: str, *, durable: bool = False) -> None:
         """Give a finished file its name; its descriptor stays open.
 
         Args:

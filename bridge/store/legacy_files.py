@@ -33,14 +33,14 @@ _OWNER = re.compile(r"[0-9a-f]{32}")
 _MEMORY = re.compile(r"[0-9a-f]{40}\.json")
 
 
-def is_earlier(directory: Path) -> bool:
+def has_legacy_files(directory: Path) -> bool:
     """Return whether an earlier version kept something here that is imported."""
     return any(
         (directory / name).exists() for name in (_PINS, _SKILLS_READ, _SKILLS_APPROVED, _MEMORIES)
     )
 
 
-def carry_over(connection: Connection, documents: Table, directory: Path) -> None:
+def import_legacy_files(connection: Connection, documents: Table, directory: Path) -> None:
     """Write what earlier versions kept in files into an empty database.
 
     Raises:

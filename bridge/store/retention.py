@@ -22,7 +22,7 @@ therefore of the nine tenths that stay."""
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
-class Held(NamedTuple):
+class StoredItem(NamedTuple):
     """Something that is kept: whose, since when, and how much."""
 
     owner: str
@@ -33,7 +33,7 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class RetentionLimits:
     """What may stay.
 
     Attributes:
@@ -48,50 +48,54 @@ class Bounds:
     owner_entries: int
 
 
-def surplus_of(
-    held: Sequence[Held], bounds: Bounds, coming: Held | None = None
-) -> list[Held] | None:
+def items_to_remove(
+    items: Sequence[StoredItem], bounds: RetentionLimits, incoming: StoredItem | None = None
+) -> list[StoredItem] | None:
     """Return what has to go; None if what is coming is more than its owner's share.
 
     Args:
-        coming: What there has to be room for afterwards.
+        incoming: The item that is to fit in afterwards.
     """
-    over, left = _outlived(held, bounds)
-    if coming is not None:
-        left.append(coming)
-    gone = _too_much(left, bounds.total_bytes, bounds.entries)
-    if coming in gone:
+    over, left = _split_expired(items, bounds)
+    if incoming is not None:
+        left.append(incoming)
+    removed = _over_limits(left, bounds.total_bytes, bounds.entries)
+    if incoming in removed:
         return None
-    if gone:
+    if removed:
         slack = bounds.total_bytes // _SLACK, bounds.entries // _SLACK
-        gone = _too_much(left, bounds.total_bytes - slack[0], bounds.entries - slack[1])
-    if coming in gone:
-        # Room there is for it; only the tenth more cannot be had.
-        del gone[gone.index(coming) :]
-    return over + gone
+        removed = _over_limits(left, bounds.total_bytes - slack[0], bounds.entries - slack[1])
+    if incoming in removed:
+        # The item fits; only the tenth more cannot be freed.
+        del removed[removed.index(incoming) :]
+    return over + removed
 
 
-def _outlived(held: Sequence[Held], bounds: Bounds) -> tuple[list[Held], list[Held]]:
+def _split_expired(
+    items: Sequence[StoredItem], bounds: RetentionLimits
+) -> tuple[list[StoredItem], list[StoredItem]]:
     """Return what is removed in any case, and the rest; each the oldest first."""
-    goes, stays, owners = list[Held](), list[Held](), Counter[str]()
-    for one in sorted(held, key=lambda one: (one.created, one.id), reverse=True):
+    removed, left, owners = list[StoredItem](), list[StoredItem](), Counter[str]()
+    for one in sorted(items, key=lambda one: (one.created, one.id), reverse=True):
         if one.created > bounds.oldest and owners[one.owner] < bounds.owner_entries:
             owners[one.owner] += 1
-            stays.append(one)
+            left.append(one)
         else:
-            goes.append(one)
-    return goes[::-1], stays[::-1]
+            removed.append(one)
+    return removed[::-1], left[::-1]
 
 
-def _too_much(kept: Sequence[Held], most_bytes: int, most: int) -> list[Held]:
+def _over_limits(kept: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
     """Return those that go for their number, and of the rest for their size."""
-    gone = [kept[at] for at in surplus([_thing(one, (one.owner, one.id), 1) for one in kept], most)]
-    hidden = set(gone)
+    removed = [
+        kept[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in kept], most)
+    ]
+    hidden = set(removed)
     rest = [one for one in kept if one not in hidden]
-    things = [_thing(one, one.digest, one.size) for one in rest]
-    return gone + [rest[at] for at in surplus(things, most_bytes)]
+    things = [_as_thing(one, one.digest, one.size) for one in rest]
+    return removed + [rest[at] for at in surplus(things, most_bytes)]
 
 
-def _thing(one: Held, content: object, size: int) -> Thing:
+def _as_thing(one: StoredItem, content: object, size: int) -> Thing:
     whose = ("person", "") if one.owner in _PERSON else ("others", one.owner)
     return Thing(*whose, content, size)

@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.legacy_files import carry_over
+from bridge.store.legacy_files import import_legacy_files
 from bridge.store.store import BUSY_SECONDS
 
 MAX_DATABASES = 8
@@ -102,12 +102,12 @@ CONTENTS = (artifacts, sessions)
 """The tables with a digest of a file. A file that none of them names is unused."""
 
 
-def _first(connection: Connection, directory: Path) -> None:
+def _create_tables(connection: Connection, directory: Path) -> None:
     metadata.create_all(connection)
-    carry_over(connection, documents, directory)
+    import_legacy_files(connection, documents, directory)
 
 
-MIGRATIONS: tuple[Callable[[Connection, Path], None], ...] = (_first,)
+MIGRATIONS: tuple[Callable[[Connection, Path], None], ...] = (_create_tables,)
 """What makes a database of one version one of the next, in order. One is never changed once it was
 released: what differs is another at the end. The first makes an empty one complete."""
 
@@ -223,7 +223,7 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def translated(error: SQLAlchemyError) -> StoreError:
+def as_store_error(error: SQLAlchemyError) -> StoreError:
     """Return what a database's refusal is, as an error of the system."""
     original = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(original, "sqlite_errorcode", 0) & 0xFF

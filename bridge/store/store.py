@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
-from bridge.store.legacy_files import is_earlier
+from bridge.store.legacy_files import has_legacy_files
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Table
@@ -77,8 +77,8 @@ class Store:
         Raises:
             OSError: It cannot be read.
         """
-        if not _is_there(self._file):
-            if not is_earlier(self.directory):
+        if not _exists(self._file):
+            if not has_legacy_files(self.directory):
                 yield Transaction(None, time.time)
                 return
             _make_private(self._file)
@@ -95,8 +95,8 @@ class Store:
         """
         names = list(names)
         found: dict[str, bytes] | None = None
-        if "sqlalchemy" not in sys.modules and _is_there(self._file):
-            found = _read_plainly(self._file, kind, owner, names)
+        if "sqlalchemy" not in sys.modules and _exists(self._file):
+            found = _read_without_sqlalchemy(self._file, kind, owner, names)
         if found is None:
             with self.reading() as kept:
                 data = {name: kept.get(kind, owner, name) for name in names}
@@ -119,7 +119,7 @@ class Store:
             yield Transaction(connection, time.time)
 
     @contextmanager
-    def placing(
+    def writing_blob(
         self, unfinished: Unfinished, digest: str, *, durable: bool = False
     ) -> Iterator[Transaction]:
         """Begin to write what speaks of a content, which has its name from the end of that on.
@@ -130,7 +130,7 @@ class Store:
         try:
             with self.writing(durable=durable) as kept:
                 yield kept
-                self.blobs.place(unfinished, digest, durable=durable)
+                self.blobs.publish(unfinished, digest, durable=durable)
         except OSError:
             # It may have got its name without a row that refers to it.
             with suppress(OSError):
@@ -171,7 +171,7 @@ class Store:
     def _connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
         from sqlalchemy.exc import SQLAlchemyError
 
-        from bridge.store.schema import DURABLE, WRITES, databases, translated
+        from bridge.store.schema import DURABLE, WRITES, as_store_error, databases
 
         try:
             engine = databases.engine(self._url, _identity(self._file), self.directory)
@@ -179,7 +179,7 @@ class Store:
             with engine.execution_options(**options).begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise translated(error) from error
+            raise as_store_error(error) from error
 
 
 class Transaction:
@@ -217,7 +217,7 @@ class Transaction:
         """Remove a document; tell whether it was there."""
         if self.connection is None:
             return False
-        removed = _documents().delete().where(*_chosen(kind, owner, name))
+        removed = _documents().delete().where(*_where(kind, owner, name))
         return self.connection.execute(removed).rowcount > 0
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
@@ -240,7 +240,7 @@ class Transaction:
         table = _documents()
         chosen = table.select().with_only_columns(*(table.c[each] for each in columns))
         ordered = chosen.order_by(table.c.updated.desc(), table.c.name)
-        return self.connection.execute(ordered.where(*_chosen(kind, owner, name))).all()
+        return self.connection.execute(ordered.where(*_where(kind, owner, name))).all()
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         """Return those of some contents, or of all, that something speaks of."""
@@ -271,7 +271,7 @@ class Transaction:
                 self.delete(kind, each.owner, each.name)
 
 
-def _chosen(kind: str, owner: str | None, name: str | None) -> list[ColumnElement[bool]]:
+def _where(kind: str, owner: str | None, name: str | None) -> list[ColumnElement[bool]]:
     given = {"kind": kind, "owner": owner, "name": name}
     columns = _documents().c
     return [columns[key] == value for key, value in given.items() if value is not None]
@@ -283,7 +283,7 @@ def _documents() -> Table:
     return documents
 
 
-def _is_there(file: Path) -> bool:
+def _exists(file: Path) -> bool:
     try:
         return file.stat().st_size > 0
     except (FileNotFoundError, NotADirectoryError):
@@ -295,7 +295,7 @@ def _identity(file: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _read_plainly(
+def _read_without_sqlalchemy(
     file: Path, kind: str, owner: str, names: Iterable[str]
 ) -> dict[str, bytes] | None:
     """Return documents, of one moment; None where the database is not as this version has it."""

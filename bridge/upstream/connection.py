@@ -51,7 +51,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import Era, ServerSpec
+from bridge.model import ProtocolMode, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import reason, start_error, start_timeout
@@ -167,10 +167,10 @@ class Connection:
         on_tools_changed: Callable[[], None],
         on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
         roots: Sequence[Path] = (),
-        era: Era = "auto",
+        mode: ProtocolMode = "auto",
     ) -> None:
         self.spec = spec
-        self._era = era
+        self._mode = mode
         self.endpoint = endpoint
         self.ready = anyio.Event()
         self.ended = anyio.Event()
@@ -356,7 +356,7 @@ class Connection:
         """Negotiate the revision, unless the connection is stopped first; return whether ready."""
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
-            await negotiate_version(client, self.endpoint, self._era)
+            await negotiate_version(client, self.endpoint, self._mode)
             if self.endpoint.direct is not None:
                 self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
             self.client = client
