@@ -29,7 +29,7 @@ class Clock:
         return self._stopped_at is None
 
     @property
-    def stood(self) -> float:
+    def stopped_seconds(self) -> float:
         """Seconds for which it has stood still, in all."""
         since = 0.0 if self._stopped_at is None else anyio.current_time() - self._stopped_at
         return self._lost + since
@@ -45,28 +45,28 @@ class Clock:
         self._holds += 1
         if self._holds == 1:
             self._stopped_at = anyio.current_time()
-            self._tell()
+            self._notify()
         try:
             yield
         finally:
             self._holds -= 1
             if self._holds == 0:
-                self._lost = self.stood
+                self._lost = self.stopped_seconds
                 self._stopped_at = None
-                self._tell()
+                self._notify()
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
         """Cancel what is inside after so many seconds of this time."""
         with anyio.CancelScope() as scope:
             self._limits[scope] = self.now() + seconds
-            self._aim(scope)
+            self._set_deadline(scope)
             try:
                 yield scope
             finally:
                 self._limits.pop(scope, None)
 
-    def let_go(self, scope: anyio.CancelScope, seconds: float) -> None:
+    def replace_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
         """Move a limit's end to so many seconds from now, also if this time stands still."""
         self._limits.pop(scope, None)
         scope.deadline = anyio.current_time() + seconds
@@ -80,12 +80,12 @@ class Clock:
         finally:
             self._watchers.remove(watcher)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for scope in self._limits:
-            self._aim(scope)
+            self._set_deadline(scope)
         for watcher in tuple(self._watchers):
             watcher(self.running)
 
-    def _aim(self, scope: anyio.CancelScope) -> None:
+    def _set_deadline(self, scope: anyio.CancelScope) -> None:
         end = self._limits[scope]
         scope.deadline = end + self._lost if self.running else math.inf

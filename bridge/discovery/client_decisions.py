@@ -1,7 +1,7 @@
-"""The user's decisions about servers in other clients: approved, trusted, forbidden, switched off.
+"""Reads which servers the user has approved, trusted, forbidden or switched off in other clients.
 
-Owns which files hold them, and that a project's files never decide for the user. The meaning of the
-lists is `user_lists.py`'s.
+Owns which files are read, and that a project's files never decide for the user. `user_lists.py`
+interprets the lists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bridge.discovery.user_lists import (
 )
 
 ANY_NAME = "*"
-"""How the last part of a template begins that means every such file of its directory."""
+"""A template whose last part begins so matches every file of its directory with that suffix."""
 
 _CLAUDE_STATE = "{claude_state}/.claude.json"
 _GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
@@ -58,16 +58,16 @@ def decision_files(places: Places) -> Iterator[Path]:
 
 
 def is_in_project(path: Path, places: Places) -> bool:
-    """Tell whether a file of the user's lies in the project, where a variable leads there.
+    """Return whether one of the user's files is in the project, because a variable points there.
 
-    Not where the project has the user's home in it, as for who keeps that in a repository.
+    False if the project contains the user's home directory, as when that is a repository.
     """
     (home,), project = places["home"], places["project"]
     return any(_is_below(path, place) and not _is_below(home, place) for place in project)
 
 
 def _is_below(path: Path, place: Path) -> bool:
-    """Tell whether a path is in a place, as both are written or where their links lead."""
+    """Return whether a path is below `place`, as written or with links resolved."""
     real = Path(os.path.realpath(path))
     return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
 
@@ -122,11 +122,11 @@ def read_restrictions(
     managed: Iterable[Path],
     gemini: Iterable[Path],
 ) -> Restrictions:
-    """What Claude Code's settings and state say about which servers may be used.
+    """Return which servers the settings and state of Claude Code and Gemini CLI forbid.
 
     Args:
-        managed: Where the company's own file of servers may be.
-        gemini: The files of Gemini CLI that are no project's.
+        managed: Possible paths of the company's own file of servers.
+        gemini: The files of Gemini CLI that belong to no project.
     """
     lists: list[Lists] = []
     unreadable = ""
@@ -154,7 +154,7 @@ def read_restrictions(
 def _disabled_servers(
     reader: Reader, places: Places, project: Project, gemini: Iterable[Path]
 ) -> dict[str, Any]:
-    """What clients keep of servers that are switched off, apart from the servers."""
+    """Return the fields `off` and `only` of `Restrictions`, which clients keep in other files."""
     claude: dict[str, str] = {}
     for path in fill(_CLAUDE_STATE, places):
         for _, state in project_entries(reader.document(path), project.keys):

@@ -1,13 +1,13 @@
-"""One entry of a configuration to one `ServerSpec`, or to the reason why not: pure.
+"""Turns one entry of a configuration into a `ServerSpec`, or the reason why that fails: pure.
 
-Owns what the fields of an entry mean together. Does not know where entries stand in a file;
-`parser.py` does. What a field may hold is `fields.py`'s business.
+Owns what the fields of an entry mean together. `parser.py` finds the entries in a file, `fields.py`
+reads a single field.
 
 Fields. `type`, `command`, `args`, `env`, `url`, `headers` as in Claude Code, in the spelling of the
 file's dialect. `cwd`: the server's working directory, relative to where the dialect says, with `~`
-for home. `description`: shown when servers are listed. `disabled: true` or `enabled: false`: not to
-be used. `timeout` and its kin: the time of one call and of the start, in the dialect's units. Other
-fields are left alone: clients keep things of their own there.
+for home. `description`: shown when servers are listed. `disabled: true` or `enabled: false`: the
+server is not used. `timeout` and similar fields: the time limit of one call and of the start, in
+the dialect's units. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from bridge.discovery.variables import TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200
-"""A name appears in tool listings and aliases; what is longer is an accident."""
+"""A name appears in tool listings and aliases; a longer one is a mistake."""
 
 MAX_DESCRIPTION_CHARS = 2000
 """A description goes to the model with every listing."""
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories with no shape of their own: they can break a line or disguise a name."""
+"""Unicode categories of invisible characters, which can break a line or disguise a name."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_BREAKS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -59,19 +59,19 @@ _UNSUPPORTED: Mapping[str, str] = {
     "sandboxEnabled": "VS Code's sandbox is not applied; the server runs with the user's rights",
     "authProviderType": "this way to log in is not supported",
 }
-"""Fields that change what a server may do or see, and that the bridge does not act on."""
+"""Fields that change what a server may do or see, and that the bridge does not support."""
 
 
 def read_entry(
     name: str, value: object, *, key: str, context: EntryContext, off: str = ""
 ) -> tuple[ServerSpec | SkippedServer | None, tuple[ConfigWarning, ...]]:
-    """What one entry of a file means, and what its owner should know about it.
+    """Return the server that an entry defines, or why it is skipped, and warnings for its owner.
 
     Args:
-        off: Why the file turns this server off by other means than the entry.
+        off: Why the file turns this server off elsewhere; empty if it does not.
 
     Returns:
-        None for an entry that is no server anybody but the client could start.
+        None for an entry that only its own client can start.
     """
     source = Source(client=context.client, scope=context.scope, path=context.path, key=key)
     reader = FieldReader(context=context, key=key)
@@ -86,7 +86,7 @@ def read_entry(
             return disabled, tuple(reader.warnings)
         written = _as_text(value, context) if context.may_open_files is not None else ""
         if context.may_open_files is not None and not context.may_open_files(name, written):
-            # Nobody has approved it: no file that it names is opened.
+            # It is not approved, so that no file that it names is opened.
             variables = replace(context.variables, read=_empty_file)
             reader.context = replace(context, variables=variables)
         spec = _read_fields(name, _normalize(value, context.dialect), source, reader)
@@ -103,10 +103,9 @@ def _empty_file(path: str) -> str:
 
 
 def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
-    """Return all that a project's file says of a server, with nothing hidden in it.
+    """Return a project's definition of a server as text, with invisible characters escaped.
 
-    Values are as written: a renewed secret in a variable changes nothing, a variable that is
-    newly named does.
+    Variables are not expanded: a changed value changes nothing, another variable does.
     """
     given: dict[str, object] = {"server": value}
     if context.variables.inputs:
@@ -161,8 +160,8 @@ def _check_name(name: str) -> None:
     if any(unicodedata.category(char) in _HIDDEN for char in name):
         raise UnusableError("its name holds control or invisible characters")
     if name == OWN_SERVER:
-        # In rules, records and journals it could not be told from the bridge itself.
-        msg = f"{OWN_SERVER!r} is what the bridge's own helpers go by; give it another name"
+        # In rules, records and journals it would be confused with the bridge itself.
+        msg = f"{OWN_SERVER!r} is the name of the bridge's own helpers; give it another name"
         raise UnusableError(msg)
 
 
@@ -177,7 +176,7 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
 
 
 def _normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
-    """The entry with its command, arguments and transport where most clients have them."""
+    """Return the entry with command, arguments and transport in the fields of most clients."""
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):
         entry = {**{key: value for key, value in entry.items() if key != dialect.nested}, **inner}
@@ -268,7 +267,7 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
 
 
 def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Headers whose values stand elsewhere: in a variable, or in a field for a token."""
+    """Return headers whose values are in a variable, or in a field for a token."""
     dialect, environ = reader.dialect, reader.context.variables.environ
     found: dict[str, str] = {}
     if dialect.bearer_env and "bearer_token" in entry:
@@ -325,13 +324,13 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
 
 
 def _inherited_env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Variables of the bridge's own environment that the entry asks for by name."""
+    """Return variables of the bridge's environment that the entry names."""
     label = reader.dialect.env_names
     listed = entry.get(label) if label else None
     if listed is None:
         return {}
     if isinstance(listed, list):
-        # Codex may say where a variable comes from; only those of this machine are to be had.
+        # Codex may name a variable's source; the bridge has only variables of this machine.
         listed = [item.get("name") if isinstance(item, Mapping) else item for item in listed]
     environ = reader.context.variables.environ
     found: dict[str, str] = {}
@@ -371,7 +370,7 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
 
 
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:
-    """Which tools the entry lets through; `*` stands for all, as Copilot writes it."""
+    """Return which tools the entry allows; `*` means all, as in Copilot."""
     dialect = reader.dialect
     only: frozenset[str] | None = None
     without: frozenset[str] = frozenset()

@@ -176,16 +176,16 @@ PREFIX = "MCP_BRIDGE_"
 
 
 def variable(name: str) -> str:
-    """Return what a setting is called in the environment."""
+    """Return the name of a setting's environment variable."""
     return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 
 _TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
-"""Of the file, beside the settings."""
+"""Tables of the settings file, besides the settings."""
 
 
 def defaults() -> Settings:
-    """Return the settings of a bridge that has none, for what runs no program of anybody's."""
+    """Return the default settings, for commands that run no program of a user."""
     environment = dict(os.environ)
     return Settings(environ=environment, state_dir=default_state_dir(environment))
 
@@ -197,7 +197,7 @@ def load(
 
     Args:
         flags: Field name to text, for the flags that were given.
-        environ: Stands in for the process's environment.
+        environ: Used in place of the process's environment.
 
     Raises:
         SettingsError: A value does not parse; the text names the flag, variable or key.
@@ -218,7 +218,7 @@ def load(
     found = {**own, **profiles[name], **given}
     values = {key: each.value for key, each in found.items()}
     if profile.strict:
-        # Only the profile itself can widen it so; the rest can still say no.
+        # Only a strict profile itself can allow these; flags and variables can only refuse.
         for key in ("allow_packages", "allow_directories"):
             allowed, refused = profiles[name].get(key), given.get(key)
             values[key] = (
@@ -245,7 +245,7 @@ def load(
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
-    """Return the policy as its file has it now; the one in force if it is in no file.
+    """Return the policy read again from its file; the current one if it has no file.
 
     Raises:
         SettingsError: The file, or its policy, does not parse.
@@ -280,7 +280,7 @@ def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
 
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
-    """Return where the bridge and the engines keep their own files: nothing there is granted."""
+    """Return the directories of the bridge and the engines, to which no program gets access."""
     kept = (settings.store, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
     own = (settings.state_dir, runtime_dir(settings), *filter(None, chosen))
@@ -288,16 +288,16 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
 
 
 def trusted_places(settings: Settings) -> tuple[Path, ...]:
-    """Return what the bridge executes or believes: nothing that holds it is granted to write to."""
+    """Return the paths that the bridge executes or trusts: no program may write to them."""
     code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
     named = (settings.servers_config, settings.dependencies.directory, settings.packages)
     return (*code, *filter(None, named))
 
 
 def writable_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories of the host that programs, commands and packages fill.
+    """Return the directories of the host that programs, commands and packages write to.
 
-    Nothing in them may say what the bridge starts.
+    No file in them may define what the bridge starts.
     """
     offered = (Path(one.path) for one in settings.offered_directories if one.writable)
     written = (
@@ -320,11 +320,11 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "MCP_BRIDGE_INPUT_": "The value of an input that a server's entry asks for; its name follows.",
     "MCP_BRIDGE_TEST_": "Read by the tests of this project.",
 }
-"""Variables that are no settings, or the beginnings of their names, to what they say."""
+"""Names of variables that are not settings, or their beginnings, with their meanings."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return what to say of variables that begin like settings and are none."""
+    """Return a warning for each variable that is named like a setting and is none."""
     known = {variable(name).removeprefix(PREFIX) for name in SETTINGS}
     said = []
     for name in sorted(environ):
@@ -338,7 +338,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Value:
-    """A value, and where it stands."""
+    """A setting's value, and its place for error messages."""
 
     value: object
     place: str

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.atomic_files import replace_file, turn
+from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
 from bridge.settings.file import MAX_CONFIG_BYTES
@@ -113,7 +113,7 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Written where a link points to, so that it stays one.
         target = path.resolve(strict=required)
-        with turn(target.with_name(f".{target.name}.lock")):
+        with exclusive_lock(target.with_name(f".{target.name}.lock")):
             found = None if not required and not target.exists() else target.stat()
             text = ""
             if found is not None:

@@ -1,6 +1,6 @@
-"""Which of what is kept has to go, where it is of many owners. Pure.
+"""Decides which stored items of many owners to remove. Pure.
 
-What has expired goes, and where there is too much the oldest of who holds most; see
+Expired items are removed, and beyond the limits the oldest items of the owner with the most; see
 `bridge.fair_shares`.
 """
 
@@ -16,14 +16,14 @@ from bridge.model import PERSON_OWNERS
 from bridge.store.store import owner_digest
 
 _SLACK = 10
-"""A tenth more than needed is removed where there is too much, so that it is seldom. Shares are
+"""Beyond a limit a tenth more than needed is removed, so that removals are rare. Shares are
 therefore of the nine tenths that stay."""
 
 _PERSON = frozenset(map(owner_digest, PERSON_OWNERS))
 
 
 class StoredItem(NamedTuple):
-    """Something that is kept: whose, since when, and how much."""
+    """An item in the store: its owner, its time of creation, and its content's digest and size."""
 
     owner: str
     id: str
@@ -34,12 +34,12 @@ class StoredItem(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionLimits:
-    """What may stay.
+    """Limits on the items that stay.
 
     Attributes:
         total_bytes: Of all contents, each counted once.
-        oldest: What was made at that moment or before has expired.
-        entries, owner_entries: In all, and of one owner.
+        oldest: Items created at this time or earlier have expired.
+        entries, owner_entries: Number of items in all, and of one owner.
     """
 
     total_bytes: int
@@ -51,7 +51,7 @@ class RetentionLimits:
 def items_to_remove(
     items: Sequence[StoredItem], bounds: RetentionLimits, incoming: StoredItem | None = None
 ) -> list[StoredItem] | None:
-    """Return what has to go; None if what is coming is more than its owner's share.
+    """Return the items to remove; None if the incoming item exceeds its owner's share.
 
     Args:
         incoming: The item that is to fit in afterwards.
@@ -74,7 +74,7 @@ def items_to_remove(
 def _split_expired(
     items: Sequence[StoredItem], bounds: RetentionLimits
 ) -> tuple[list[StoredItem], list[StoredItem]]:
-    """Return what is removed in any case, and the rest; each the oldest first."""
+    """Return items that have expired or exceed their owner's number, and the rest; oldest first."""
     removed, left, owners = list[StoredItem](), list[StoredItem](), Counter[str]()
     for one in sorted(items, key=lambda one: (one.created, one.id), reverse=True):
         if one.created > bounds.oldest and owners[one.owner] < bounds.owner_entries:
@@ -86,7 +86,7 @@ def _split_expired(
 
 
 def _over_limits(kept: Sequence[StoredItem], most_bytes: int, most: int) -> list[StoredItem]:
-    """Return those that go for their number, and of the rest for their size."""
+    """Return the items beyond the number of items, and of the rest those beyond their bytes."""
     removed = [
         kept[at] for at in surplus([_as_thing(one, (one.owner, one.id), 1) for one in kept], most)
     ]

@@ -1,11 +1,10 @@
-"""Logins in use: the token that goes with a request, and its renewal.
+"""Gives each request to a server its OAuth token, and renews the tokens.
 
-Owns what happens to tokens while servers are used, without anybody to ask: no browser is opened
-here. Logging in, which needs a person, is `oauth_login.py`'s.
+It opens no browser and asks no person; `oauth_login.py` does.
 
 The SDK's provider is not used here. It lets one request at a time through until the response has
-begun, so that calls would queue up behind each other; and it forgets between processes when a token
-ends and where it is renewed.
+begun, so that calls would wait for each other; and it does not store when a token expires and where
+it is renewed.
 """
 
 from __future__ import annotations
@@ -40,34 +39,34 @@ from bridge.upstream.token_store import Record, StoreError, TokenStore, key_of
 logger = logging.getLogger(__name__)
 
 RENEW_EARLY_SECONDS = 30.0
-"""How long before its end a token is renewed: requests take time, and clocks differ."""
+"""A token is renewed so long before it expires: requests take time, and clocks differ."""
 
 RENEW_EARLY_SHARE = 0.25
-"""Of a token's life, at most: one that lives for seconds is not to be renewed for each request."""
+"""At most this part of a token's lifetime: a token of a few seconds is not renewed every time."""
 
 RETRY_SECONDS = 5.0
-"""How long a renewal that failed is not tried again; requests come by the hundred."""
+"""Time between a failed renewal and the next attempt; requests come by the hundred."""
 
 SETTLE_SECONDS = 1.0
-"""How long a new token is not replaced, whatever its server says of it. One that refuses every
-token would have them renewed without an end."""
+"""A new token is not renewed for so long, even if its server refuses it. One that refuses every
+token would cause renewals without end."""
 
 MAX_TOKEN_SECONDS = 366 * 86400.0
-"""What is believed of a token's life."""
+"""Upper bound of a token's lifetime, whatever its server claims."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
-"""What can stand in a header. A token with a line break in it would be two headers."""
+"""Tokens that fit into a header. A token with a line break would make two headers."""
 
 
 OnTokens = Callable[[str, Mapping[str, str]], None]
-"""Told of a server's name, and of the tokens of its login by what they are called."""
+"""Receives a server's name, and the tokens of its login by their descriptions."""
 
 
 class Logins:
-    """The logins of one user. Reads nothing until one is asked for.
+    """The logins of one user, each read from the store at its first use.
 
     Args:
-        heard: Told of each token before it is used, and of each that is renewed.
+        on_tokens: Called with each token before it is used, and with each renewed token.
     """
 
     def __init__(self, directory: Path, *, on_tokens: OnTokens | None = None) -> None:
@@ -75,17 +74,17 @@ class Logins:
         self._on_tokens = on_tokens
 
     def of(self, spec: ServerSpec) -> Login | None:
-        """Return the login to a server; None if its configuration says how to authorize."""
+        """Return the login to a server; None over stdio or if the configuration authorizes."""
         if spec.transport == "stdio" or sets_authorization(spec):
             return None
         return Login(spec, self.store, on_tokens=self._on_tokens)
 
 
 class Login:
-    """What requests to one server carry. Used by many tasks at once.
+    """The login to one server; many tasks may use it at once.
 
     Attributes:
-        trouble: Why there is no token although there is a login; for people to read.
+        problem: Why the login has no token, as a sentence for people; empty if it has one.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Login:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a login at all, whatever it is worth."""
+        """Whether the store has a login, with or without a usable token."""
         return self._record is not None
 
     @property
@@ -121,7 +120,7 @@ class Login:
         return self._record.access_token if self._record else ""
 
     async def token(self, url: httpx2.URL) -> str:
-        """Return the token for a request to `url`, renewed if it is about to end; empty if none."""
+        """Return the token for a request to `url`, renewed if it expires soon; empty if none."""
         if not same_origin(url, self._url):
             return ""
         if not self._loaded:
@@ -136,13 +135,13 @@ class Login:
         return record.access_token
 
     async def renewed_token(self, refused: str) -> str:
-        """Return another token than the one that was refused; empty if there is none.
+        """Return a newer token than the one that was refused; empty if there is none.
 
-        Another task or process, or the user at a terminal, may have seen to it already.
+        Another task or process, or the user at a terminal, may already have renewed it.
         """
         async with self._lock:
             if not self._current:
-                # Nobody had logged in, so there is nothing to lock; somebody may have since.
+                # Without a login there is nothing to lock; the user may have logged in since.
                 self._use(await self._load())
             due = self._clock() >= self._not_before
             if self._current and self._current == refused and due:
@@ -154,7 +153,7 @@ class Login:
             return "" if self._current == refused else self._current
 
     async def newer_token(self, insufficient: str) -> str:
-        """Return the token of a login made since the one that lacks a permission; empty if none."""
+        """Return the token of a newer login than the one that lacks a permission; empty if none."""
         async with self._lock:
             if self._current == insufficient:
                 record = await self._load()
@@ -163,7 +162,7 @@ class Login:
             return "" if self._current == insufficient else self._current
 
     async def remember_scope(self, scope: str) -> None:
-        """Remember what the server asks for beyond what the login was granted."""
+        """Store the scopes that the server demands and the login lacks, for the next login."""
         async with self._lock:
             record = self._record
             if record is None or not scope or joined_scopes(record.wanted, scope) == record.wanted:
@@ -211,10 +210,10 @@ class Login:
             self._use(stored)
             return
         if not stored.refresh_token or not stored.token_endpoint:
-            self._fail("it has ended, and cannot be renewed")
+            self._fail("it has expired, and cannot be renewed")
             return
-        # Once it is sent the old refresh token may be used up, so that the new one has to be kept
-        # whatever becomes of the request that it was for. All in here is bounded.
+        # Sending the request may use up the old refresh token, so the new one is stored even if
+        # the caller is cancelled meanwhile. Everything in here has a timeout.
         with anyio.CancelScope(shield=True):
             try:
                 record = await self._refresh(stored)
@@ -225,14 +224,14 @@ class Login:
             self._not_before = self._clock() + SETTLE_SECONDS
             if not record.access_token:
                 self._fail("the authorization server does not renew it any more")
-            # On failure the tokens are good for this process at least.
+            # If storing fails, at least this process can use the tokens.
             try:
                 await self._store.save(self._key, record)
             except StoreError as error:
-                logger.warning("the login to %r is renewed, not kept: %s", self._key.server, error)
+                logger.warning("the renewed login to %r is not stored: %s", self._key.server, error)
 
     async def _refresh(self, record: Record) -> Record:
-        """Ask for new tokens; return the login with them, or without any if it was refused."""
+        """Return the login with new tokens, or without tokens if the renewal was refused."""
         secret = record.client_secret or (self._hints.client_secret if self._hints else "")
         request = refresh_request(record, secret)
         async with web_client() as client:
@@ -246,23 +245,23 @@ class Login:
             token = OAuthToken.model_validate_json(response.content)
             return with_token(record, token, self._clock())
         except (ValidationError, ValueError):
-            raise WebError("what came is no token") from None
+            raise WebError("the response is no token") from None
 
 
 def sets_authorization(spec: ServerSpec) -> bool:
-    """Say whether a server's configuration gives the Authorization header itself.
+    """Return whether a server's configuration sets the Authorization header itself.
 
-    A name and a password in the address become one.
+    A user name and password in the URL become such a header.
     """
     authority = spec.url.partition("://")[2].partition("/")[0]
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 
 
 def with_token(record: Record, token: OAuthToken, now: float) -> Record:
-    """Return a login with new tokens; what their answer leaves out stays as it was.
+    """Return a login with new tokens; fields that the response leaves out stay unchanged.
 
     Raises:
-        ValueError: They cannot be used. The text does not show them.
+        ValueError: The tokens cannot be used. The text does not show them.
     """
     for text in (token.access_token, token.refresh_token):
         if text is not None and not _TOKEN.fullmatch(text):
@@ -281,7 +280,7 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
 
 
 def refresh_request(record: Record, secret: str) -> httpx2.Request:
-    """Return the request for new tokens."""
+    """Return the request that renews a login's tokens."""
     data = {"grant_type": "refresh_token", "refresh_token": record.refresh_token}
     if record.resource:
         data["resource"] = record.resource
@@ -289,13 +288,13 @@ def refresh_request(record: Record, secret: str) -> httpx2.Request:
 
 
 def revoke_request(record: Record, secret: str) -> httpx2.Request:
-    """Return the request to end a login at its authorization server."""
+    """Return the request that revokes a login at its authorization server."""
     data = {"token": record.refresh_token or record.access_token}
     return client_request(record.revocation_endpoint, data, record, secret)
 
 
 def client_request(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
-    """Return a request in which the bridge says who it is, as it was registered."""
+    """Return a POST request that identifies the bridge by its client registration."""
     form = {**data, "client_id": record.client_id}
     headers = {}
     if secret and record.auth_method == "client_secret_basic":

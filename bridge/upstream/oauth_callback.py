@@ -1,8 +1,8 @@
-"""Where the browser comes back to: a listener on loopback for one answer.
+"""Receives the browser's redirect at the end of a login: a listener on loopback.
 
-Owns what is taken from a request. Any page in any of the user's browsers, and any program of this
-machine, can connect here; so a request is small and quick or it is dropped, one without the login's
-secret state changes nothing, and what came with it is never shown as it is.
+Any page in the user's browsers and any program on this machine can connect. So a request that is
+large or slow is dropped, one without the login's secret state changes nothing, and its text is
+never shown without escaping.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from bridge.upstream.oauth_web import safe_error_name
 PATH = "/callback"
 
 MAX_HEAD_BYTES = 32 * 1024
-"""Of a request. Codes may have some thousand bytes, and a browser adds its cookies."""
+"""Of a request. Codes may have some thousand bytes, and a browser adds cookies."""
 
 CONNECTION_SECONDS = 10.0
-"""For all of a request to arrive, and for its answer to be taken."""
+"""For one connection: its request and the response to it."""
 
 MAX_CONNECTIONS = 16
 """At a time. A browser opens two or three; more than this are closed at once."""
@@ -56,11 +56,11 @@ _HEADERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorizationResponse:
-    """What the authorization server sent with the browser.
+    """The authorization server's response, as parameters of the browser's redirect.
 
     Attributes:
         error, description: Why there is no code.
-        issuer: Who says so, if that was said.
+        issuer: The authorization server, if it names itself.
     """
 
     state: str = field(repr=False)
@@ -71,7 +71,7 @@ class AuthorizationResponse:
 
 
 class Callback:
-    """Waits for the browser. `expect` says for which answer."""
+    """Waits for one redirect of the browser, whose state was given to `expect`."""
 
     def __init__(self, host: Host, port: int) -> None:
         self.port = port
@@ -81,20 +81,20 @@ class Callback:
         self._received = anyio.Event()
 
     def expect(self, state: str) -> None:
-        """Take the answer that carries `state`, once, and none before this is called."""
+        """Accept one response, the one with `state`; until this is called none is accepted."""
         self._state = state
 
     async def wait(self) -> AuthorizationResponse:
-        """Return the answer, whenever it comes."""
+        """Wait for the response and return it."""
         await self._received.wait()
         if self._response is None:
             raise AssertionError
         return self._response
 
     async def handle(self, request: Request) -> HTMLResponse:
-        """Return what to show for a request, and take its answer if it is the one."""
+        """Return the page for a request; accept its response if it is the expected one."""
         query = request.query_params
-        # Twice the same parameter is a mistake or an attack.
+        # A repeated parameter is a mistake or an attack.
         parameters = {name: query[name] for name in query if len(query.getlist(name)) == 1}
         state = parameters.get("state", "").encode("utf-8", "replace")
         if not self._state or not secrets.compare_digest(state, self._state.encode()):
@@ -128,7 +128,7 @@ class Callback:
 
 
 class _BriefConnection(H11Protocol):
-    """A connection that ends after a while, whether a request came or not."""
+    """A connection that is closed after `CONNECTION_SECONDS`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -139,11 +139,11 @@ class _BriefConnection(H11Protocol):
 
 @asynccontextmanager
 async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callback]:
-    """Listen on loopback.
+    """Listen on loopback for the browser's redirect.
 
     Args:
-        host: What the browser is told. Either way nothing but this machine can connect.
-        port: Any free one if 0.
+        host: The host of the redirect address. Only this machine can connect to either.
+        port: 0 for any free one.
 
     Raises:
         OSError: The port is taken.
@@ -152,14 +152,14 @@ async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callb
         callback = Callback(host, listener.getsockname()[1])
         app = Starlette(
             routes=[Route(PATH, callback.handle, methods=["GET"])],
-            # A page elsewhere whose host name was made to lead here has another.
+            # Refuses pages of other hosts whose names were made to resolve to this machine.
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
             ],
         )
         config = _config(app)
         server = uvicorn.Server(config)
-        # Not `serve`, which takes the process's signals for itself.
+        # Not `serve`, which installs its own signal handlers.
         config.load()
         server.lifespan = config.lifespan_class(config)
         await server.startup([listener])
@@ -177,7 +177,7 @@ def _config(app: Starlette) -> uvicorn.Config:
         "lifespan": "off",
         "log_config": None,
         "log_level": "warning",
-        # It would show codes.
+        # An access log would contain codes.
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,

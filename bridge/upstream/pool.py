@@ -1,7 +1,7 @@
-"""The pool of a user's servers; each is started when it is first needed.
+"""The pool of a user's servers, each started when it is first needed.
 
-Owns the set of servers, changes of their configuration, and the task group in which the
-connections' owner tasks run. One server is `server.py`'s. Speaks no protocol itself.
+Owns the set of servers, changes of their configuration, and the task group of the connections'
+owner tasks. `server.py` handles one server.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class Pool:
         """Return a server's tools, starting it if needed.
 
         Args:
-            again: Request the list even if the cached one is valid, unless it is only
+            refresh: Request the list even if the cached one is valid, unless it is only
                 `MIN_CACHE_SECONDS` old.
 
         Raises:

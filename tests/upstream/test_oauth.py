@@ -262,7 +262,7 @@ async def test_a_configured_authorization_header_counts_alone(
     assert "refused the Authorization header of its configuration" in caught.value.message
     assert "/tmp/servers.json" in caught.value.remedy
     assert "stale-secret" not in str(caught.value)
-    with pytest.raises(LoginFailedError, match="gives an Authorization header"):
+    with pytest.raises(LoginFailedError, match="sets the Authorization header"):
         await do_login(spec, logins)
 
 
@@ -350,8 +350,8 @@ def document(**fields: object) -> Response:
             "PKCE",
         ),
         ("/register", document(error="invalid_redirect_uri"), "does not register"),
-        ("/token", document(access_token="a\r\nX-More: b"), "makes no sense"),
-        ("/token", document(surprise="secret-surprise"), "makes no sense|gave no token"),
+        ("/token", document(access_token="a\r\nX-More: b"), "is not valid"),
+        ("/token", document(surprise="secret-surprise"), "is not valid|gave no token"),
         ("/mcp", Response(status_code=503), "HTTP status 503"),
     ],
 )
@@ -380,7 +380,9 @@ async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> Non
     with rig.web("http") as url, pytest.raises(LoginFailedError, match="register") as caught:
         await do_login(rig.remote(url), logins)
     assert "it did not ask for a login, and" in str(caught.value)
-    assert caught.value.remedy.startswith("It may need none: `mcp-code-bridge servers --check`")
+    assert caught.value.remedy.startswith(
+        "It may need none: check with `mcp-code-bridge servers --check`"
+    )
     assert "/tmp/servers.json" in caught.value.remedy
 
 
@@ -400,7 +402,7 @@ async def test_a_server_that_asks_for_a_login_and_registers_nobody_is_not_said_t
     [
         ("http://192.0.2.7/mcp", "not encrypted"),
         ("https://user:word@h.example.test/mcp", "Authorization header"),
-        ("ftp://h.example.test/mcp", "no address of the web"),
+        ("ftp://h.example.test/mcp", "not an http or https URL"),
     ],
 )
 async def test_addresses_that_tokens_must_not_go_to_are_refused(
