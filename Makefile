@@ -26,7 +26,7 @@ comma := ,
 PURE := \
     bridge/artifacts/mime.py \
     bridge/artifacts/parts.py \
-    bridge/store/room.py \
+    bridge/store/retention.py \
     bridge/catalog/* \
     bridge/render/* \
     bridge/gate/* \

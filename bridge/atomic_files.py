@@ -65,7 +65,7 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def turn(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
+def exclusive_lock(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
     """Hold a lock file, which is made if need be and stays. Blocks; for threads.
 
     Args:

@@ -29,7 +29,7 @@ class Clock:
         return self._stopped_at is None
 
     @property
-    def stood(self) -> float:
+    def stopped_seconds(self) -> float:
         """Seconds for which it has stood still, in all."""
         since = 0.0 if self._stopped_at is None else anyio.current_time() - self._stopped_at
         return self._lost + since
@@ -51,7 +51,7 @@ class Clock:
         finally:
             self._holds -= 1
             if self._holds == 0:
-                self._lost = self.stood
+                self._lost = self.stopped_seconds
                 self._stopped_at = None
                 self._notify()
 
@@ -60,13 +60,13 @@ class Clock:
         """Cancel what is inside after so many seconds of this time."""
         with anyio.CancelScope() as scope:
             self._limits[scope] = self.now() + seconds
-            self._aim(scope)
+            self._set_deadline(scope)
             try:
                 yield scope
             finally:
                 self._limits.pop(scope, None)
 
-    def let_go(self, scope: anyio.CancelScope, seconds: float) -> None:
+    def replace_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
         """Move a limit's end to so many seconds from now, also if this time stands still."""
         self._limits.pop(scope, None)
         scope.deadline = anyio.current_time() + seconds
@@ -82,10 +82,10 @@ class Clock:
 
     def _notify(self) -> None:
         for scope in self._limits:
-            self._aim(scope)
+            self._set_deadline(scope)
         for watcher in tuple(self._watchers):
             watcher(self.running)
 
-    def _aim(self, scope: anyio.CancelScope) -> None:
+    def _set_deadline(self, scope: anyio.CancelScope) -> None:
         end = self._limits[scope]
         scope.deadline = end + self._lost if self.running else math.inf

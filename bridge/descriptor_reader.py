@@ -39,7 +39,7 @@ class Reader:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: asyncio.Future[bytes | None] | None = None
         self._kept: bytes | None = None
-        self._rested = True
+        self._yielded = True
         self._closed = False
 
     async def read(self) -> bytes:
@@ -48,17 +48,17 @@ class Reader:
         Raises:
             OSError: It cannot be read, or was closed.
         """
-        if not self._rested:
+        if not self._yielded:
             # A writer that never stops must not keep the event loop from other tasks.
             await anyio.lowlevel.checkpoint()
-        self._rested = False
+        self._yielded = False
         data, self._kept = self._kept, None
         while data is None:
             data = self._attempt()
             if data is None:
                 if self._closed:
                     raise OSError("it was closed")
-                self._rested = True
+                self._yielded = True
                 data = await self._wait()
         return data
 

@@ -48,7 +48,7 @@ def exposure(path: Path) -> tuple[str, str]:
     symbolic links lead to. Root may change everything and counts as nobody else.
     """
     real = Path(os.path.realpath(path))
-    for place in _ways(path):
+    for place in _paths_on_the_way(path):
         try:
             found = place.lstat()
         except OSError:
@@ -56,7 +56,7 @@ def exposure(path: Path) -> tuple[str, str]:
         if stat.S_ISLNK(found.st_mode):
             continue
         itself = place in (path, real)
-        reason = exposed_by(found, "it" if itself else str(place), sticky_counts=not itself)
+        reason = exposure_reason(found, "it" if itself else str(place), sticky_counts=not itself)
         if reason:
             return reason, _remedy(found.st_uid, place)
     return "", ""
@@ -69,7 +69,7 @@ def _remedy(owner: int, place: Path) -> str:
     return f"Run: {sudo}chmod go-w {shlex.quote(str(place))}"
 
 
-def exposed_by(found: os.stat_result, what: str = "it", *, sticky_counts: bool = False) -> str:
+def exposure_reason(found: os.stat_result, what: str = "it", *, sticky_counts: bool = False) -> str:
     """Return why others may change a file or directory with this status; empty if they may not.
 
     Args:
@@ -88,7 +88,7 @@ def exposed_by(found: os.stat_result, what: str = "it", *, sticky_counts: bool =
     return ""
 
 
-def _ways(path: Path) -> Iterator[Path]:
+def _paths_on_the_way(path: Path) -> Iterator[Path]:
     """Yield a path, everything above it, and the same for where links on the way lead."""
     pending = [path.absolute(), Path(os.path.realpath(path))]
     seen: set[Path] = set()

@@ -105,7 +105,7 @@ class VisibleDecoder:
         return visible(self._decoder.decode(data, final), keep="\n\t\r")
 
 
-def written_out(name: str, *, all_letters: bool = False) -> str:
+def escape_look_alikes(name: str, *, all_letters: bool = False) -> str:
     """Return a name with the letters written out that may pass for others.
 
     Args:
@@ -152,7 +152,7 @@ def _may_pass_for_another(character: str) -> bool:
     return not (plain or character < "\u0180" or unicodedata.east_asian_width(character) == "W")
 
 
-def unlike(key: str, taken: Collection[object]) -> str:
+def distinct_key(key: str, taken: Collection[object]) -> str:
     """Return `key`, or another that is not `taken`: keys that are shown alike hide no values."""
     made, number = key, len(taken) + 1
     while made in taken:

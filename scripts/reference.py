@@ -221,7 +221,7 @@ def _commands_table() -> Iterator[str]:
 
 def _servers_table() -> Iterator[str]:
     yield from ["### `[servers.NAME]`", ""]
-    texts = section(settings_file.parse_eras, "Keys")
+    texts = section(settings_file.parse_protocols, "Keys")
     rows = (
         [code(key), kind_of(parse), texts[key]] for key, parse in settings_file.SERVER_KEYS.items()
     )

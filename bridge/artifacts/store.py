@@ -25,7 +25,7 @@ from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted
 
 if TYPE_CHECKING:
@@ -355,9 +355,9 @@ class ArtifactStore:
             ArtifactQuotaError: It is more than its owner's share.
             OSError: It cannot be written. What there was is as it was.
         """
-        coming = Held(owner_digest(owner), "", float("inf"), label.digest, label.size)
+        coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
-            with self._store.placing(unfinished, label.digest) as kept:
+            with self._store.writing_blob(unfinished, label.digest) as kept:
                 goes = self._make_room(kept, coming)
                 _delete(kept, [one.id for one in goes])
                 artifact = self._insert(kept, coming.owner, label)
@@ -386,7 +386,7 @@ class ArtifactStore:
         row = kept.connection.execute(table.select().where(table.c.id == values["id"])).one()
         return self._artifact(row)
 
-    def _make_room(self, kept: Transaction, coming: Held) -> list[Held]:
+    def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
         """Return what has to go for what comes.
 
         Raises:
@@ -409,20 +409,20 @@ class ArtifactStore:
             return self._sweep(kept, coming)
         return []
 
-    def _sweep(self, kept: Transaction, coming: Held | None = None) -> list[Held]:
+    def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
         """Look through everything; return what has to go.
 
         Raises:
             ArtifactQuotaError: What is coming is more than its owner's share.
         """
         self._swept, self._kept = self._now(), 0
-        bounds = Bounds(
+        bounds = RetentionLimits(
             total_bytes=self._total_bytes,
             oldest=self._oldest(),
             entries=MAX_ENTRIES,
             owner_entries=MAX_OWNER_ENTRIES,
         )
-        goes = surplus_of(_held(kept), bounds, coming)
+        goes = items_to_remove(_held(kept), bounds, coming)
         if goes is None:
             assert coming is not None
             if len(self._refused) >= MAX_REFUSED:
@@ -431,7 +431,7 @@ class ArtifactStore:
             raise self._too_much()
         return goes
 
-    def _there(self, one: Held) -> bool:
+    def _there(self, one: StoredItem) -> bool:
         try:
             os.close(self.blobs.open(one.digest))
         except OSError:
@@ -489,12 +489,12 @@ def _named(table: Table, uri: str) -> Any:
     return false()
 
 
-def _held(kept: Transaction) -> list[Held]:
+def _held(kept: Transaction) -> list[StoredItem]:
     assert kept.connection is not None
     table = _artifacts()
     columns = (table.c.owner, table.c.id, table.c.created, table.c.digest, table.c.size)
     rows = kept.connection.execute(table.select().with_only_columns(*columns))
-    return [Held(*row) for row in rows]
+    return [StoredItem(*row) for row in rows]
 
 
 def _totals(kept: Transaction) -> tuple[int, int]:

@@ -339,11 +339,11 @@ def _app() -> typer.Typer:
         else:
             parent = groups[group] if group else app
             added = parent.command(name, epilog=epilog, rich_help_panel=command.panel)
-        added(_declared(command))
+        added(_typer_function(command))
     return app
 
 
-def _declared(command: _Command) -> Callable[..., Invocation]:
+def _typer_function(command: _Command) -> Callable[..., Invocation]:
     """Return a function as typer reads it: parameters with their types, and a docstring."""
 
     def invocation(**given: object) -> Invocation:

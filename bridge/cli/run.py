@@ -68,8 +68,8 @@ async def run(arguments: SimpleNamespace, settings: Settings) -> int:
         out = None if arguments.out is None else check_out(arguments.out)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
-            result = await _followed(engine, request, settings, scripted=arguments.json)
-            problems = await _brought(engine, request, result, out, force=arguments.force)
+            result = await _run_live(engine, request, settings, scripted=arguments.json)
+            problems = await _write_outputs(engine, request, result, out, force=arguments.force)
     except BridgeError as error:
         if not arguments.json:
             raise
@@ -106,24 +106,24 @@ def _is_live(request: RunRequest, scripted: bool) -> bool:
     return not scripted and request.mode == "run"
 
 
-async def _followed(
+async def _run_live(
     engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
 ) -> RunResult:
     drawn = settings.environ.get("TERM", "dumb") != "dumb"
     if not _is_live(request, scripted):
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
-        return await carried_out(engine, request, person, scripted=scripted)
+        return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
     try:
-        async with viewer.showing():
-            return await carried_out(engine, request, viewer, scripted=scripted)
+        async with viewer.streaming():
+            return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
         standing = viewer.run_progress
         write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
         raise
 
 
-async def _brought(
+async def _write_outputs(
     engine: Engine, request: RunRequest, result: RunResult, out: Path | None, *, force: bool
 ) -> list[str]:
     """Put what a program left where the user wants it; return what is missing there, and why."""
@@ -140,7 +140,7 @@ async def _brought(
     return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
 
 
-async def carried_out(
+async def run_and_apply(
     engine: Engine, request: RunRequest, client: Terminal, *, scripted: bool
 ) -> RunResult:
     """Run a program; if it makes a plan, show that to the person, ask, and apply it.
@@ -158,7 +158,7 @@ async def carried_out(
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
     # The question has the list; where both go to the same screen, once is enough.
-    listed = not sys.stdout.isatty() or not asked_in_full(plan)
+    listed = not sys.stdout.isatty() or not is_fully_shown(plan)
     show(result, terminal=True, plan=listed)
     wish = ApplyRequest(
         plan_id=plan.plan_id,
@@ -172,7 +172,7 @@ async def carried_out(
     return dataclasses.replace(applied, artifacts=result.artifacts, missing=result.missing)
 
 
-def asked_in_full(plan: Plan) -> bool:
+def is_fully_shown(plan: Plan) -> bool:
     """Return whether the question about a plan shows all that its list does."""
     whole = plan_text(plan, how=False)
     if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):

@@ -25,7 +25,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
-def dotted(*parts: str) -> str:
+def dotted_key(*parts: str) -> str:
     """A place in a file, as `mcpServers.github.env.TOKEN`."""
     return ".".join(shown(part) for part in parts)
 
@@ -44,7 +44,7 @@ class ConfigWarning:
         key: The place in it, dotted; empty when the file as a whole is meant.
         unread: Whether it is there and nothing of it could be read.
         own: Whether it is about what the bridge's own settings name.
-        told: Whether an entry among those left out has the same reason.
+        reported: Whether a `SkippedServer` reports the same reason.
     """
 
     path: str
@@ -52,7 +52,7 @@ class ConfigWarning:
     reason: str
     unread: bool = field(default=False, compare=False)
     own: bool = field(default=False, compare=False)
-    told: bool = field(default=False, compare=False)
+    reported: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{where(self.path, self.key)}: {self.reason}"

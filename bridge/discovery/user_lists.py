@@ -46,11 +46,11 @@ class Approvals:
     trusted: bool = False
 
     def approves(self, name: str) -> bool:
-        return self.all_approved or _folded(name) in self.approved
+        return self.all_approved or _fold_name(name) in self.approved
 
     def rejected_in(self, name: str) -> str:
         """The file that rejects a server; empty when none does."""
-        return self.rejected.get(_folded(name), "")
+        return self.rejected.get(_fold_name(name), "")
 
 
 def read_approvals(
@@ -67,7 +67,7 @@ def read_approvals(
     def names(key: str) -> frozenset[str]:
         value = lists.get(key, [])
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return frozenset(_folded(item) for item in value)
+            return frozenset(_fold_name(item) for item in value)
         where = f"{prefix}.{key}" if prefix else key
         reason = f"must be a list of server names, not {kind(value)}"
         if isinstance(value, list):
@@ -84,7 +84,7 @@ def read_approvals(
     return found, tuple(warnings)
 
 
-def join(found: Iterable[Approvals]) -> Approvals:
+def join_approvals(found: Iterable[Approvals]) -> Approvals:
     """All answers together; a rejection anywhere stands, and names the first file that has it."""
     answers = tuple(found)
     rejected: dict[str, str] = {}
@@ -98,7 +98,7 @@ def join(found: Iterable[Approvals]) -> Approvals:
     )
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return _UNSAFE.sub("_", name)
 
 
@@ -149,7 +149,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ListedServer:
     """One server in a list: by its name, its whole command line or its address.
 
     Attributes:
@@ -168,9 +168,9 @@ class Entry:
         if self.name:
             return spec.name == self.name
         if self.command:
-            return spec.transport == "stdio" and _line(spec) == self.command
+            return spec.transport == "stdio" and _command_line(spec) == self.command
         pattern = _pattern(self.url, ".*", ".*")
-        urls = (spec.url, _plain(spec.url))
+        urls = (spec.url, _normalize_url(spec.url))
         return spec.transport != "stdio" and any(pattern.fullmatch(url) for url in urls)
 
     def allows(self, spec: ServerSpec) -> bool:
@@ -178,13 +178,13 @@ class Entry:
         if self.name:
             return spec.name == self.name
         if self.command:
-            return spec.transport == "stdio" and _line(spec) == self.command
+            return spec.transport == "stdio" and _command_line(spec) == self.command
         pattern = _pattern(self.url, "[^/?#@]*", ".*")
-        return spec.transport != "stdio" and bool(pattern.fullmatch(_plain(spec.url)))
+        return spec.transport != "stdio" and bool(pattern.fullmatch(_normalize_url(spec.url)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forbidden:
+class Restrictions:
     """All lists together.
 
     Attributes:
@@ -196,8 +196,8 @@ class Forbidden:
         unreadable: A file of the company's that cannot be read, and may forbid anything.
     """
 
-    denied: tuple[Entry, ...] = ()
-    allowed: tuple[Entry, ...] | None = None
+    denied: tuple[ListedServer, ...] = ()
+    allowed: tuple[ListedServer, ...] | None = None
     off: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     only: Mapping[str, tuple[tuple[frozenset[str], str], ...]] = field(default_factory=dict)
     exclusive: str = ""
@@ -229,9 +229,9 @@ class Forbidden:
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
     @staticmethod
-    def _is_allowed(spec: ServerSpec, allowed: tuple[Entry, ...]) -> bool:
+    def _is_allowed(spec: ServerSpec, allowed: tuple[ListedServer, ...]) -> bool:
         # As in Claude Code: where there are command lines, or addresses, a name is not enough.
-        exact = [each for each in allowed if (each.command if _local(spec) else each.url)]
+        exact = [each for each in allowed if (each.command if _is_stdio(spec) else each.url)]
         named = [each for each in allowed if each.name]
         return any(each.allows(spec) for each in (exact or named))
 
@@ -250,8 +250,8 @@ class Lists:
     """
 
     managed: bool
-    denied: tuple[Entry, ...] = ()
-    allowed: tuple[Entry, ...] | None = None
+    denied: tuple[ListedServer, ...] = ()
+    allowed: tuple[ListedServer, ...] | None = None
     only_managed: bool = False
 
 
@@ -261,7 +261,7 @@ def read_lists(
     """Return the lists of one settings file."""
     warnings: list[ConfigWarning] = []
 
-    def entries(key: str) -> tuple[Entry, ...] | None:
+    def entries(key: str) -> tuple[ListedServer, ...] | None:
         if key not in document:
             return None
         value = document[key]
@@ -271,7 +271,7 @@ def read_lists(
             return ()
         found = []
         for number, item in enumerate(value):
-            entry = _entry(item, path=path, managed=managed)
+            entry = _parse_listed(item, path=path, managed=managed)
             if entry is None:
                 reason = "must have one of serverName, serverCommand and serverUrl"
                 place = f"{key}[{number}]"
@@ -289,7 +289,7 @@ def read_lists(
     return lists, tuple(warnings)
 
 
-def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Forbidden:
+def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Restrictions:
     """Return all lists together: denials add up, and so do permissions."""
     lists = tuple(found)
     only_managed = any(each.only_managed for each in lists)
@@ -298,7 +298,7 @@ def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Fo
         for each in lists
         if each.allowed is not None and (each.managed or not only_managed)
     ]
-    return Forbidden(
+    return Restrictions(
         denied=tuple(entry for each in lists for entry in each.denied),
         allowed=tuple(entry for each in allowing for entry in each) if allowing else None,
         exclusive=exclusive,
@@ -341,7 +341,7 @@ def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
     return _names(state.get(OFF_KEY))
 
 
-def _entry(item: object, *, path: str, managed: bool) -> Entry | None:
+def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | None:
     if not isinstance(item, Mapping):
         return None
     given = [key for key in ("serverName", "serverCommand", "serverUrl") if key in item]
@@ -351,21 +351,21 @@ def _entry(item: object, *, path: str, managed: bool) -> Entry | None:
     if given[0] == "serverCommand":
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
             return None
-        return Entry(path=path, managed=managed, command=tuple(value))
+        return ListedServer(path=path, managed=managed, command=tuple(value))
     if not isinstance(value, str) or not value or len(value) > MAX_PATTERN_CHARS:
         return None
     if given[0] == "serverName":
-        return Entry(path=path, managed=managed, name=value)
+        return ListedServer(path=path, managed=managed, name=value)
     if value.count("*") > MAX_WILDCARDS:
         return None
-    return Entry(path=path, managed=managed, url=value)
+    return ListedServer(path=path, managed=managed, url=value)
 
 
-def _local(spec: ServerSpec) -> bool:
+def _is_stdio(spec: ServerSpec) -> bool:
     return spec.transport == "stdio"
 
 
-def _line(spec: ServerSpec) -> tuple[str, ...]:
+def _command_line(spec: ServerSpec) -> tuple[str, ...]:
     return (spec.command, *spec.args)
 
 
@@ -380,7 +380,7 @@ def _pattern(text: str, in_host: str, in_path: str) -> re.Pattern[str]:
     return re.compile(written, re.IGNORECASE | re.DOTALL)
 
 
-def _plain(url: str) -> str:
+def _normalize_url(url: str) -> str:
     """Return an address without a user's name and a port that goes without saying."""
     try:
         parts = urlsplit(url)

@@ -17,14 +17,14 @@ from pathlib import Path
 from bridge.discovery.files import fingerprint
 from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 
-SETTLED_NS = 1_000_000_000
+QUIET_NS = 1_000_000_000
 """Since a change, before a second one is sure to show: file systems keep times in steps of up to
 this, so that what changes twice within one looks as if it had changed once."""
 
 MAX_WATCHED = 512
 """Directories given to a watcher; a system gives a user some thousands in all."""
 
-_Look = tuple[tuple[int, ...], ...]
+_States = tuple[tuple[int, ...], ...]
 
 
 class Watch:
@@ -37,31 +37,31 @@ class Watch:
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
         # One value, since two threads may survey at once: what is compared belongs to the stamp.
-        self._seen: tuple[tuple[str, ...], _Look | None, Stamp] = ((), None, ())
-        self._followed: tuple[Path, ...] = ()
+        self._seen: tuple[tuple[str, ...], _States | None, Stamp] = ((), None, ())
+        self._references: tuple[Path, ...] = ()
         self.surveys = 0
 
-    def follow(self, references: tuple[Path, ...]) -> None:
+    def add_references(self, references: tuple[Path, ...]) -> None:
         """Count these files, too: those that the configurations name (`Discovery.references`)."""
-        if references != self._followed:
-            self._followed = references
+        if references != self._references:
+            self._references = references
             self._seen = ((), None, ())
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any file of the configuration does."""
         paths, look, stamp = self._seen
-        return stamp if look is not None and _look(paths) == look else self._survey()
+        return stamp if look is not None and _read_states(paths) == look else self._survey()
 
     def _survey(self) -> Stamp:
         self.surveys += 1
-        followed = self._followed
+        followed = self._references
         # Looked at first, so that a change during the survey is noticed by the next comparison.
         found = survey(self._context)
-        paths = _telling((*found.paths, *followed))
-        look = _look(paths)
+        paths = _paths_to_stat((*found.paths, *followed))
+        look = _read_states(paths)
         stamp = (*found.stamp(), *map(fingerprint, followed))
         # What appeared while `paths` were found changed one of them just now.
-        settled = time.time_ns() - max((entry[0] for entry in look), default=0) > SETTLED_NS
+        settled = time.time_ns() - max((entry[0] for entry in look), default=0) > QUIET_NS
         self._seen = (paths, look if settled else None, stamp)
         return stamp
 
@@ -98,7 +98,7 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _look(paths: Iterable[str]) -> _Look:
+def _read_states(paths: Iterable[str]) -> _States:
     return tuple(map(_state, paths))
 
 
@@ -116,7 +116,7 @@ def _state(path: str) -> tuple[int, ...]:
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, kind, found.st_size)
 
 
-def _telling(paths: Iterable[Path]) -> tuple[str, ...]:
+def _paths_to_stat(paths: Iterable[Path]) -> tuple[str, ...]:
     """Return what must change before one of `paths` can: itself, or where it would appear."""
     found: dict[str, None] = {}
     known: set[str] = set()

@@ -42,7 +42,7 @@ from bridge.guest.schema.validation import problem
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.approver import PlanApprover
 from bridge.plans.plan_store import PlanStore, StoredPlan
-from bridge.render.plan import plan_asked
+from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import tool_error, wire_value
 from bridge.servers.servers import Servers
@@ -196,7 +196,7 @@ class PlanExecutor:
         if plan.stopped:
             # The program's own words could pass for the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
-        shown, whole = plan_asked(plan, MAX_QUESTION)
+        shown, whole = plan_question(plan, MAX_QUESTION)
         try:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:

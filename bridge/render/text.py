@@ -21,7 +21,7 @@ from bridge.model import (
 )
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
-from bridge.render.structured import to_json, whole_output
+from bridge.render.structured import output_links, to_json
 from bridge.settings import OutputMode
 from bridge.text import counted, valid_text, visible
 
@@ -256,7 +256,7 @@ def _sections(result: RunResult, mode: OutputMode) -> list[str]:
 
 def cuts_text(result: RunResult) -> str:
     """Return a note on output that is left out, and how to get it."""
-    whole = whole_output(result)
+    whole = output_links(result)
     kept = {name: count for name, count in result.truncated.items() if name in whole}
     lost = {name: count for name, count in result.truncated.items() if name not in whole}
     told = []

@@ -120,7 +120,7 @@ class OpenBatches:
         self._greeting: RequestId | None = None
         self._of: dict[RequestId, _Batch] = {}
 
-    def seen(self, message: JSONRPCMessage) -> None:
+    def note_version(self, message: JSONRPCMessage) -> None:
         """Look at a message of the client's, which may be its `initialize`."""
         if isinstance(message, JSONRPCRequest) and message.method == "initialize":
             self._greeting = message.id
@@ -150,9 +150,9 @@ class OpenBatches:
         if batch is None:
             return None
         batch.answers.append(message)
-        return self.unanswered(message.id)
+        return self.drop_pending(message.id)
 
-    def unanswered(self, number: RequestId | None) -> Sequence[Answer]:
+    def drop_pending(self, number: RequestId | None) -> Sequence[Answer]:
         """Wait no more for an answer; return those that go out together now."""
         batch = self._of.pop(number, None) if number is not None else None
         if batch is None:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.server.batches import VERSION, BatchRefusal, parse_batch
-from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_crowded
+from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_too_complex
 from bridge.upstream.framing import Line, encode
 
 LARGE_BODY = 4 * 1024 * 1024
@@ -97,7 +97,7 @@ class Bodies:
             self._large -= large
 
     async def _serve(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if await is_crowded(Line(body)):
+        if await is_too_complex(Line(body)):
             await _refuse(400, TOO_MANY)(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -112,7 +112,7 @@ class Bodies:
                 error = found.answers[0].error
                 await _refuse(400, error.message, error.code)(scope, receive, send)
                 return
-        await self._app(scope, _replayed(body, receive), send)
+        await self._app(scope, _replay(body, receive), send)
 
     async def _serve_batch(
         self, messages: list[JSONRPCMessage], scope: Scope, receive: Receive, send: Send
@@ -122,7 +122,7 @@ class Bodies:
 
         async def serve(message: JSONRPCMessage) -> None:
             body = encode(message).encode()
-            await self._app(scope, _replayed(body, receive), events.sender())
+            await self._app(scope, _replay(body, receive), events.sender())
 
         async with anyio.create_task_group() as tasks:
             for message in messages:
@@ -172,7 +172,7 @@ class _Events:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Return what gives a body, and then what else comes."""
     given = False
 

@@ -125,7 +125,7 @@ class OwnedBus(InMemorySubscriptionBus):
 
 
 @dataclass(eq=False)
-class _Known:
+class _Subscriptions:
     """A connection of the handshake era.
 
     Attributes:
@@ -162,7 +162,7 @@ class Notices:
         self._owner = owner
         self._told_tools: Hashable = None
         self._told_resources: Hashable = None
-        self._connections: WeakKeyDictionary[Connection, _Known] = WeakKeyDictionary()
+        self._connections: WeakKeyDictionary[Connection, _Subscriptions] = WeakKeyDictionary()
         self._news: set[tuple[str, str]] = set()
         self._bus = OwnedBus()
         self._changed = anyio.Event()
@@ -212,7 +212,7 @@ class Notices:
             known.uris.discard(str(params.uri))
         return types.EmptyResult()
 
-    def _of(self, context: ServerRequestContext[Any]) -> _Known | None:
+    def _of(self, context: ServerRequestContext[Any]) -> _Subscriptions | None:
         """Return what is known of a client's connection; None in the newer era."""
         # The SDK makes a session anew for each request and offers no other way to the connection.
         connection = context.session._connection
@@ -220,7 +220,7 @@ class Notices:
             return None
         known = self._connections.get(connection)
         if known is None:
-            known = self._connections[connection] = _Known(self._owner(context))
+            known = self._connections[connection] = _Subscriptions(self._owner(context))
         return known
 
     async def listed(self, context: ServerRequestContext[Any]) -> None:
@@ -281,22 +281,22 @@ class Notices:
             if tools != self._told_tools:
                 self._told_tools = tools
                 await self._bus.publish(ToolsListChanged())
-                await self._tell(Connection.send_tool_list_changed, lambda known: known.lists)
+                await self._notify(Connection.send_tool_list_changed, lambda known: known.lists)
             if resources != self._told_resources:
                 self._told_resources = resources
                 news = {(uri, owner) for uri, owner in news if uri}
                 await self._bus.publish(ResourcesListChanged())
-                await self._tell(Connection.send_resource_list_changed, lambda known: known.lists)
+                await self._notify(Connection.send_resource_list_changed, lambda known: known.lists)
         for uri, owner in news:
             event = ResourceUpdated(uri=uri) if uri else ResourcesListChanged()
             await self._bus.publish(event, owner)
             send = Connection.send_resource_list_changed
             if uri:
                 send = partial(Connection.send_resource_updated, uri=uri)
-            await self._tell(send, partial(_awaits, uri, owner))
+            await self._notify(send, partial(_is_subscribed, uri, owner))
 
-    async def _tell(
-        self, send: Callable[[Connection], Any], concerns: Callable[[_Known], bool]
+    async def _notify(
+        self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
     ) -> None:
         async def one(connection: Connection) -> None:
             with anyio.move_on_after(SEND_SECONDS):
@@ -308,7 +308,7 @@ class Notices:
                     tasks.start_soon(one, connection)
 
 
-def _awaits(uri: str, owner: str, known: _Known) -> bool:
+def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
     return known.owner == owner and (uri in known.uris if uri else known.lists)
 
 

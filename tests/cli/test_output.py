@@ -17,7 +17,7 @@ from bridge.cli import output
 from bridge.cli.output import (
     MAX_HELD_LOGS,
     VisibleFormatter,
-    logs_held,
+    hold_logs,
     table,
     visible,
     write_err,
@@ -213,7 +213,7 @@ def test_what_is_logged_while_a_question_stands_comes_after_it(
 ) -> None:
     """As much as is kept; the rest is counted."""
     log = logging.getLogger("tests.cli.output")
-    with logs_held():
+    with hold_logs():
         for number in range(MAX_HELD_LOGS + 5):
             log.warning("line %d", number)
         assert caplog.messages == []

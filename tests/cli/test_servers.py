@@ -130,7 +130,9 @@ async def test_servers_says_what_to_mend_once_and_no_other_command_does(
     """On stderr; a reason that stands below the table is not repeated."""
     caplog.set_level(logging.WARNING)
     unset = ConfigWarning(path="/c.json", key="mcpServers.a.env", reason="TOKEN is not set")
-    skipped = ConfigWarning(path="/c.json", key="mcpServers.b", reason="skipped: no url", told=True)
+    skipped = ConfigWarning(
+        path="/c.json", key="mcpServers.b", reason="skipped: no url", reported=True
+    )
     broken = ConfigWarning(path="/d.json", key="", reason="it is no JSON", unread=True)
     commands.finder.warnings = (unset, skipped, broken)
     assert await commands.servers() == 0

@@ -27,9 +27,9 @@ LOOK_SECONDS = 0.01
 
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "direct": {},
-    "direct, modern": {"eras": {"server": "modern"}},
+    "direct, modern": {"protocols": {"server": "modern"}},
     "session": {"direct": False},
-    "session, modern": {"direct": False, "eras": {"server": "modern"}},
+    "session, modern": {"direct": False, "protocols": {"server": "modern"}},
 }
 """How requests reach a stdio server, and what a pool is told for it. The tests of a module that
 names some in `WAYS` go each of them; all but the first are for `make test-all`."""
