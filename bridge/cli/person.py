@@ -128,8 +128,9 @@ class Person:
             self.write_heading("mcp-code-bridge asks")
         self.write(shown)
         if not self.attended:
-            message = f"May {name} be used as it is shown here? It may have changed since."
-            remedy = f"If so: `mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}`."
+            message = f"{name} is not approved: no person can be asked here."
+            approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
+            remedy = f"To approve it exactly as shown: `{approve}`."
             raise UsageError(message, remedy=remedy)
         agreed = await self.confirm(question)
         if not agreed:

@@ -78,7 +78,8 @@ async def run(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.json:
         write_json(_document(result))
     else:
-        show(result, terminal=sys.stderr.isatty(), printed=_is_live(request, arguments.json))
+        printed = _is_live(request, arguments.json)
+        show(result, terminal=sys.stderr.isatty(), printed=printed, out=out)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
@@ -193,12 +194,20 @@ def exit_status(result: RunResult) -> int:
     return (result.exit_code or 0) & 0xFF or 1
 
 
-def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool = False) -> None:
+def show(
+    result: RunResult,
+    *,
+    terminal: bool,
+    plan: bool = True,
+    printed: bool = False,
+    out: Path | None = None,
+) -> None:
     """Write a result: the program's own streams, and what else there is to say to a terminal.
 
     Args:
         plan: Whether a plan is listed, too.
         printed: Whether the streams were written as they came.
+        out: Where the program's files were written to, if anywhere.
     """
     if not printed:
         write_out(result.stdout)
@@ -228,11 +237,18 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
             # A text was printed above, with its end if that is all of it.
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
-        sections = (files_section(result), missing_section(result), session_section(result))
+        files = files_section(result)
+        if files and out is None:
+            files += (
+                "\n`mcp-code-bridge artifacts get URI` writes one out, `--out DIR` all of them."
+            )
+        elif files:
+            files = f"[files] in {out}"
+        sections = (files, missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
-            write_err(f"-- {receipt_line(result)}\n")
+            write_err(f"-- {receipt_line(result, conversation=False)}\n")
 
 
 def request_of(arguments: SimpleNamespace) -> RunRequest:

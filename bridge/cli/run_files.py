@@ -101,7 +101,10 @@ def write_files(
             try:
                 _write_artifact(root, artifact, read, force=force)
             except FileExistsError:
-                problems.append(f"{quoted(artifact.name)} is there already; --force replaces it.")
+                problems.append(
+                    f"{quoted(artifact.name)} was there already and stays. The run's own: "
+                    f"`mcp-code-bridge artifacts get {artifact.uri}`. --force replaces files."
+                )
             except OSError as error:
                 why = error.strerror or error
                 problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")

@@ -87,7 +87,7 @@ class Commands:
         """Run `tools`."""
         unset = {"server": None, "stub": False, "fresh": False, "json": False}
         return await tools_module.tools(
-            SimpleNamespace(query=query, **{**unset, **flags}), self.settings
+            SimpleNamespace(words=[query] if query else [], **{**unset, **flags}), self.settings
         )
 
 
