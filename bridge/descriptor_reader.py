@@ -1,8 +1,7 @@
-"""Waiting for bytes of one descriptor, again and again.
+"""Reads one descriptor repeatedly, without registering it at the event loop for each read.
 
-Owns the wait and nothing of what is read. A descriptor that is read all the time stays known to the
-event loop, and is read in the loop's own callback: to register and unregister it for every wait
-costs as much as the rest of a small message's way. Nothing is read before a task waits for it.
+The descriptor stays registered, and is read in the loop's own callback: registering it for every
+wait costs as much as all other work for a small message. Nothing is read before a task waits.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Reader:
     Args:
         watched: What becomes readable.
         attempt: Reads without waiting: None for nothing yet, empty for the end. May raise an
-            `OSError`, which whoever reads gets.
+            `OSError`, which `read` raises.
     """
 
     def __init__(self, watched: int | HasFileno, attempt: Callable[[], bytes | None]) -> None:
@@ -43,7 +42,7 @@ class Reader:
         self._closed = False
 
     async def read(self) -> bytes:
-        """Return what is there, or what comes next; empty at the end.
+        """Return the available bytes, after waiting for some; empty at the end.
 
         Raises:
             OSError: It cannot be read, or was closed.
@@ -63,7 +62,7 @@ class Reader:
         return data
 
     def close(self) -> None:
-        """Watch no longer; who waits tries once more, and fails. Idempotent."""
+        """Unregister the descriptor; a waiting `read` tries once more, and raises. Idempotent."""
         self._closed = True
         self._unwatch()
         if self._waiting is not None and not self._waiting.done():

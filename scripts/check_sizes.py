@@ -36,7 +36,7 @@ BUDGETS = {
     "sandbox": 13_730,
     "rpc": 1_280,
     "gate": 9_010,
-    "store": 2_300,
+    "store": 2_290,
     "packages": 1_420,
     "render": 1_200,
     "settings": 3_300,

@@ -169,7 +169,7 @@ def _describe(probe: Probe) -> str:
 
 
 INDEX_SECONDS = 10.0
-"""For an index to tell of one package that is allowed."""
+"""For an index to respond about one allowed package."""
 
 UVS_OWN = "what uv is configured to use"
 

@@ -251,7 +251,7 @@ class Screen:
     def wrote(self, data: bytes) -> None:
         """Note the output written to the terminal, to know whether its last line is whole."""
         if data:
-            # A progress bar of the program ends with a carriage return: do not overwrite it.
+            # A program's own bar ends with a carriage return, and must not be overwritten.
             self._at_line_start = data.endswith(b"\n")
 
     @contextmanager

@@ -48,7 +48,7 @@ def write_out(text: str) -> None:
 
 
 def write_err(text: str) -> None:
-    """Write to stderr, likewise."""
+    """Write to stderr: exactly, or made visible if it is a terminal."""
     _write(sys.stderr, text)
 
 

@@ -30,7 +30,7 @@ MAX_YAML_BYTES = 256 * 1024
 MAX_KEY_PARTS = 32
 """Of a dotted key in TOML. Python's parser takes time with the square of their number and more: a
 file of 60 kB that is one such key takes a minute. Within a text that many words with dots between
-them count as well: nobody writes those."""
+them count as well, which real files do not have."""
 
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")

@@ -37,7 +37,7 @@ MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 """Longer than any useful call, and small enough to be added to any clock's time."""
 
 _MAX_WHOLE_NUMBER = 10**18
-"""Beyond this a number's text is long, or refused by Python; nobody writes such an argument."""
+"""Beyond this a number's text is long, or refused by Python; no real argument is so large."""
 
 
 class UnusableError(ValueError):

@@ -113,7 +113,7 @@ class Merged:
 
 @dataclass
 class _Holder:
-    """Who has a name, and what weaker files say of it.
+    """The strongest definition of a name, and its differences from weaker ones.
 
     Attributes:
         spec: The server; None when the entry turns it off.

@@ -99,7 +99,7 @@ class Variables:
         home, workspace: Directories.
         directory: That of the file, where relative names of files start.
         inputs: Ids of inputs and their defaults, None for those that have none.
-        read: A file's text; None when it cannot be had.
+        read: Returns a file's text; None if it cannot be read.
         separator: Of the parts of a path.
         budget: Limits how much text is inserted.
     """

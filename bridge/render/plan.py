@@ -1,10 +1,9 @@
-"""A plan as a list that a person or a model reads before its calls are made.
+"""Renders a plan as a list that a person or a model reads before its calls are made.
 
-Owns the wording and the grouping. Calls of one tool that follow each other stand together: what all
-have in common once, what differs in a table, the first few in full. Begins with how many calls of
-which tool there are, for whatever is too long to be listed must at least be counted. What is shown
-comes from programs and servers, so it is written as JSON without anything that a terminal or a
-reader's eye obeys.
+Owns the wording and the grouping. Consecutive calls of one tool form a group: their common
+arguments once, the others in a table, the first few calls in full. The list begins with the number
+of calls of each tool, so that calls beyond its length are at least counted. Its values come from
+programs and servers, so they are written as JSON with invisible and misleading characters escaped.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from bridge.model import HeldCall, Json, Plan
 from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
 
 MAX_CHARACTERS = 16_000
-"""Of a list; what is beyond is counted."""
+"""Of a list; calls beyond it are only counted."""
 
 MAX_RUNS = 25
 """Groups of calls that follow each other; when there are more, as when two tools take turns, all
@@ -55,7 +54,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return in a sentence or two what a plan holds."""
+    """Return a plan's number of calls and how to apply it, in a sentence or two."""
     count = len(plan.calls)
     held = f"{counted(count, 'call')} held, none of them made"
     if plan.plan_id:
@@ -69,17 +68,17 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
-    """Return the list.
+    """Return the list of a plan's calls.
 
     Args:
-        how: Say how it is applied.
-        characters: How long it may be, about.
+        how: Whether to add how it is applied.
+        characters: Approximate limit of its length.
     """
     return "\n".join(_listed(plan, how, characters).lines)
 
 
 def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
-    """Return the list of a question, and for each call that stands there whole its last line."""
+    """Return the list for a question, and the last line of each call that is shown in full."""
     page = _listed(plan, how=False, characters=characters)
     return "\n".join(page.lines), page.whole
 

@@ -1,4 +1,4 @@
-"""What became of a run's calls, and what it saved, in lines.
+"""Renders the outcome of a run's calls, and the bytes kept from the model, as lines.
 
 Owns the wording and the sums. "Kept out of the conversation" is what the tools returned less what
 the program passed on, so a program that prints every result saves nothing and the line says so.

@@ -74,7 +74,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )
-    # Given to the constructor it would warn: the newer era has no such request.
+    # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
     server.middleware.append(surface.introduce)
     server.extensions[EXTENSION] = {}

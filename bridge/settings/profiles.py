@@ -19,7 +19,7 @@ from bridge.settings.removed import reject_removed
 BUILT_IN = ("standard", "strict")
 
 MAX_PROFILES = 100
-"""More tables than anybody keeps apart."""
+"""More tables than a person can oversee."""
 
 KEYS = frozenset(
     {

@@ -51,10 +51,10 @@ MAX_URI_CHARS = 8_000
 """As much as web servers take."""
 
 MIN_CACHE_SECONDS = 2.0
-"""Between two lists of one server's tools, however short-lived it says that they are."""
+"""Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
 
 MAX_CACHE_SECONDS = 24 * 3600.0
-"""What is believed of a list's life; as in the SDK."""
+"""Longest time that a list is cached; as in the SDK."""
 
 MAX_CURSOR_CHARS = 64 * 1024
 """A longer one is the end of a list: it would be sent back with each request."""
@@ -80,12 +80,12 @@ Kind = Literal["resources", "templates", "prompts"]
 
 @dataclass(frozen=True, kw_only=True)
 class ListKind:
-    """One kind of things that servers list besides tools.
+    """How servers list resources, resource templates or prompts.
 
     Attributes:
-        key: What the list is called in an answer.
-        words: What they are called in a sentence.
-        identity: The field that tells one from another.
+        key: The field of a response with the list.
+        words: Plural for messages.
+        identity: The field that identifies an entry.
     """
 
     key: str
@@ -137,10 +137,10 @@ async def read_all_pages(
 
 
 def cache_seconds(page: Page, *, announced: bool) -> float:
-    """Return how long a page of the newer protocol counts, by its `ttlMs`.
+    """Return for how many seconds a page of protocol 2026-07-28 may be cached, by its `ttlMs`.
 
-    Without one, or with 0, which is what most servers send unasked, it counts until its server says
-    that the list has changed; if the server does not say that, for `MIN_CACHE_SECONDS`.
+    Without one, or with 0, which most servers send, until the server announces a change; if the
+    server announces no changes, for `MIN_CACHE_SECONDS`.
     """
     ttl = page.get("ttlMs")
     # NaN is no more than 0.
@@ -157,10 +157,10 @@ def valid_name(entry: Json) -> str | None:
 
 
 def reduce_page(page: Page) -> dict[str, Json]:
-    """Return a page of tools with no more than what the SDK makes something of.
+    """Return a page of tools reduced to the fields that the SDK uses.
 
-    Of each tool that is its name, and its schema if that marks a parameter for a header. The SDK
-    looks through all that it gets, on the event loop.
+    These are each tool's name, and its schema if that marks a parameter for a header. The SDK
+    processes all that it gets on the event loop.
     """
     entries = page.get("tools")
     brief = [
@@ -187,9 +187,9 @@ def _schema_with_headers(schema: Json) -> Json:
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
-    """Turn entries into tools. Of several with one name the first wins; names stay as they are.
+    """Return the tools of a list's entries; of several with one name the first is used.
 
-    What is left out is told once for each list, however much it is.
+    One warning per reason reports the entries that are left out.
     """
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMA_PARTS_IN_ALL
@@ -243,7 +243,7 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
 
 
 def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int, bool]:
-    """Return a tool without schemas that are too large, how many parts it has kept, and if all."""
+    """Return a tool without too large schemas, the number of its parts, and if all were kept."""
     whole = True
     parts = _count_parts(tool.input_schema, most)
     if parts > most:
@@ -279,7 +279,7 @@ def _count_parts(schema: Json, most: int) -> int:
 
 
 def parse_offers(server: str, kind: Kind, entries: Sequence[Json]) -> tuple[dict[str, Json], ...]:
-    """Return each entry's public fields; of several with one identity the first counts."""
+    """Return each entry's public fields; of several with one identity the first is used."""
     identity = LISTS[kind].identity
     found: dict[str, dict[str, Json]] = {}
     unusable = 0
@@ -326,7 +326,7 @@ def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     found = next((offer for offer in offers if offer[identity] == wanted), None)
     if found is not None:
         return _arguments(found) if kind == "prompts" else ""
-    # By what is compared: the text itself may be longer than anybody wants to read.
+    # Cut as for the comparison: the text itself may be very long.
     known = {str(offer[identity])[:MAX_COMPARED_CHARS] for offer in islice(offers, MAX_COMPARED)}
     near = difflib.get_close_matches(wanted[:MAX_COMPARED_CHARS], sorted(known), n=MAX_SUGGESTIONS)
     return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -100,7 +100,7 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
     [
         ("hangs", f"within {KEYRING_SECONDS:g} s"),
         ("raises", "ValueError"),
-        ("forgets", "did not keep"),
+        ("forgets", "did not store"),
     ],
 )
 async def test_a_keyring_that_fails_is_done_without(
@@ -125,7 +125,7 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
     ring.mood = "hangs"
     with pytest.raises(StoreError, match="keyring, and it did not answer"):
         await store.load(KEY)
-    with pytest.raises(StoreError, match="keyring, and it has not answered"):
+    with pytest.raises(StoreError, match="keyring, and it has not finished"):
         await store.remove(KEY)
 
 
