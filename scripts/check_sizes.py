@@ -21,7 +21,7 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 4_560,
+    "cli": 4_600,
     "server": 3_480,
     "runs": 4_530,
     "sessions": 1_730,
@@ -38,9 +38,9 @@ BUDGETS = {
     "gate": 9_010,
     "store": 2_290,
     "packages": 1_420,
-    "render": 1_200,
+    "render": 1_210,
     "settings": 3_300,
-    BASE: 2_480,
+    BASE: 2_500,
     "guest": 11_620,
 }
 """Most lines of each package of `bridge/`."""

@@ -36,6 +36,7 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
         to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
+        to_mend += [f"warning: {text}" for text in unused_tables(engine, settings)]
         if arguments.check and engine.servers.names():
             for text in to_mend:
                 write_err_line(text)
@@ -50,6 +51,18 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
     for text in to_mend:
         write_err_line(text)
     return 0
+
+
+def unused_tables(engine: Engine, settings: Settings) -> list[str]:
+    """Return a line for each table of `config.toml` about a server that there is not."""
+    found = engine.servers.discovery
+    known = {spec.name for spec in found.servers}
+    known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
+    return [
+        f"[servers.{name}] in config.toml does nothing: no client has a server of that name."
+        for name in settings.server_settings
+        if name not in known
+    ]
 
 
 def none_found(settings: Settings) -> str:

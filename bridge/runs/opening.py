@@ -107,7 +107,7 @@ async def open_engine(
         start_timeout=settings.start_timeout,
         logins=logins,
         roots=settings.roots,
-        protocols=settings.protocols,
+        server_settings=settings.server_settings,
     )
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)

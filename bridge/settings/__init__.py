@@ -229,7 +229,7 @@ def load(
         commands=file.commands,
         policy=file.policy,
         dependencies=file.dependencies,
-        protocols=file.protocols,
+        server_settings=file.servers,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 from bridge.errors import SettingsError
-from bridge.model import Directory, Json, ProtocolMode
+from bridge.model import Directory, Json, ProtocolMode, ServerSettings
 from bridge.settings import fields
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
@@ -47,7 +47,7 @@ class ConfigFile:
     policy: PolicySpec = field(default_factory=PolicySpec)
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
-    protocols: Mapping[str, ProtocolMode] = field(default_factory=dict)
+    servers: Mapping[str, ServerSettings] = field(default_factory=dict)
 
     def place(self, key: str, table: str = "") -> str:
         """Return the place of a key for error messages: file, line if it is found, and key."""
@@ -90,27 +90,25 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
         policy=parse_policy(policy, f"{path}: policy", path),
         directories=parse_directories(directories, f"{path}: directories"),
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
-        protocols=parse_protocols(servers, f"{path}: servers"),
+        servers=parse_servers(servers, f"{path}: servers"),
     )
 
 
-def parse_protocols(tables: Json, place: str) -> Mapping[str, ProtocolMode]:
-    """Return the `protocol` of each table in the `servers` table at `place`.
+def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
+    """Return what each table in the `servers` table at `place` sets of the server of its name.
 
-    The tables have what clients' configurations have no field for, under the servers' names there.
-
-    Keys:
-        protocol: Which protocol to use with the server: "legacy" begins with `initialize`, "modern"
-            with `server/discover`; "auto" finds out.
+    They hold what no client's configuration has a field for, and are named as clients' files name
+    servers.
 
     Raises:
-        SettingsError: A key or a value is not valid.
+        SettingsError: One has a key or a value that cannot be.
     """
-    protocols: dict[str, ProtocolMode] = {}
-    for name, table in fields.table(tables, place, MAX_SERVERS).items():
-        found = fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
-        protocols[name] = found.get("protocol", "auto")
-    return protocols
+    return {
+        name: ServerSettings(
+            **fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
+        )
+        for name, table in fields.table(tables, place, MAX_SERVERS).items()
+    }
 
 
 def _text(path: Path, *, required: bool) -> str:

@@ -18,7 +18,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
-from bridge.model import MEBIBYTE, Json, ProtocolMode, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
@@ -85,7 +85,7 @@ class Pool:
         admission: Decides on each start and connection, and records it.
 
     Args:
-        protocols: Names of servers whose `ProtocolMode` is set, with that.
+        server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
 
@@ -101,7 +101,7 @@ class Pool:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         logins: Logins | None = None,
         roots: Sequence[Path] = (),
-        protocols: Mapping[str, ProtocolMode] | None = None,
+        server_settings: Mapping[str, ServerSettings] | None = None,
         direct: bool = True,
     ) -> None:
         self._log_dir = log_dir
@@ -112,7 +112,7 @@ class Pool:
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._roots = tuple(roots)
-        self._protocols = protocols or {}
+        self._server_settings = server_settings or {}
         self._direct = direct
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
@@ -332,7 +332,7 @@ class Pool:
             on_tools_changed=partial(self._tools_changed, upstream_server),
             on_offers_changed=upstream_server.forget_offers,
             roots=self._roots,
-            mode=self._protocols.get(spec.name, "auto"),
+            mode=self._server_settings.get(spec.name, ServerSettings()).protocol,
         )
         self._connections.add(connection)
         self._tasks.start_soon(self._run_connection, connection, after)

@@ -20,10 +20,18 @@ from bridge.errors import (
     ToolCallError,
     UnknownServerError,
 )
-from bridge.model import Json, ProtocolMode, Tool
+from bridge.model import Json, ProtocolMode, ServerSettings, Tool
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session
-from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
+from tests.upstream.rig import (
+    PATIENCE_SECONDS,
+    Rig,
+    is_alive,
+    speaking,
+    wait_dead,
+    wait_file,
+    wait_until,
+)
 
 WAYS = ("direct", "session")
 
@@ -186,13 +194,19 @@ async def test_a_server_of_neither_era_is_quoted_on_the_handshake(rig: Rig) -> N
 async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
     rig: Rig, era: ProtocolMode, modes: str, protocol: str
 ) -> None:
-    async with rig.pool(rig.raw(modes), protocols={"server": era, "other": "legacy"}) as pool:
+    async with rig.pool(
+        rig.raw(modes),
+        server_settings={
+            "server": ServerSettings(protocol=era),
+            "other": ServerSettings(protocol="legacy"),
+        },
+    ) as pool:
         await pool.start("server")
         assert pool.states()["server"].server_info["protocol"] == protocol
 
 
 async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(rig: Rig) -> None:
-    async with rig.pool(rig.raw("no-handshake"), protocols={"server": "legacy"}) as pool:
+    async with rig.pool(rig.raw("no-handshake"), server_settings=speaking("legacy")) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
             await pool.start("server")
 
@@ -263,7 +277,7 @@ async def test_a_list_counts_as_long_as_its_server_says(
     """In the newer protocol; in the older one the field means nothing."""
     monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
-    async with rig.pool(spec, protocols={"server": era}) as pool:
+    async with rig.pool(spec, server_settings=speaking(era)) as pool:
         before = await pool.tools("server")
         await pool.call_tool("server", "grow", {})
         for _ in range(20):
