@@ -26,7 +26,7 @@ comma := ,
 PURE := \
     bridge/artifacts/mime.py \
     bridge/artifacts/parts.py \
-    bridge/store/room.py \
+    bridge/store/retention.py \
     bridge/catalog/* \
     bridge/render/* \
     bridge/gate/* \
@@ -56,7 +56,7 @@ PURE := \
     bridge/settings/* \
     bridge/upstream/framing.py \
     bridge/upstream/failure.py \
-    bridge/packages/allowed.py \
+    bridge/packages/allow_list.py \
     bridge/packages/requirements.py \
     bridge/packages/target.py
 PURE_MODULES ?= $(subst $(space),$(comma),$(strip $(PURE)))

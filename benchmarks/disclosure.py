@@ -35,7 +35,7 @@ from benchmarks.machine import machine
 from bridge.catalog.search import ToolIndex
 from bridge.model import Tool
 from bridge.runs import open_engine
-from bridge.server.app import offered
+from bridge.server.app import tool_list
 from bridge.server.search_tool import search_result
 from bridge.servers.tool_cache import Listing
 from bridge.settings import Settings, load
@@ -67,7 +67,7 @@ async def bridged(tools: Tools, settings: Settings) -> Cost:
             engine.servers.inventory.update(name, found)
         texts = [
             definition_text(tool.name, tool.description or "", tool.input_schema)
-            for tool in await offered(engine)
+            for tool in await tool_list(engine)
         ]
     return _cost(texts)
 

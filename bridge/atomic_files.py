@@ -1,8 +1,8 @@
-"""Files that are written whole or not at all, and by one bridge at a time.
+"""Writes files whole or not at all, and by one bridge at a time.
 
-Owns the one way in which the bridge's own files are replaced: beside the old one, then renamed over
-it, so that no reader sees half of one and a bridge that is killed leaves the old. Owns the lock
-files, too, with which bridges take turns where one must not undo what another has just written.
+A new file is written next to the old one and renamed over it, so that no reader sees half of one
+and a bridge that is killed leaves the old one. With lock files, bridges take turns where one must
+not undo what another has just written.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = "writing-"
-"""How the names of files begin that are being written; one that stays was left by a dead bridge."""
+"""Prefix of unfinished files' names; one that stays was left by a dead bridge."""
 
 TURN_SECONDS = 1.0
-"""For a lock file. What is done under one takes milliseconds; who has it for longer hangs."""
+"""Timeout of a lock, under which bridges work for milliseconds; one that takes longer hangs."""
 
 _TURN_PAUSE_SECONDS = 0.02
 
@@ -30,10 +30,10 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 
 
     Args:
         durable: Whether it has to survive a power cut from now on; waits for the disk.
-        mode: Who else may do what with it, where it is not only the bridge's.
+        mode: The file's mode, if other users may access it.
 
     Raises:
-        OSError: It cannot be written. The old file is as it was.
+        OSError: It cannot be written. The old file is unchanged.
     """
     # Made with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
@@ -55,7 +55,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 
 
 
 def _sync_directory(path: Path) -> None:
-    """Flush a directory's names to the disk, where its file system can do that."""
+    """Flush a directory's entries to the disk, if its file system supports that."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -65,15 +65,15 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def turn(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
-    """Hold a lock file, which is made if need be and stays. Blocks; for threads.
+def exclusive_lock(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
+    """Lock a file while this is open; it is made if needed and stays. Blocks: use in threads.
 
     Args:
-        seconds: For which it is waited for.
+        seconds: How long to wait for the lock.
 
     Raises:
         TimeoutError: Another process holds it.
-        OSError: There can be none.
+        OSError: The file cannot be made or opened.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
@@ -92,10 +92,10 @@ def turn(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """Return what a regular file holds. Blocks; for threads.
+    """Return a regular file's content. Blocks: use in threads.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such file.
         OSError: It cannot be read, or is a link.
         ValueError: It is something else, or larger than `most` bytes.
     """

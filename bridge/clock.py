@@ -1,7 +1,7 @@
-"""Time that can stand still.
+"""A clock that can be stopped.
 
-Owns the arithmetic of a run's time: it passes while the program works, and not while a person is
-asked a question. Everything that limits a run by time asks here, so that all of it stops at once.
+A run's time passes while the program works, and not while a person is asked a question. All time
+limits of a run use its clock, so that all of them stop together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import anyio
 
 
 class Clock:
-    """One run's time. It runs from the start; who stops it must start it again."""
+    """One run's clock; it runs from its creation."""
 
     def __init__(self) -> None:
         self._holds = 0
@@ -29,19 +29,19 @@ class Clock:
         return self._stopped_at is None
 
     @property
-    def stood(self) -> float:
-        """Seconds for which it has stood still, in all."""
+    def stopped_seconds(self) -> float:
+        """Total seconds for which it was stopped."""
         since = 0.0 if self._stopped_at is None else anyio.current_time() - self._stopped_at
         return self._lost + since
 
     def now(self) -> float:
-        """Return the time, in seconds from a moment that never changes."""
+        """Return the time in seconds since a fixed point."""
         now = anyio.current_time() if self._stopped_at is None else self._stopped_at
         return now - self._lost
 
     @contextmanager
     def stop(self) -> Iterator[None]:
-        """Stand still; of several who want that, until the last has left."""
+        """Stop the clock while this is open; of several, until the last is closed."""
         self._holds += 1
         if self._holds == 1:
             self._stopped_at = anyio.current_time()
@@ -51,29 +51,29 @@ class Clock:
         finally:
             self._holds -= 1
             if self._holds == 0:
-                self._lost = self.stood
+                self._lost = self.stopped_seconds
                 self._stopped_at = None
                 self._notify()
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
-        """Cancel what is inside after so many seconds of this time."""
+        """Cancel the body after so many seconds of this clock."""
         with anyio.CancelScope() as scope:
             self._limits[scope] = self.now() + seconds
-            self._aim(scope)
+            self._set_deadline(scope)
             try:
                 yield scope
             finally:
                 self._limits.pop(scope, None)
 
-    def let_go(self, scope: anyio.CancelScope, seconds: float) -> None:
-        """Move a limit's end to so many seconds from now, also if this time stands still."""
+    def replace_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
+        """Replace a limit by one of so many seconds from now that does not stop with the clock."""
         self._limits.pop(scope, None)
         scope.deadline = anyio.current_time() + seconds
 
     @contextmanager
     def watch(self, watcher: Callable[[bool], None]) -> Iterator[None]:
-        """Call `watcher` whenever time stops (False) and goes on (True)."""
+        """Call `watcher` when the clock stops (False) and when it continues (True)."""
         self._watchers.append(watcher)
         try:
             yield
@@ -82,10 +82,10 @@ class Clock:
 
     def _notify(self) -> None:
         for scope in self._limits:
-            self._aim(scope)
+            self._set_deadline(scope)
         for watcher in tuple(self._watchers):
             watcher(self.running)
 
-    def _aim(self, scope: anyio.CancelScope) -> None:
+    def _set_deadline(self, scope: anyio.CancelScope) -> None:
         end = self._limits[scope]
         scope.deadline = end + self._lost if self.running else math.inf

@@ -1,8 +1,7 @@
-"""Waiting for bytes of one descriptor, again and again.
+"""Reads one descriptor repeatedly, without registering it at the event loop for each read.
 
-Owns the wait and nothing of what is read. A descriptor that is read all the time stays known to the
-event loop, and is read in the loop's own callback: to register and unregister it for every wait
-costs as much as the rest of a small message's way. Nothing is read before a task waits for it.
+The descriptor stays registered, and is read in the loop's own callback: registering it for every
+wait costs as much as all other work for a small message. Nothing is read before a task waits.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Reader:
     Args:
         watched: What becomes readable.
         attempt: Reads without waiting: None for nothing yet, empty for the end. May raise an
-            `OSError`, which whoever reads gets.
+            `OSError`, which `read` raises.
     """
 
     def __init__(self, watched: int | HasFileno, attempt: Callable[[], bytes | None]) -> None:
@@ -39,31 +38,31 @@ class Reader:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: asyncio.Future[bytes | None] | None = None
         self._kept: bytes | None = None
-        self._rested = True
+        self._yielded = True
         self._closed = False
 
     async def read(self) -> bytes:
-        """Return what is there, or what comes next; empty at the end.
+        """Return the available bytes, after waiting for some; empty at the end.
 
         Raises:
             OSError: It cannot be read, or was closed.
         """
-        if not self._rested:
+        if not self._yielded:
             # A writer that never stops must not keep the event loop from other tasks.
             await anyio.lowlevel.checkpoint()
-        self._rested = False
+        self._yielded = False
         data, self._kept = self._kept, None
         while data is None:
             data = self._attempt()
             if data is None:
                 if self._closed:
                     raise OSError("it was closed")
-                self._rested = True
+                self._yielded = True
                 data = await self._wait()
         return data
 
     def close(self) -> None:
-        """Watch no longer; who waits tries once more, and fails. Idempotent."""
+        """Unregister the descriptor; a waiting `read` tries once more, and raises. Idempotent."""
         self._closed = True
         self._unwatch()
         if self._waiting is not None and not self._waiting.done():

@@ -142,7 +142,9 @@ def place_for(
     return Ruling(answer="wait" if below else "no", held=mine)
 
 
-def yields(caller: str, taken: Sequence[Taken], places: int, waiting: Sequence[str]) -> bool:
+def gives_up_place(
+    caller: str, taken: Sequence[Taken], places: int, waiting: Sequence[str]
+) -> bool:
     """Return whether a caller gives up a place, now that it is not busy, for one who waits."""
     held = Counter(each.caller for each in taken)
     return any(

@@ -51,15 +51,15 @@ def estimated_size(value: Any, limit: float = math.inf) -> int:
         elif kind is dict or isinstance(one, Mapping):
             size += 2 * VALUE * len(one)
             if size <= limit:
-                size += _texts(one, left) + _texts(one.values(), left)
+                size += _add_items(one, left) + _add_items(one.values(), left)
         elif isinstance(one, (list, tuple)):
             size += VALUE * len(one)
             if size <= limit:
-                size += _texts(one, left)
+                size += _add_items(one, left)
     return size
 
 
-def _texts(items: Iterable[Any], left: list[Any]) -> int:
+def _add_items(items: Iterable[Any], left: list[Any]) -> int:
     """Return the characters of the texts among items, and put what is no text on a list."""
     size = 0
     for one in items:

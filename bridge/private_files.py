@@ -1,7 +1,6 @@
-"""Directories and files that no other user of the machine can change.
+"""Makes private directories, and checks that no other user can change a file or directory.
 
-Owns how the bridge's own directories are made, and the answer to who else could replace what a path
-leads to: whoever can write to a directory on the way can put something else in its place.
+A user who can write to any directory on the way to a file can replace the file.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ def make_directory(path: Path) -> None:
 
 
 def exposure(path: Path) -> tuple[str, str]:
-    """Return who else could change what is at a path, and what to do; both empty if no one.
+    """Return why other users could change a path, and a remedy; both empty if they cannot.
 
-    Looks at what exists: the file or directory, every directory above it, and the same of whatever
-    symbolic links lead to. Root may change everything and counts as nobody else.
+    Checks the existing file or directory, all directories above it, and the same for the targets of
+    symbolic links. Root may change everything and is ignored.
     """
     real = Path(os.path.realpath(path))
-    for place in _ways(path):
+    for place in _paths_on_the_way(path):
         try:
             found = place.lstat()
         except OSError:
@@ -56,7 +55,7 @@ def exposure(path: Path) -> tuple[str, str]:
         if stat.S_ISLNK(found.st_mode):
             continue
         itself = place in (path, real)
-        reason = exposed_by(found, "it" if itself else str(place), sticky_counts=not itself)
+        reason = exposure_reason(found, "it" if itself else str(place), sticky_counts=not itself)
         if reason:
             return reason, _remedy(found.st_uid, place)
     return "", ""
@@ -69,7 +68,7 @@ def _remedy(owner: int, place: Path) -> str:
     return f"Run: {sudo}chmod go-w {shlex.quote(str(place))}"
 
 
-def exposed_by(found: os.stat_result, what: str = "it", *, sticky_counts: bool = False) -> str:
+def exposure_reason(found: os.stat_result, what: str = "it", *, sticky_counts: bool = False) -> str:
     """Return why others may change a file or directory with this status; empty if they may not.
 
     Args:
@@ -88,8 +87,8 @@ def exposed_by(found: os.stat_result, what: str = "it", *, sticky_counts: bool =
     return ""
 
 
-def _ways(path: Path) -> Iterator[Path]:
-    """Yield a path, everything above it, and the same for where links on the way lead."""
+def _paths_on_the_way(path: Path) -> Iterator[Path]:
+    """Yield a path, its parents, and the same for the targets of links among them."""
     pending = [path.absolute(), Path(os.path.realpath(path))]
     seen: set[Path] = set()
     while pending and len(seen) < _MAX_PLACES:
@@ -114,7 +113,7 @@ def _is_own_group(owner: int, group: int) -> bool:
 def _is_unmapped(owner: int) -> bool:
     """Return whether an owner is a user of the host that this user namespace does not have.
 
-    The kernel shows the system's directories so in a container. Nobody in here can be that user.
+    In a container the system's directories have this owner, which no process in here can be.
     """
     try:
         overflow = int(Path("/proc/sys/fs/overflowuid").read_text("ascii"))

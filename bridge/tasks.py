@@ -11,9 +11,9 @@ import anyio
 
 @asynccontextmanager
 async def background_task(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Run `work` in a task for as long as this is open; leaving cancels it.
+    """Run `work` in a task while this is open; leaving cancels it.
 
-    An exception of the body comes out as it is, and not wrapped in a group.
+    An exception of the body is raised unchanged, not wrapped in a group.
     """
     stack = AsyncExitStack()
     tasks = await stack.enter_async_context(anyio.create_task_group())

@@ -20,9 +20,9 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'(?:\\.|[^'\\])*(?:'|$)|"[^"']*'[^"]*(?:"|$))
 
 
 def without_values(text: str) -> str:
-    """Return what is said of a setting without the values that `repr` put in quotes, whole or cut.
+    """Return a message about a setting without the values that `repr` put in quotes, whole or cut.
 
-    A model reads it, and a value may be a secret which was put in the wrong place.
+    A model reads it, and a value may be a secret that was put in the wrong place.
     """
     # `repr` takes double quotes only for what has a single one in it; others are ours.
     return _QUOTED.sub("[its value]", text)
@@ -105,11 +105,11 @@ class VisibleDecoder:
         return visible(self._decoder.decode(data, final), keep="\n\t\r")
 
 
-def written_out(name: str, *, all_letters: bool = False) -> str:
-    """Return a name with the letters written out that may pass for others.
+def escape_look_alikes(name: str, *, all_letters: bool = False) -> str:
+    """Return a name with letters escaped that look like others.
 
     Args:
-        all_letters: Every one that is not Latin; else only where ASCII letters are among them.
+        all_letters: Escape all letters that are not Latin; else only in a name with ASCII letters.
     """
     if name.isascii() or not (all_letters or _ASCII_LETTER.search(name)):
         return name
@@ -130,7 +130,7 @@ _ODD_LATIN = frozenset("\u0131\u0138\u017f")
 
 
 def look_alikes(text: str) -> set[int]:
-    """Return where letters stand that may pass for the ASCII letters in their word or host.
+    """Return the positions of letters that look like ASCII letters in their word or host.
 
     Letters of Europe's languages written in Latin do not, nor do wide ones, such as Chinese.
     """
@@ -152,16 +152,16 @@ def _may_pass_for_another(character: str) -> bool:
     return not (plain or character < "\u0180" or unicodedata.east_asian_width(character) == "W")
 
 
-def unlike(key: str, taken: Collection[object]) -> str:
-    """Return `key`, or another that is not `taken`: keys that are shown alike hide no values."""
+def distinct_key(key: str, taken: Collection[object]) -> str:
+    """Return `key`, or a variant that is not in `taken`, so that equal keys hide no values."""
     made, number = key, len(taken) + 1
     while made in taken:
         made = f"{key} ({number})"
-        # Not one after the other, which takes long where somebody has put all of them there.
+        # Not counting by one, which takes long if all of those keys exist.
         number *= 2
     return made
 
 
 def counted(count: int, noun: str) -> str:
-    """Return how many there are, in words: "1 call", "1,200 calls"."""
+    """Return a number with its noun: "1 call", "1,200 calls"."""
     return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -21,7 +21,7 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 4_560,
+    "cli": 4_600,
     "server": 3_480,
     "runs": 4_530,
     "sessions": 1_730,
@@ -30,17 +30,17 @@ BUDGETS = {
     "skills": 2_390,
     "servers": 2_780,
     "callers": 740,
-    "discovery": 4_530,
-    "upstream": 7_350,
+    "discovery": 4_550,
+    "upstream": 7_360,
     "catalog": 7_180,
     "sandbox": 13_730,
     "rpc": 1_280,
     "gate": 9_010,
     "store": 2_290,
     "packages": 1_420,
-    "render": 1_200,
+    "render": 1_210,
     "settings": 3_300,
-    BASE: 2_460,
+    BASE: 2_500,
     "guest": 11_620,
 }
 """Most lines of each package of `bridge/`."""

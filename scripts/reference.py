@@ -22,7 +22,7 @@ from bridge.cli.line import PROGRAM
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.api import values
 from bridge.guest.worker import environment
-from bridge.model import CommandResult, Directory, Limits, RunResult
+from bridge.model import CommandResult, Directory, Limits, RunResult, ServerSettings
 from bridge.render import commands as rendered_commands
 from bridge.render import structured as rendered
 from bridge.sandbox.limits import limits_for
@@ -221,7 +221,7 @@ def _commands_table() -> Iterator[str]:
 
 def _servers_table() -> Iterator[str]:
     yield from ["### `[servers.NAME]`", ""]
-    texts = section(settings_file.parse_eras, "Keys")
+    texts = section(ServerSettings, "Attributes")
     rows = (
         [code(key), kind_of(parse), texts[key]] for key, parse in settings_file.SERVER_KEYS.items()
     )

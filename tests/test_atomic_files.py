@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.atomic_files import replace_file, turn
+from bridge.atomic_files import exclusive_lock, replace_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -39,7 +39,11 @@ def test_a_users_own_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
 
 def test_only_one_at_a_time_has_a_lock_file(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
-    with turn(lock), pytest.raises(TimeoutError, match="another bridge"), turn(lock):
+    with (
+        exclusive_lock(lock),
+        pytest.raises(TimeoutError, match="another bridge"),
+        exclusive_lock(lock),
+    ):
         raise AssertionError
-    with turn(lock):
+    with exclusive_lock(lock):
         assert lock.stat().st_mode & 0o777 == 0o600

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.fair_shares import Ruling, Taken, Thing, place_for, surplus, yields
+from bridge.fair_shares import Ruling, Taken, Thing, gives_up_place, place_for, surplus
 
 CONTENTS = {"a": 0, "b": 1, "c": 10, "d": 25, "e": 40}
 THINGS = st.lists(
@@ -120,7 +120,7 @@ def test_who_waits_is_waited_for_by_nobody_with_less_and_gets_what_is_given_up(
     taken = taken[:places]
     if place_for(caller, taken, places).answer != "wait":
         return
-    givers = {one.caller for one in taken if yields(one.caller, taken, places, [caller])}
+    givers = {one.caller for one in taken if gives_up_place(one.caller, taken, places, [caller])}
     assert (len(taken) == places) is bool(givers)
     held = Counter(one.caller for one in taken)
     for giver in givers:
@@ -151,8 +151,8 @@ def test_the_place_is_one_of_who_has_most_and_not_of_one_who_has_just_a_share() 
     assert place_for("joe", [*ada, *eve], 7).place == 3
     taken = [*ada[:2], *[Taken("eve", True)] * 3, Taken("joe", True)]
     assert place_for("joe", taken, 6) == Ruling(answer="wait", held=1)
-    assert yields("eve", taken, 6, ["joe"])
-    assert not yields("ada", taken, 6, ["joe"])
+    assert gives_up_place("eve", taken, 6, ["joe"])
+    assert not gives_up_place("ada", taken, 6, ["joe"])
 
 
 def test_a_place_that_is_free_is_for_who_waits_for_it() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.private_files import exposed_by, exposure, make_directory
+from bridge.private_files import exposure, exposure_reason, make_directory
 
 NOBODY = 65534
 NOBODY_ELSE = ("", "")
@@ -107,6 +107,6 @@ def test_what_belongs_to_another_user_is_exposed(tmp_path: Path) -> None:
 def test_a_group_of_ones_own_is_nobody_else(tmp_path: Path) -> None:
     """Distributions with a group for each user make directories with mode 0775."""
     tmp_path.chmod(0o775)
-    assert exposed_by(tmp_path.stat()) == ""
+    assert exposure_reason(tmp_path.stat()) == ""
     os.chown(tmp_path, 0, NOBODY)
-    assert exposed_by(tmp_path.stat()) == "other users of its group can write to it"
+    assert exposure_reason(tmp_path.stat()) == "other users of its group can write to it"

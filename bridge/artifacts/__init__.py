@@ -7,7 +7,7 @@ what says otherwise.
 
 from bridge.artifacts.parts import Content, Part, Reading, parse_part, read_part
 from bridge.artifacts.store import ArtifactStore, store_for
-from bridge.artifacts.writing import ArtifactWriter, RunArtifacts
+from bridge.artifacts.writer import ArtifactWriter, RunArtifacts
 
 __all__ = [
     "ArtifactStore",

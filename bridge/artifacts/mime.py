@@ -1,7 +1,7 @@
 """What kind of content something is, by its first bytes and its name. Pure.
 
-Owns the rule that nobody's word counts for more than the content: a type that has a signature is
-told only where that is, and what a system would run is never called anything else.
+Owns the rule that the content counts for more than a claim: a type that has a signature is given
+only to content with that signature, and executable content never gets another type.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def is_text(mime_type: str) -> bool:
 
 
 def type_by_name(name: str) -> str:
-    """Return the type that a name stands for; empty if none."""
+    """Return the type for a name's suffix; empty if there is none."""
     end = name[name.rfind(".") :].lower() if "." in name else ""
     if end in _MORE:
         return _MORE[end]

@@ -1,7 +1,7 @@
-"""Parts of artifacts: which are requested, where they are, and what one answer holds.
+"""Reads artifacts, whole or in parts.
 
-Owns what may follow the "?" of a URI, content that is open, with the check of the whole against its
-digest, the bound on one answer, and how the rest is asked for.
+Owns the query of a URI that selects a part, open content with the check against its digest, the
+bound on one response, and the query for the next part.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _LINES = re.compile(r"(?P<first>[0-9]{0,15})(?P<dash>-)?(?P<last>[0-9]{0,15})")
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What of something is asked for: bytes, or lines.
+    """A requested part of an artifact: a range of bytes or of lines.
 
     Attributes:
-        length: None for all that follows.
-        first: The first line, from 1; 0 where bytes are asked for; below it, from the end.
-        last: The last line, which is in it; None for all that follow.
+        length: None for all bytes from `offset`.
+        first: The first line, from 1; negative counts from the end; 0 for a range of bytes.
+        last: The last line, inclusive; None for all lines from `first`.
     """
 
     offset: int = 0
@@ -52,12 +52,12 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Where lines are.
+    """The position of lines in an artifact.
 
     Attributes:
-        start, end: Bytes.
-        first, last: The numbers of the lines that there are between; `last` is lower if none.
-        total: How many lines there are in all.
+        start, end: Offsets in bytes.
+        first, last: Numbers of the lines between them; `last` is lower if there are none.
+        total: Number of lines in the artifact.
     """
 
     start: int
@@ -68,10 +68,10 @@ class Span:
 
 
 def parse_part(query: str) -> Part:
-    """Return what the query of a URI asks for.
+    """Return the part that a URI's query requests.
 
     Raises:
-        InvalidRequestError: It asks for nothing that there could be; the text says what would do.
+        InvalidRequestError: The query is not valid; the text shows valid ones.
     """
     given: dict[str, str] = {}
     try:
@@ -195,7 +195,7 @@ def text_answer(data: bytes, start: int, wanted: int, size: int) -> tuple[int, i
 
 
 def _inside(data: bytes, place: int) -> bool:
-    """Return whether a position is inside a character."""
+    """Return whether a position is inside a UTF-8 character."""
     return place < len(data) and data[place] & 0xC0 == 0x80
 
 
@@ -204,13 +204,13 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def translated(doing: str, root: Path) -> Iterator[None]:
-    """Raise the system's errors as errors of the bridge.
+    """Raise each OSError as an ArtifactStoreError.
 
     Args:
-        doing: What was to be done, as the end of "... cannot be".
+        doing: A participle for the message: "... cannot be <doing>".
 
     Raises:
-        ArtifactStoreError: It was refused.
+        ArtifactStoreError: The body raised an OSError.
     """
     try:
         yield
@@ -232,7 +232,7 @@ _PIECE = 1024 * 1024
 
 
 class Content:
-    """Something that is kept, open; it can be read though it is removed meanwhile.
+    """An artifact's open content, which can be read even if it is removed meanwhile.
 
     Args:
         descriptor: Closed on leaving.
@@ -261,7 +261,7 @@ class Content:
         os.close(self._descriptor)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return a part; what is beyond the end is not there.
+        """Return a range of bytes, shorter at the end of the content.
 
         Raises:
             ArtifactStoreError: It cannot be read.
@@ -274,10 +274,10 @@ class Content:
         return b"".join(pieces)
 
     def pieces(self) -> Iterator[bytes]:
-        """Return it part by part.
+        """Yield the content in pieces.
 
         Raises:
-            ArtifactStoreError: It cannot be read, or at the end: it was not what was kept.
+            ArtifactStoreError: It cannot be read, or, at the end, its digest is wrong.
         """
         digest, start = hashlib.sha256(), 0
         while piece := self.read(start, _PIECE):
@@ -288,15 +288,15 @@ class Content:
             raise self._damaged()
 
     def whole(self) -> bytes:
-        """Return all of it.
+        """Return the whole content.
 
         Raises:
-            ArtifactStoreError: It cannot be read, or is not what was kept.
+            ArtifactStoreError: It cannot be read, or its digest is wrong.
         """
         return b"".join(self.pieces())
 
     def lines(self, first: int, last: int | None) -> Span:
-        """Return where lines are; see `line_span`.
+        """Return the position of lines; see `line_span`.
 
         Raises:
             ArtifactStoreError: It cannot be read.
@@ -316,14 +316,14 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What one answer has.
+    """The part of an artifact that one response has.
 
     Attributes:
-        data: The bytes; empty where there is a text.
-        text: None where it is not text.
-        start, end: Bytes of the whole that it has, of `size`.
-        first, last: Lines that it has, if lines were asked for, of `lines`; a last one may be cut.
-        more: The query that goes on behind it; empty at the end.
+        data: The bytes; empty if there is a text.
+        text: None if the content is not text.
+        start, end: Its range of bytes, of `size`.
+        first, last: Its lines, of `lines`, if lines were requested; the last may be cut.
+        more: The query for the next part; empty at the end.
     """
 
     data: bytes = b""
@@ -338,14 +338,14 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether it is the whole artifact."""
         return self.start == 0 and self.end == self.size
 
     def told(self, uri: str) -> str:
-        """Return which part of the whole it is, and how to read on.
+        """Return a sentence on which part this is, and how to read on.
 
         Args:
-            uri: Of the whole.
+            uri: Of the artifact.
         """
         if self.lines:
             what = f"lines {self.first:,}-{self.last:,} of {self.lines:,}"
@@ -358,11 +358,11 @@ class Reading:
 
 
 def read_part(content: Content, part: Part) -> Reading:
-    """Read a part, or as much of it as one answer has. Blocks.
+    """Read a part, up to the bound of one response. Blocks.
 
     Raises:
-        InvalidRequestError: Lines are asked for of what is not text.
-        ArtifactStoreError: It cannot be read, or is not what was kept.
+        InvalidRequestError: Lines are requested of content that is not text.
+        ArtifactStoreError: It cannot be read, or its digest is wrong.
     """
     text = is_text(content.artifact.mime_type)
     if not part.first:

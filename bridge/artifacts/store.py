@@ -1,4 +1,4 @@
-"""The store of what runs left."""
+"""The store of artifacts: files, whole outputs and pictures that runs left."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ import anyio
 import anyio.to_thread
 
 from bridge.artifacts.parts import Content, translated
-from bridge.artifacts.writing import Origin, Quota, RunArtifacts, of_nothing
+from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
 from bridge.store import Store, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted
 
 if TYPE_CHECKING:
@@ -37,31 +37,31 @@ ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
 MAX_ENTRIES = 50_000
-"""Of all owners. So many are looked through in a fraction of a second."""
+"""Artifacts of all owners; reading so many takes a fraction of a second."""
 
 MAX_OWNER_ENTRIES = 10_000
-"""Of one owner."""
+"""Artifacts of one owner."""
 
 MAX_REFUSED = 100
-"""Owners of whom it is remembered that something was refused."""
+"""Owners whose last refusal is stored."""
 
 REFUSED_SECONDS = 10.0
-"""For which a refusal holds while nothing changes: to look through a full store takes a second, in
-which nobody else's is kept, and a program can try again at once."""
+"""How long a refusal is repeated while the store does not change: checking a full store takes a
+second, in which no other artifact can be stored, and a program can try again at once."""
 
 TIDY_SECONDS = 6 * 3600.0
-"""Between looks for what has expired, in a bridge that lives long and keeps nothing."""
+"""Between cleanups in a bridge that stores nothing."""
 
 SWEEP_EVERY = 500
-"""Things kept after which everything is looked through again, and not only what is added up."""
+"""Stored artifacts after which all entries are checked again, and not only their totals."""
 
 SWEEP_SECONDS = 3600.0
-"""After which it is looked through as well, when something is kept."""
+"""Time after which all entries are checked too, when an artifact is stored."""
 
 _DAY = 24 * 3600.0
 
 _BURST = 1000
-"""Milliseconds by which what is kept quickly may be dated ahead."""
+"""Milliseconds by which artifacts stored at once may be dated ahead."""
 
 _DELETED = 500
 """Entries that one statement removes: databases have a bound on its length."""
@@ -73,16 +73,16 @@ _BEGINNING = re.compile("[0-9a-f]{4,64}")
 
 
 class ArtifactStore:
-    """Files by their content, listed for the owner of the run that left them.
+    """Stores artifacts, and lists them for the owner of their run.
 
-    Several bridges may use one store at once. What goes when there is too much is the oldest of
-    the owner who has most.
+    Several bridges may use one store at once. Beyond the limits, the oldest artifacts of the owner
+    with the most are removed.
 
     Args:
-        total_bytes: Of all that is kept.
-        run_bytes: Of what one run may leave.
-        days: For how long.
-        now: Seconds since the epoch.
+        total_bytes: Limit of all artifacts.
+        run_bytes: Limit of one run's artifacts.
+        days: Days until an artifact expires.
+        now: Returns seconds since the epoch.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ArtifactStore:
         self._store = store
         self._seconds = days * _DAY
         self._total_bytes = total_bytes
-        # A run that may leave more than the store has room for would make its own files go.
+        # A run that exceeds the whole store would cause its own files to be removed.
         self._run_bytes = min(run_bytes, total_bytes)
         self._quotas: WeakValueDictionary[tuple[str, str], Quota] = WeakValueDictionary()
         self._now = now
@@ -111,15 +111,15 @@ class ArtifactStore:
 
     @property
     def root(self) -> Path:
-        """Where it is, for messages."""
+        """The store's directory, for messages."""
         return self._store.directory
 
     def of_run(self, owner: str, run_id: str, origin: Origin = of_nothing) -> RunArtifacts:
-        """Return where one run's go. No I/O.
+        """Return the artifacts of one run, to add to. No I/O.
 
         Args:
-            owner: Who alone may have them; see `RunRequest.owner`.
-            origin: Returns what the run has read by then; asked when something is finished.
+            owner: The only one who may read them; see `RunRequest.owner`.
+            origin: Returns what the run has read so far; called when an artifact is finished.
         """
         if not _RUN.fullmatch(run_id):
             raise ValueError(f"no run is called {run_id!r:.80}")
@@ -131,7 +131,7 @@ class ArtifactStore:
     # --- reading ----------------------------------------------------------------------------------
 
     def listed(self, owner: str | None, run_id: str = "") -> tuple[Artifact, ...]:
-        """Return what is kept for an owner, the newest first; for None, of all owners.
+        """Return an owner's artifacts, newest first; for None, those of all owners.
 
         Raises:
             ArtifactStoreError: It cannot be read.
@@ -143,12 +143,12 @@ class ArtifactStore:
     def page(
         self, owner: str | None, size: int, after: str = ""
     ) -> tuple[tuple[Artifact, ...], str]:
-        """Return a part of the list, the newest first, and where the next begins; "" at the end.
+        """Return a page of artifacts, newest first, and the next page's cursor; "" at the end.
 
         Reads no more than it returns.
 
         Args:
-            after: What the part before came with.
+            after: The cursor returned with the previous page.
 
         Raises:
             ArtifactStoreError: It cannot be read.
@@ -161,7 +161,7 @@ class ArtifactStore:
         return tuple(self._artifact(row) for row in found[:size]), more
 
     def find(self, owner: str | None, uri: str) -> Artifact:
-        """Return what a URI (or the beginning of an id or a digest) stands for.
+        """Return the artifact with a URI, or whose id or digest begins with the text.
 
         Raises:
             UnknownArtifactError: There is no such, or not for this owner, or not any more.
@@ -170,7 +170,7 @@ class ArtifactStore:
         return self._artifact(self._find(owner, uri))
 
     def read(self, owner: str | None, uri: str, start: int = 0, size: int | None = None) -> bytes:
-        """Return content, or a part of it. The whole is checked against its digest.
+        """Return an artifact's content, checked against its digest, or a part, unchecked.
 
         Raises:
             UnknownArtifactError: There is no such, or not for this owner, or not any more.
@@ -183,7 +183,7 @@ class ArtifactStore:
 
     @contextmanager
     def opened(self, owner: str | None, uri: str) -> Iterator[Content]:
-        """Hold content open, to be read in parts while it may be removed.
+        """Open an artifact's content, which stays readable if it is removed meanwhile.
 
         Raises:
             UnknownArtifactError: There is no such, or not for this owner, or not any more.
@@ -199,7 +199,7 @@ class ArtifactStore:
             yield content
 
     def _find(self, owner: str | None, uri: str) -> Row[Any]:
-        # What follows a "?" is for reading a part.
+        # The query selects a part of the content.
         uri = uri.partition("?")[0]
         with translated("read", self.root), self._store.reading() as kept:
             found = self._select(kept, owner, uri=uri)
@@ -208,7 +208,7 @@ class ArtifactStore:
             raise UnknownArtifactError(message, remedy="Give more of it.")
         if not found:
             raise _unknown(uri)
-        # Of one content that was kept several times, or a stream of that run, the newest.
+        # The newest, if one content or a run's stream was stored several times.
         return found[0]
 
     def _select(
@@ -222,7 +222,7 @@ class ArtifactStore:
         most: int | None = None,
         expired: bool = False,
     ) -> Sequence[Row[Any]]:
-        """Return the entries of what is kept, the newest first."""
+        """Return the matching rows, newest first."""
         if kept.connection is None:
             return ()
         table = _artifacts()
@@ -266,7 +266,7 @@ class ArtifactStore:
     # --- removing ---------------------------------------------------------------------------------
 
     def remove(self, owner: str | None, uri: str) -> Artifact:
-        """Forget it; its content goes with the last that has it.
+        """Remove an artifact, and its content if no other artifact has the same.
 
         Raises:
             UnknownArtifactError: There is no such, or not for this owner.
@@ -280,7 +280,7 @@ class ArtifactStore:
         return self._artifact(found)
 
     def remove_all(self, owner: str | None, run_id: str = "") -> int:
-        """Forget all that is kept for an owner, or of one run; return how many.
+        """Remove all artifacts of an owner, or those of one run; return how many.
 
         Raises:
             ArtifactStoreError: It cannot be written.
@@ -296,7 +296,7 @@ class ArtifactStore:
         return len(found)
 
     def tidy(self) -> int:
-        """Remove what has expired, is too much, or was left unfinished; return how many.
+        """Remove expired, surplus and unfinished artifacts; return how many.
 
         Raises:
             ArtifactStoreError: It cannot be written.
@@ -307,7 +307,7 @@ class ArtifactStore:
             removed = self.blobs.remove_unfinished()
             contents = self.blobs.all()
             with self._store.writing() as kept:
-                # What came since is not among the contents, and is no reason to go.
+                # Contents stored since are not among `contents`, but must stay: check each.
                 missing = [one for one in _held(kept) if one.digest not in contents]
                 goes = [one for one in missing if not self._there(one)]
                 goes += self._sweep(kept)
@@ -320,10 +320,7 @@ class ArtifactStore:
         return removed + len(set(goes))
 
     async def tidying(self) -> None:
-        """Tidy from time to time, until it is cancelled. Does not block; not for threads.
-
-        What cannot be tidied is logged, and raises nothing.
-        """
+        """Call `tidy` periodically until cancelled. Runs on the event loop; errors are logged."""
         while True:
             try:
                 due = await anyio.to_thread.run_sync(self._is_due)
@@ -336,7 +333,7 @@ class ArtifactStore:
             await anyio.sleep(TIDY_SECONDS)
 
     def _is_due(self) -> bool:
-        """Return whether there is something to tidy, and no bridge has tidied lately."""
+        """Return whether the store exists and no bridge has tidied it lately."""
         try:
             tidied = self.blobs.root.stat().st_mtime
         except OSError:
@@ -346,23 +343,23 @@ class ArtifactStore:
     # --- writing ----------------------------------------------------------------------------------
 
     def keep(self, unfinished: Unfinished, owner: str, label: Artifact) -> Artifact:
-        """Give a finished file its place and its entry; its descriptor stays open.
+        """Store a finished file as an artifact; its descriptor stays open.
 
         Args:
-            label: What is to be said of it, but for its address and moments.
+            label: Its description, without URI and times.
 
         Raises:
-            ArtifactQuotaError: It is more than its owner's share.
-            OSError: It cannot be written. What there was is as it was.
+            ArtifactQuotaError: It exceeds its owner's share.
+            OSError: It cannot be written. The store is unchanged.
         """
-        coming = Held(owner_digest(owner), "", float("inf"), label.digest, label.size)
+        coming = StoredItem(owner_digest(owner), "", float("inf"), label.digest, label.size)
         with self._changing:
-            with self._store.placing(unfinished, label.digest) as kept:
+            with self._store.writing_blob(unfinished, label.digest) as kept:
                 goes = self._make_room(kept, coming)
                 _delete(kept, [one.id for one in goes])
                 artifact = self._insert(kept, coming.owner, label)
             self._kept += 1
-            # What cannot be removed now goes with the next tidying.
+            # Contents that cannot be removed now are removed by the next `tidy`.
             with suppress(OSError):
                 self._store.drop(one.digest for one in goes)
             return artifact
@@ -370,7 +367,7 @@ class ArtifactStore:
     def _insert(self, kept: Transaction, owner: str, label: Artifact) -> Artifact:
         assert kept.connection is not None
         now = int(self._now() * 1000)
-        # Two of one millisecond stay in their order; a clock that was put back is believed.
+        # Artifacts of one millisecond keep their order; a clock that was set back is followed.
         self._last = self._last + 1 if now <= self._last < now + _BURST else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
         values = {
@@ -386,17 +383,17 @@ class ArtifactStore:
         row = kept.connection.execute(table.select().where(table.c.id == values["id"])).one()
         return self._artifact(row)
 
-    def _make_room(self, kept: Transaction, coming: Held) -> list[Held]:
-        """Return what has to go for what comes.
+    def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
+        """Return the artifacts to remove so that an incoming one fits.
 
         Raises:
-            ArtifactQuotaError: It is more than its owner's share.
+            ArtifactQuotaError: It exceeds its owner's share.
         """
         size, count = totals = _totals(kept)
         new = not _is_kept(kept, coming.digest)
         idle = self._now() - self._swept
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
-        # Also of a little less: who tries that byte by byte would have all of it looked through.
+        # Also a slightly smaller one: otherwise each byte less would check the whole store again.
         lately = then == totals and 0 <= self._now() - moment < REFUSED_SECONDS
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
@@ -409,20 +406,20 @@ class ArtifactStore:
             return self._sweep(kept, coming)
         return []
 
-    def _sweep(self, kept: Transaction, coming: Held | None = None) -> list[Held]:
-        """Look through everything; return what has to go.
+    def _sweep(self, kept: Transaction, coming: StoredItem | None = None) -> list[StoredItem]:
+        """Check all artifacts; return those to remove.
 
         Raises:
-            ArtifactQuotaError: What is coming is more than its owner's share.
+            ArtifactQuotaError: The incoming one exceeds its owner's share.
         """
         self._swept, self._kept = self._now(), 0
-        bounds = Bounds(
+        bounds = RetentionLimits(
             total_bytes=self._total_bytes,
             oldest=self._oldest(),
             entries=MAX_ENTRIES,
             owner_entries=MAX_OWNER_ENTRIES,
         )
-        goes = surplus_of(_held(kept), bounds, coming)
+        goes = items_to_remove(_held(kept), bounds, coming)
         if goes is None:
             assert coming is not None
             if len(self._refused) >= MAX_REFUSED:
@@ -431,7 +428,7 @@ class ArtifactStore:
             raise self._too_much()
         return goes
 
-    def _there(self, one: Held) -> bool:
+    def _there(self, one: StoredItem) -> bool:
         try:
             os.close(self.blobs.open(one.digest))
         except OSError:
@@ -451,7 +448,7 @@ class ArtifactStore:
 
 
 def store_for(settings: Settings) -> ArtifactStore:
-    """Return the store that settings speak of."""
+    """Return the artifact store that the settings configure."""
     return ArtifactStore(
         store_of(settings),
         total_bytes=settings.artifact_bytes,
@@ -467,14 +464,14 @@ def _artifacts() -> Table:
 
 
 def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
-    """Return what something is read by."""
+    """Return the URI of an artifact."""
     if kind in ("stdout", "stderr"):
         return f"{RUNS_URI}{run_id}/{kind}"
     return ARTIFACTS_URI + artifact_id
 
 
 def _named(table: Table, uri: str) -> Any:
-    """Return the condition on what a URI, or the beginning of an id or digest, stands for."""
+    """Return the SQL condition for a URI, or for the beginning of an id or digest."""
     from sqlalchemy import false
 
     if uri.startswith(ARTIFACTS_URI):
@@ -489,12 +486,12 @@ def _named(table: Table, uri: str) -> Any:
     return false()
 
 
-def _held(kept: Transaction) -> list[Held]:
+def _held(kept: Transaction) -> list[StoredItem]:
     assert kept.connection is not None
     table = _artifacts()
     columns = (table.c.owner, table.c.id, table.c.created, table.c.digest, table.c.size)
     rows = kept.connection.execute(table.select().with_only_columns(*columns))
-    return [Held(*row) for row in rows]
+    return [StoredItem(*row) for row in rows]
 
 
 def _totals(kept: Transaction) -> tuple[int, int]:

@@ -305,7 +305,7 @@ class RunCaller:
         if asked >= MAX_QUESTIONS:
             message = f"This run has asked its client {MAX_QUESTIONS} questions, which is enough."
             raise CannotAskError(message, server=server)
-        if self._clock.stood >= MAX_WAIT_SECONDS:
+        if self._clock.stopped_seconds >= MAX_WAIT_SECONDS:
             message = f"This run has waited {MAX_WAIT_SECONDS:g} s for answers, which is enough."
             raise CannotAskError(message, server=server)
 

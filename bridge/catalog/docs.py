@@ -18,7 +18,7 @@ from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.schema import example_value, parameters
 from bridge.catalog.stubs import call_signature, is_argument_name
-from bridge.catalog.typed import tool_stub
+from bridge.catalog.typed_stubs import tool_stub
 from bridge.model import Limits
 from bridge.text import valid_text
 from bridge.tokens import count_tokens

@@ -120,7 +120,7 @@ def propose(servers: Mapping[str, Sequence[Tool]], silent: Mapping[str, str]) ->
 
 
 _HEAD = """\
-# Proposed by `mcp-code-bridge policy init`, from the names of tools and from what servers say of
+# Written by `mcp-code-bridge policy init`, from the names of tools and from what servers say of
 # them. Either may be wrong, and a server can lie: check each line, and change what is not so.
 # First of all those that read: they are allowed. A tool that has no line, because it is new, say,
 # is decided by the default for untrusted tools. The label "private-data" is for tools that may

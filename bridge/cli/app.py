@@ -100,10 +100,10 @@ COMMANDS = {
     ),
     "run": _Command(
         "run:run",
-        "Run one program and exit as it does.",
+        "Run one program and exit with its status.",
         _RUN,
         (
-            "run -c 'await mcp_github.list_issues(repo=\"o/r\")'",
+            "run -c 'print(await mcp_github.list_issues(repo=\"o/r\"))'",
             "run report.py --servers github --out results -- 2026",
         ),
         RUNNING,
@@ -124,7 +124,7 @@ COMMANDS = {
         "tools:tools",
         "List or search tools across servers.",
         {
-            "query: [QUERY]": "words to search for, or SERVER.TOOL",
+            "words: [QUERY...]": "words to search for, or SERVER.TOOL",
             "server: --server NAME": "only this server's",
             "stub: --stub": "as typed Python",
             "fresh: --fresh": "ask the servers again",
@@ -164,7 +164,7 @@ COMMANDS = {
     ),
     "policy init": _Command(
         "policy_init:init",
-        "Propose a policy for the servers there are.",
+        "Write a first policy for the servers there are.",
         {"print: --print": "print it, and write nothing"},
         ("policy init --print",),
     ),
@@ -339,11 +339,11 @@ def _app() -> typer.Typer:
         else:
             parent = groups[group] if group else app
             added = parent.command(name, epilog=epilog, rich_help_panel=command.panel)
-        added(_declared(command))
+        added(_typer_function(command))
     return app
 
 
-def _declared(command: _Command) -> Callable[..., Invocation]:
+def _typer_function(command: _Command) -> Callable[..., Invocation]:
     """Return a function as typer reads it: parameters with their types, and a docstring."""
 
     def invocation(**given: object) -> Invocation:

@@ -17,7 +17,7 @@ import anyio.to_thread
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
-from bridge.cli.run_files import opened_directory, write_file
+from bridge.cli.run_files import open_directory, write_file
 from bridge.errors import UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
 from bridge.render.structured import artifact_fields
@@ -120,7 +120,7 @@ def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
         if output != "-":
             try:
                 path = Path(output)
-                with opened_directory(path.parent) as parent:
+                with open_directory(path.parent) as parent:
                     write_file(parent, path.name, content.pieces(), force=force)
             except FileExistsError:
                 message = f"{output} is there already."

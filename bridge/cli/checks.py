@@ -11,10 +11,10 @@ import anyio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from bridge.cli.output import is_drawn, logs_held, visible, write_json, write_prose, write_table
+from bridge.cli.output import hold_logs, is_drawn, visible, write_json, write_prose, write_table
 from bridge.errors import BridgeError, LoginRequiredError
 from bridge.runs import Engine
-from bridge.server.app import offered
+from bridge.server.app import tool_list
 from bridge.tokens import count_tokens, definition_text
 
 AT_ONCE = 4
@@ -36,13 +36,13 @@ async def check(engine: Engine, *, as_json: bool) -> int:
     turn = anyio.CapacityLimiter(AT_ONCE)
     bar = progress_bar(sys.stderr)
     # What is logged meanwhile would be drawn over.
-    with logs_held() if is_drawn(sys.stderr) else nullcontext(), bar:
+    with hold_logs() if is_drawn(sys.stderr) else nullcontext(), bar:
         task = bar.add_task("", total=len(names), server="")
 
         async def one(name: str) -> None:
             async with turn:
                 bar.update(task, server=visible(name, keep="")[:MAX_SHOWN_NAME])
-                rows[name] = await _checked(engine, name)
+                rows[name] = await _check_server(engine, name)
                 bar.advance(task)
 
         async with anyio.create_task_group() as tasks:
@@ -70,7 +70,7 @@ def progress_bar(stream: TextIO) -> Progress:
     )
 
 
-async def _checked(engine: Engine, name: str) -> dict[str, Any]:
+async def _check_server(engine: Engine, name: str) -> dict[str, Any]:
     servers = engine.servers
     error: BridgeError | None = (await servers.load_unknown([name], fresh=True)).get(name)
     if error is not None:
@@ -99,7 +99,7 @@ def _tokens(tools: Iterable[Any]) -> int:
 
 
 async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    own = await offered(engine)
+    own = await tool_list(engine)
     return {
         "servers": rows,
         "totals": {
@@ -111,9 +111,9 @@ async def _document(engine: Engine, rows: list[dict[str, Any]]) -> dict[str, Any
 
 def _write(document: dict[str, Any]) -> None:
     rows, totals, bridge = document["servers"], document["totals"], document["bridge"]
-    cells = [_cells(row) for row in rows]
+    cells = [_row_cells(row) for row in rows]
     if len(rows) > 1:
-        cells.append(_cells({"name": "all", "state": "", **totals}))
+        cells.append(_row_cells({"name": "all", "state": "", **totals}))
     write_table(_HEADINGS, cells)
     for row in rows:
         if "reason" in row:
@@ -125,7 +125,7 @@ def _write(document: dict[str, Any]) -> None:
     )
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _row_cells(row: dict[str, Any]) -> tuple[str, ...]:
     seconds, size = row.get("startSeconds"), row.get("schemaBytes")
     return (
         row["name"],

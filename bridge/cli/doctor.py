@@ -18,7 +18,7 @@ import anyio
 from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
-from bridge.model import MEBIBYTE, Directory, short_digest
+from bridge.model import MEBIBYTE, Directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import probe_all
@@ -58,7 +58,10 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
         }
         write_json(document, indent=2)
         return 0 if chosen else 1
-    servers = [f"{spec.name} ({short_digest(spec.definition)})" for spec in found.servers]
+    servers = ", ".join(spec.name for spec in found.servers) or "none"
+    waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed))
+    if waiting:
+        servers += f". Waiting for your approval (`servers approve NAME`): {waiting}"
     sections = [
         *map(_describe, probes),
         _describe_profile(settings),
@@ -66,7 +69,7 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
         *map(_describe_command, commands),
         describe_packages(packages),
         describe_directories(settings, root=os.geteuid() == 0),
-        f"Servers: {', '.join(servers) or 'none'}. `servers` tells where each was found.\n",
+        f"Servers: {servers}. `servers` tells where each was found.\n",
         *(f"warning: {warning}\n" for warning in found.warnings),
     ]
     for section in sections:
@@ -130,9 +133,9 @@ def _describe_gate(settings: Settings) -> str:
     policy = settings.policy
     if policy.present:
         rules, servers = len(policy.rules), len(policy.servers)
-        about = f"{counted(rules, 'rule')}, lines on {counted(servers, 'server')}"
-        lines = [f"policy: {about}; `policy explain SERVER TOOL` says what holds for a call"]
-        lines.append(f"      servers start: {policy.start}, unless their own lines say otherwise")
+        about = f"{counted(rules, 'rule')}, settings of {counted(servers, 'server')}"
+        lines = [f"policy: {about}; `policy explain SERVER TOOL` explains a decision"]
+        lines.append(f"      servers start: {policy.start}, unless the policy says otherwise")
     else:
         lines = ["policy: none, so every call is allowed; `policy init` writes one to begin with"]
     lines.append(f"audit: {settings.audit}")
@@ -166,7 +169,7 @@ def _describe(probe: Probe) -> str:
 
 
 INDEX_SECONDS = 10.0
-"""For an index to tell of one package that is allowed."""
+"""For an index to respond about one allowed package."""
 
 UVS_OWN = "what uv is configured to use"
 

@@ -14,7 +14,7 @@ from bridge.runs import open_engine
 from bridge.settings import Settings
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in, log_out
-from bridge.upstream.tokens import TokenStore
+from bridge.upstream.token_store import TokenStore
 
 WAIT_SECONDS = 300.0
 """Seconds for a person to log in, by default."""

@@ -37,18 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(invocation, int):
             return invocation
         command, settings = _prepared(invocation)
-        return anyio.run(partial(_until_signalled, command, invocation, settings))
+        return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_prose(f"{PROGRAM}: {visible(str(error))}\n", sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _unheard()
+        return _discard_output()
     except BaseExceptionGroup as group:
-        if not _is_unheard(group):
+        if not _is_broken_pipe(group):
             raise
-        return _unheard()
+        return _discard_output()
 
 
 def _read(words: Sequence[str]) -> Invocation | int:
@@ -73,14 +73,14 @@ def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
         prepare_state(settings)
         return _command(invocation.handler), settings
     except SettingsError as error:
-        handler = _despite_mistakes(invocation)
+        handler = _run_despite_mistake(invocation)
         if not handler:
             raise
         write_err(f"{PROGRAM}: {visible(str(error))}\n")
         return partial(_command(handler), error), defaults()
 
 
-def _despite_mistakes(invocation: Invocation) -> str:
+def _run_despite_mistake(invocation: Invocation) -> str:
     """Return what a command does though the settings have a mistake; empty for nothing."""
     if invocation.handler == "doctor:doctor":
         return "doctor:doctor_mistake"
@@ -91,20 +91,20 @@ def _despite_mistakes(invocation: Invocation) -> str:
     return ""
 
 
-def _is_unheard(group: BaseExceptionGroup[BaseException]) -> bool:
+def _is_broken_pipe(group: BaseExceptionGroup[BaseException]) -> bool:
     """Return whether the only error is that the reader of our output went away."""
     gone, rest = group.split((BrokenPipeError, ConnectionResetError))
     return gone is not None and rest is None
 
 
-def _unheard() -> int:
+def _discard_output() -> int:
     """Drop what is still buffered: its reader has gone."""
     logger.debug("the reader of our output went away", exc_info=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1
 
 
-async def _until_signalled(command: Command, invocation: Invocation, settings: Settings) -> int:
+async def _run_until_signal(command: Command, invocation: Invocation, settings: Settings) -> int:
     """Run the command; a signal to end cancels it, so that everything it holds is released."""
     status = INTERRUPTED
     received: list[int] = []

@@ -48,11 +48,11 @@ def write_out(text: str) -> None:
 
 
 def write_err(text: str) -> None:
-    """Write to stderr, likewise."""
+    """Write to stderr: exactly, or made visible if it is a terminal."""
     _write(sys.stderr, text)
 
 
-def tell(text: str) -> None:
+def write_err_line(text: str) -> None:
     """Write a line to stderr, and nothing that could pass for another."""
     write_err(visible(text, keep="") + "\n")
 
@@ -122,7 +122,7 @@ class VisibleFormatter(logging.Formatter):
         return visible(super().format(record))
 
 
-class _Holding(logging.Filter):
+class _HeldLogs(logging.Filter):
     """Keeps back what a handler is to log."""
 
     def __init__(self) -> None:
@@ -139,9 +139,9 @@ class _Holding(logging.Filter):
 
 
 @contextmanager
-def logs_held() -> Iterator[None]:
+def hold_logs() -> Iterator[None]:
     """Hold log lines back while this is open, and write the first `MAX_HELD_LOGS` afterwards."""
-    holding = {handler: _Holding() for handler in logging.getLogger().handlers}
+    holding = {handler: _HeldLogs() for handler in logging.getLogger().handlers}
     for handler, held in holding.items():
         handler.addFilter(held)
     try:

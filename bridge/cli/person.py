@@ -1,8 +1,7 @@
-"""The person at a terminal: what is said to them, and what they answer.
+"""Asks the person at a terminal, and reads their answers.
 
-The only place where an answer is read. Owns that a line answers the question that stood there when
-it was typed: text typed before, or pasted along with the answer to another question, counts
-for nothing. What a question means is its asker's.
+The only module that reads answers. A line answers only the question that was shown when it was
+typed: text typed earlier, or pasted together with the answer to another question, is dropped.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import tell, visible
+from bridge.cli.output import visible, write_err_line
 from bridge.errors import UsageError
 
 MAX_TRIES = 5
-"""For one question, before it counts as not answered."""
+"""Answers to one question before it counts as not answered."""
 
 QUIET_SECONDS = 0.05
-"""Without another line, before a question: a paste is handed over in pieces, some time apart."""
+"""Without input, before a question: pasted text arrives in pieces, some time apart."""
 
 MAX_UNQUIET_SECONDS = 5.0
-"""For pasted lines to end; if they do not, no person reads the question."""
+"""For input to end before a question; if it does not, no person can read the question."""
 
 LEAST_DIGITS = 32
-"""Of a digest: with fewer a program could make two things that begin alike, and show one."""
+"""Of a digest: with fewer, a program could make two definitions whose digests begin alike."""
 
 MAX_LINE_BYTES = 4096
-"""Of an answer, as much as a kernel takes for one line."""
+"""Of an answer: a kernel's limit for one line."""
 
 
 _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
@@ -39,10 +38,10 @@ _REVERSE = "\x1b[7m"
 
 
 class Person:
-    """Reads from one stream and writes to another; both have to be a terminal to ask.
+    """Asks on one stream and reads from another; both have to be a terminal to ask.
 
     Args:
-        drawn: Whether the terminal knows attributes.
+        drawn: Whether the terminal supports attributes.
     """
 
     def __init__(self, reader: TextIO, writer: TextIO, *, drawn: bool = True) -> None:
@@ -55,41 +54,41 @@ class Person:
         """Whether a person can be asked here."""
         return self._reader.isatty() and self._writer.isatty()
 
-    def begin(self, who: str) -> None:
-        """Begin a question on a line of its own, that nothing from elsewhere can look like.
+    def write_heading(self, who: str) -> None:
+        """Write the heading of a question, which programs and servers cannot imitate.
 
-        Programs and servers reach a terminal without the attributes in which it is written.
+        Their text reaches a terminal without the attributes of this heading.
         """
         line = visible(f" {who} ", keep="")
         marked = f"{_RESET}\n{_REVERSE}{line}\x1b[0m\n" if self._drawn else f"\n=={line}==\n"
         self._writer.write(marked)
         self._writer.flush()
 
-    def say(self, text: str) -> None:
-        """Write a text from anywhere, with nothing in it that a terminal obeys."""
+    def write(self, text: str) -> None:
+        """Write a text with its control characters escaped."""
         self._writer.write(visible(text))
         self._writer.flush()
 
     async def ask(self, prompt: str) -> str | None:
-        """Return the line that is typed once the prompt stands there.
+        """Show a prompt and return the line that is typed after it.
 
         Returns:
-            None for no answer: the end of input (Ctrl-D), a terminal that is gone or does not come
-            to rest, more than a line takes.
+            None for no answer: the end of input (Ctrl-D), a closed terminal, input that does not
+            pause before the question, or a line that is too long.
         """
         try:
             if not await self._drop_typed():
                 return None
-            self.say(prompt)
+            self.write(prompt)
             line = await self._line()
-            # What follows an answer is not left for the terminal's next reader.
+            # Input after the answer is not left for the terminal's next reader.
             termios.tcflush(self._reader, termios.TCIFLUSH)
         except (OSError, termios.error):
             return None
         return line
 
-    async def agrees(self, prompt: str) -> bool:
-        """Return whether a person says yes; ask again if the text is no answer."""
+    async def confirm(self, prompt: str) -> bool:
+        """Return whether a person answers yes; ask again if the answer is neither yes nor no."""
         for _ in range(MAX_TRIES):
             line = await self.ask(f"{prompt} yes or no: ")
             answer = (line or "").strip().lower()
@@ -97,23 +96,23 @@ class Person:
                 return False
             if answer in ("y", "yes"):
                 return True
-            self.say(f"  {visible(answer[:60], keep='')} is no answer to this.\n")
+            self.write(f"  {visible(answer[:60], keep='')} is no answer to this.\n")
         return False
 
-    async def approves(
+    async def confirm_digest(
         self, name: str, digest: str, digits: str, *, shown: str, question: str, command: str
     ) -> bool:
-        """Return whether a person approves of something, by its digest or when asked.
+        """Return whether a person approves a definition, by its digest or when asked.
 
-        What a name stands for may change at any moment, so it says nothing of what was seen.
+        A name is not enough: its definition may have changed since the person saw it.
 
         Args:
-            digits: Of a digest that was given with the name; empty for none.
-            shown: All that is approved.
-            command: What is typed to have it shown.
+            digits: Beginning of the digest, given with the name; empty if none was given.
+            shown: The whole text to approve.
+            command: The command that shows it.
 
         Raises:
-            UsageError: It is not the one that was shown, or there is no person to ask.
+            UsageError: The digest does not match, or there is no person to ask.
         """
         look = f"Look at it: `mcp-code-bridge {command} {name}` shows it."
         own = digest.removeprefix("sha256:")
@@ -126,19 +125,20 @@ class Person:
                 raise UsageError(f"{name} is not what was shown.", remedy=look)
             return True
         if self.attended:
-            self.begin("mcp-code-bridge asks")
-        self.say(shown)
+            self.write_heading("mcp-code-bridge asks")
+        self.write(shown)
         if not self.attended:
-            message = f"May {name} be used as it is shown here? It may have changed since."
-            remedy = f"If so: `mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}`."
+            message = f"{name} is not approved: no person can be asked here."
+            approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
+            remedy = f"To approve it exactly as shown: `{approve}`."
             raise UsageError(message, remedy=remedy)
-        agreed = await self.agrees(question)
+        agreed = await self.confirm(question)
         if not agreed:
-            tell(f"{name} was not approved.")
+            write_err_line(f"{name} was not approved.")
         return agreed
 
     async def _drop_typed(self) -> bool:
-        """Drop what was typed until now; return whether that has an end."""
+        """Drop the input until now; return False if it does not pause."""
         descriptor = self._reader.fileno()
         with anyio.move_on_after(MAX_UNQUIET_SECONDS):
             while True:
@@ -146,14 +146,14 @@ class Person:
                 with anyio.move_on_after(QUIET_SECONDS):
                     await anyio.wait_readable(descriptor)
                     continue
-                # Of a line that is not complete nothing was to be seen.
+                # An incomplete line does not make the descriptor readable.
                 termios.tcflush(descriptor, termios.TCIFLUSH)
                 return True
         return False
 
     async def _line(self) -> str | None:
-        # Past the stream's own buffer, which may hold what was typed earlier. By then a terminal
-        # has a whole line; a thread that reads could not be cancelled.
+        # Bypasses the stream's buffer, which may contain earlier input. A readable terminal has a
+        # whole line; reading in a thread could not be cancelled.
         typed = b""
         while b"\n" not in typed:
             await anyio.wait_readable(self._reader.fileno())

@@ -47,7 +47,7 @@ NO_POLICY = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judged:
+class _CallOutlook:
     """A call of a program with what would become of it."""
 
     call: ExpectedCall
@@ -87,7 +87,7 @@ def _program(arguments: SimpleNamespace) -> str | None:
 
 def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ()) -> None:
     spec = settings.policy
-    idle = idle_parts(spec, servers) if spec.present else []
+    idle = unused_parts(spec, servers) if spec.present else []
     counts = {"rules": len(spec.rules), "servers": len(spec.servers), "flow": len(spec.flows)}
     if as_json:
         place = str(spec.path) if spec.path is not None else None
@@ -104,7 +104,7 @@ def _say_fine(settings: Settings, *, as_json: bool, servers: Sequence[str] = ())
             write_err(visible(f"warning: {text}", keep="") + "\n")
 
 
-def idle_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
+def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
     """Return what in a policy is about servers that there are not. Pure.
 
     Such a line parses, and does nothing: a name that is misspelt in a rule that denies.
@@ -150,7 +150,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
 
 def _judge(
     policy: Policy, calls: Sequence[ExpectedCall], lists: Callable[[str], bool]
-) -> list[_Judged]:
+) -> list[_CallOutlook]:
     flow = Flow(policy.spec.flows)
     outlooks = [_outlook(policy, call, lists) for call in calls]
     # What is denied is not read from, so nothing follows from it.
@@ -165,7 +165,7 @@ def _judge(
         if policy.spec.present and found.decision.action != "deny":
             before = [(facts, its) for other, facts, its in made if call.may_follow(other)]
             verdict = flow_decision(flow, _facts(call), found.decision.labels, before)
-        judged.append(_Judged(call=call, outlook=found, flow=verdict))
+        judged.append(_CallOutlook(call=call, outlook=found, flow=verdict))
     return judged
 
 
@@ -190,7 +190,7 @@ def _facts(call: ExpectedCall) -> CallFacts:
 
 
 def _write(
-    judged: Sequence[_Judged],
+    judged: Sequence[_CallOutlook],
     found: ExpectedCalls,
     errors: Mapping[str, BridgeError],
     *,
@@ -210,19 +210,19 @@ def _write(
         write_err(visible(text, keep="\n"))
 
 
-def _call_lines(judged: _Judged) -> list[str]:
+def _call_lines(judged: _CallOutlook) -> list[str]:
     call, decision = judged.call, judged.outlook.decision
-    lines = [f"line {call.line}: {call.server}.{call.tool} -> {_said(decision)}"]
+    lines = [f"line {call.line}: {call.server}.{call.tool} -> {_decision_text(decision)}"]
     lines += [
-        f"    or {_said(possible.decision)}, by {_listed(possible.on)}: not seen here"
+        f"    or {_decision_text(possible.decision)}, by {_listed(possible.on)}: not seen here"
         for possible in judged.outlook.possible
     ]
     if judged.flow is not None:
-        lines.append(f"    {_said(judged.flow)} if made after {_listed(judged.flow.led)}")
+        lines.append(f"    {_decision_text(judged.flow)} if made after {_listed(judged.flow.led)}")
     return lines
 
 
-def _said(decision: Decision) -> str:
+def _decision_text(decision: Decision) -> str:
     return f"{decision.action} ({decision.rule})"
 
 
@@ -238,7 +238,7 @@ def _open_line(place: UnnamedCall) -> str:
 
 
 def _write_json(
-    judged: Sequence[_Judged], found: ExpectedCalls, errors: Mapping[str, BridgeError]
+    judged: Sequence[_CallOutlook], found: ExpectedCalls, errors: Mapping[str, BridgeError]
 ) -> None:
     document: dict[str, Json] = {
         "calls": [_call_json(each) for each in judged],
@@ -252,7 +252,7 @@ def _write_json(
     write_json(document, indent=2)
 
 
-def _call_json(judged: _Judged) -> dict[str, Json]:
+def _call_json(judged: _CallOutlook) -> dict[str, Json]:
     call = judged.call
     return {
         "line": call.line,

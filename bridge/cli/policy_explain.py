@@ -26,7 +26,7 @@ MAX_RULES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Explained:
+class _Explanation:
     """All there is to say on a call.
 
     Attributes:
@@ -61,7 +61,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
         requested = arguments.tool in (READ_RESOURCE, GET_PROMPT)
         definition = None if requested else await _definition(engine, server, arguments.tool)
         policy = engine.gate.policy()
-    found = _explained(
+    found = _explain(
         policy,
         CallFacts(
             server=server,
@@ -122,16 +122,16 @@ async def _definition(engine: Engine, server: str, tool: str) -> Tool | None:
     return engine.servers.inventory.tool(server, docs["tool"])
 
 
-def _explained(
+def _explain(
     policy: Policy, call: CallFacts, effect: Effect | None, pins: Pins, start: Decision
-) -> _Explained:
+) -> _Explanation:
     base = policy.decide(call, effect)
     change = ""
     if policy.spec.present and policy.spec.pin and call.definition is not None:
         change = pins.change(call.definition, call.server_definition)
     asks = Decision(action="ask", rule=CHANGED, reason=change) if change else None
     flows = [] if not policy.spec.present else [f for f in policy.spec.flows if _to(f, call, base)]
-    return _Explained(
+    return _Explanation(
         call=call,
         start=start,
         base=base,
@@ -152,7 +152,7 @@ def _to(rule: FlowRule, call: CallFacts, base: Decision) -> bool:
 # --- what is written -----------------------------------------------------------------------------
 
 
-def _lines(found: _Explained) -> list[str]:
+def _lines(found: _Explanation) -> list[str]:
     call, final = found.call, found.final
     shown = ", ".join(
         f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in call.arguments.items()
@@ -205,7 +205,7 @@ def _verdict(step: Step) -> str:
     return "is not reached" if step.why.endswith(" decided") else "does not match"
 
 
-def _pin_state(found: _Explained) -> str:
+def _pin_state(found: _Explanation) -> str:
     if found.change:
         return f"changed since it was allowed: {found.change}"
     if not found.known:
@@ -220,7 +220,7 @@ def _flow_text(rule: FlowRule) -> str:
     return f"{rule.name!r} ({rule.action}) decides once a run has read from {' and '.join(read)}"
 
 
-def _remedy(found: _Explained) -> list[str]:
+def _remedy(found: _Explanation) -> list[str]:
     """Return what to write for another decision on calls of this tool."""
     call, final = found.call, found.final
     if final.rule == OPEN:
@@ -243,7 +243,7 @@ def _remedy(found: _Explained) -> list[str]:
     return lines
 
 
-def _document(found: _Explained) -> Mapping[str, Json]:
+def _document(found: _Explanation) -> Mapping[str, Json]:
     call, final = found.call, found.final
     return {
         "server": call.server,

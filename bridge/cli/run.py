@@ -14,7 +14,7 @@ from typing import get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live import live_terminal
+from bridge.cli.live_display import live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import Terminal
@@ -68,8 +68,8 @@ async def run(arguments: SimpleNamespace, settings: Settings) -> int:
         out = None if arguments.out is None else check_out(arguments.out)
         # There is no next run to keep a sandbox ready for.
         async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
-            result = await _followed(engine, request, settings, scripted=arguments.json)
-            problems = await _brought(engine, request, result, out, force=arguments.force)
+            result = await _run_live(engine, request, settings, scripted=arguments.json)
+            problems = await _write_outputs(engine, request, result, out, force=arguments.force)
     except BridgeError as error:
         if not arguments.json:
             raise
@@ -78,7 +78,8 @@ async def run(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.json:
         write_json(_document(result))
     else:
-        show(result, terminal=sys.stderr.isatty(), printed=_is_live(request, arguments.json))
+        printed = _is_live(request, arguments.json)
+        show(result, terminal=sys.stderr.isatty(), printed=printed, out=out)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
@@ -106,24 +107,24 @@ def _is_live(request: RunRequest, scripted: bool) -> bool:
     return not scripted and request.mode == "run"
 
 
-async def _followed(
+async def _run_live(
     engine: Engine, request: RunRequest, settings: Settings, *, scripted: bool
 ) -> RunResult:
     drawn = settings.environ.get("TERM", "dumb") != "dumb"
     if not _is_live(request, scripted):
         person = Terminal(sys.stdin, sys.stderr, drawn=drawn)
-        return await carried_out(engine, request, person, scripted=scripted)
+        return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
     try:
-        async with viewer.showing():
-            return await carried_out(engine, request, viewer, scripted=scripted)
+        async with viewer.streaming():
+            return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
         standing = viewer.run_progress
         write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
         raise
 
 
-async def _brought(
+async def _write_outputs(
     engine: Engine, request: RunRequest, result: RunResult, out: Path | None, *, force: bool
 ) -> list[str]:
     """Put what a program left where the user wants it; return what is missing there, and why."""
@@ -140,7 +141,7 @@ async def _brought(
     return [*problems, *(f"{loss.name} did not come: {loss.why}" for loss in result.missing)]
 
 
-async def carried_out(
+async def run_and_apply(
     engine: Engine, request: RunRequest, client: Terminal, *, scripted: bool
 ) -> RunResult:
     """Run a program; if it makes a plan, show that to the person, ask, and apply it.
@@ -158,7 +159,7 @@ async def carried_out(
     if plan is None or not plan.plan_id or scripted or not client.attended:
         return result
     # The question has the list; where both go to the same screen, once is enough.
-    listed = not sys.stdout.isatty() or not asked_in_full(plan)
+    listed = not sys.stdout.isatty() or not is_fully_shown(plan)
     show(result, terminal=True, plan=listed)
     wish = ApplyRequest(
         plan_id=plan.plan_id,
@@ -172,7 +173,7 @@ async def carried_out(
     return dataclasses.replace(applied, artifacts=result.artifacts, missing=result.missing)
 
 
-def asked_in_full(plan: Plan) -> bool:
+def is_fully_shown(plan: Plan) -> bool:
     """Return whether the question about a plan shows all that its list does."""
     whole = plan_text(plan, how=False)
     if plan.stopped or whole != plan_text(plan, how=False, characters=MAX_QUESTION):
@@ -193,12 +194,20 @@ def exit_status(result: RunResult) -> int:
     return (result.exit_code or 0) & 0xFF or 1
 
 
-def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool = False) -> None:
+def show(
+    result: RunResult,
+    *,
+    terminal: bool,
+    plan: bool = True,
+    printed: bool = False,
+    out: Path | None = None,
+) -> None:
     """Write a result: the program's own streams, and what else there is to say to a terminal.
 
     Args:
         plan: Whether a plan is listed, too.
         printed: Whether the streams were written as they came.
+        out: Where the program's files were written to, if anywhere.
     """
     if not printed:
         write_out(result.stdout)
@@ -228,11 +237,18 @@ def show(result: RunResult, *, terminal: bool, plan: bool = True, printed: bool 
             # A text was printed above, with its end if that is all of it.
             if not item.text or item.note:
                 write_err(f"shown: {shown_line(item, where=True)}\n")
-        sections = (files_section(result), missing_section(result), session_section(result))
+        files = files_section(result)
+        if files and out is None:
+            files += (
+                "\n`mcp-code-bridge artifacts get URI` writes one out, `--out DIR` all of them."
+            )
+        elif files:
+            files = f"[files] in {out}"
+        sections = (files, missing_section(result), session_section(result))
         for section in sections:
             write_err(f"{section}\n" if section else "")
         if result.usage.tool_calls or result.refused:
-            write_err(f"-- {receipt_line(result)}\n")
+            write_err(f"-- {receipt_line(result, conversation=False)}\n")
 
 
 def request_of(arguments: SimpleNamespace) -> RunRequest:

@@ -90,18 +90,21 @@ def write_files(
         force: Whether files that are there may be replaced.
     """
     problems = []
-    with opened_directory(directory) as root:
+    with open_directory(directory) as root:
         for artifact in artifacts:
-            if any(_is_obeyed(part) for part in artifact.name.split("/")):
+            if any(_is_read_by_tools(part) for part in artifact.name.split("/")):
                 problems.append(
                     f"{quoted(artifact.name)} is not put there: other programs may obey a file of "
                     "that name. It is in `artifacts list`."
                 )
                 continue
             try:
-                _put(root, artifact, read, force=force)
+                _write_artifact(root, artifact, read, force=force)
             except FileExistsError:
-                problems.append(f"{quoted(artifact.name)} is there already; --force replaces it.")
+                problems.append(
+                    f"{quoted(artifact.name)} was there already and stays. The run's own: "
+                    f"`mcp-code-bridge artifacts get {artifact.uri}`. --force replaces files."
+                )
             except OSError as error:
                 why = error.strerror or error
                 problems.append(f"{quoted(artifact.name)} cannot be written: {why}.")
@@ -111,7 +114,7 @@ def write_files(
 
 
 @contextmanager
-def opened_directory(path: Path) -> Iterator[int]:
+def open_directory(path: Path) -> Iterator[int]:
     """Open a directory that the user named."""
     fd = os.open(path, _NAMED)
     try:
@@ -120,19 +123,19 @@ def opened_directory(path: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _is_obeyed(part: str) -> bool:
+def _is_read_by_tools(part: str) -> bool:
     """Return whether git, shells, editors or npm read settings or code from a file of this name."""
     return part.startswith(".") or part.casefold() == "node_modules"
 
 
-def _put(
+def _write_artifact(
     root: int, artifact: Artifact, read: Callable[[Artifact], Iterator[bytes]], *, force: bool
 ) -> None:
     problem = name_problem(artifact.name)
     if problem:
         raise UsageError(f"Its name {problem}.")
     *above, name = artifact.name.split("/")
-    with _below(root, above) as parent:
+    with _open_below(root, above) as parent:
         write_file(parent, name, read(artifact), force=force)
 
 
@@ -143,7 +146,7 @@ def write_file(parent: int, name: str, pieces: Iterable[bytes], *, force: bool =
         FileExistsError: It is there, and is not to be replaced.
         OSError: It cannot be written.
     """
-    if not force and _there(parent, name) is not None:
+    if not force and _entry_status(parent, name) is not None:
         raise FileExistsError
     # Under another name first, so that no reader finds half a file.
     unfinished = f".{secrets.token_hex(8)}.unfinished"
@@ -174,13 +177,13 @@ def _publish(parent: int, unfinished: str, name: str) -> None:
 
 
 def _replace(parent: int, unfinished: str, name: str) -> None:
-    mode = _there(parent, name)
+    mode = _entry_status(parent, name)
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(0, "a directory is there")
     os.replace(unfinished, name, src_dir_fd=parent, dst_dir_fd=parent)
 
 
-def _there(parent: int, name: str) -> int | None:
+def _entry_status(parent: int, name: str) -> int | None:
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -188,7 +191,7 @@ def _there(parent: int, name: str) -> int | None:
 
 
 @contextmanager
-def _below(root: int, names: Sequence[str]) -> Iterator[int]:
+def _open_below(root: int, names: Sequence[str]) -> Iterator[int]:
     """Open a directory below another, making what is missing on the way."""
     fd = os.dup(root)
     try:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
 from bridge.runs import Engine, open_engine
-from bridge.server.app import mistaken_server
+from bridge.server.app import error_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.servers.config_watch import ConfigWatcher, watch_plan
 from bridge.servers.servers import context_for
@@ -53,5 +53,5 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
 
 async def serve_mistake(error: BridgeError, arguments: SimpleNamespace, settings: Settings) -> int:
     """Answer every request with the mistake in the settings, until the client closes stdin."""
-    await serve_on_stdio(mistaken_server(error))
+    await serve_on_stdio(error_server(error))
     return error.exit_status

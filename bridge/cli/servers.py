@@ -8,10 +8,10 @@ from typing import Any
 
 from bridge.cli.checks import check
 from bridge.cli.output import (
-    tell,
     terminal_width,
     visible,
     write_err,
+    write_err_line,
     write_json,
     write_out,
     write_prose,
@@ -35,10 +35,11 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
     async with open_engine(settings) as engine:
         # Those on what the settings name have been logged.
         warnings = engine.servers.discovery.warnings
-        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.told]
+        to_mend = [f"warning: {each}" for each in warnings if not each.own and not each.reported]
+        to_mend += [f"warning: {text}" for text in unused_tables(engine, settings)]
         if arguments.check and engine.servers.names():
             for text in to_mend:
-                tell(text)
+                write_err_line(text)
             return await check(engine, as_json=arguments.json)
         rows = _rows(engine)
     if arguments.json:
@@ -48,8 +49,20 @@ async def servers(arguments: SimpleNamespace, settings: Settings) -> int:
     else:
         _write(rows, str(home(settings.environ)))
     for text in to_mend:
-        tell(text)
+        write_err_line(text)
     return 0
+
+
+def unused_tables(engine: Engine, settings: Settings) -> list[str]:
+    """Return a line for each table of `config.toml` about a server that there is not."""
+    found = engine.servers.discovery
+    known = {spec.name for spec in found.servers}
+    known |= {each.name for each in found.proposed} | {each.name for each in found.skipped}
+    return [
+        f"[servers.{name}] in config.toml does nothing: no client has a server of that name."
+        for name in settings.server_settings
+        if name not in known
+    ]
 
 
 def none_found(settings: Settings) -> str:
@@ -132,10 +145,10 @@ def _brief(reason: str) -> str:
 def _rows(engine: Engine) -> list[dict[str, Any]]:
     discovery = engine.servers.discovery
     found = [_row(engine, spec) for spec in discovery.servers]
-    found += [_left_out(entry, "skipped") for entry in discovery.skipped]
+    found += [_skipped_row(entry, "skipped") for entry in discovery.skipped]
     for entry in discovery.proposed:
         more = {"transport": entry.spec.transport, "digest": entry.definition.digest}
-        found.append({**_left_out(entry, "proposed"), **more})
+        found.append({**_skipped_row(entry, "proposed"), **more})
     return found
 
 
@@ -180,7 +193,7 @@ def _place(source: Source) -> dict[str, str]:
     return {"client": source.client, "scope": source.scope, "source": str(source)}
 
 
-def _left_out(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
+def _skipped_row(entry: SkippedServer | ProposedServer, state: str) -> dict[str, Any]:
     return {
         "name": entry.name,
         "state": state,

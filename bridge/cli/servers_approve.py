@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import anyio.to_thread
 
-from bridge.cli.output import tell
+from bridge.cli.output import write_err_line
 from bridge.cli.person import Person
 from bridge.discovery.consents import ConsentError
 from bridge.discovery.finder import Discovery, ProposedServer
@@ -59,28 +59,30 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
         found = await anyio.to_thread.run_sync(consents.discover, context)
         for warning in found.warnings:
             if warning.unread or not warning.key:
-                tell(f"warning: {warning}")
-        server, digits = _meant(wanted, found)
+                write_err_line(f"warning: {warning}")
+        server, digits = _resolve_name(wanted, found)
         if isinstance(server, ServerSpec):
             approved &= await _approve_start(server, digits, settings, person)
-        elif not await _agreed(server, digits, settings, person):
+        elif not await _approve_proposal(server, digits, settings, person):
             approved = False
         else:
             try:
                 await anyio.to_thread.run_sync(consents.allow, server.definition)
             except ConsentError as error:
                 raise UsageError(f"It cannot be approved: {error}.") from None
-            tell(f"{server.name} may be used here as long as its definition stays as it is.")
+            write_err_line(
+                f"{server.name} may be used here as long as its definition stays as it is."
+            )
     return 0 if approved else 1
 
 
-async def _agreed(
+async def _approve_proposal(
     proposal: ProposedServer, digits: str, settings: Settings, person: Person
 ) -> bool:
     """Return whether a person approves a project's server; if so, it may be started as well."""
     before = _starts(settings).decide(proposal.spec)
     if before.rule == REDEFINED:
-        person.say(
+        person.write(
             f"About the server, the policy knows: {before.reason}. If you approve, the policy's "
             f"lines for {proposal.name} apply to this definition.\n"
         )
@@ -93,7 +95,7 @@ async def _agreed(
     lines = counted(written.count("\n") + 1, "line")
     question = f"May {proposal.name} be used as shown above ({lines})?"
     digest = proposal.definition.digest
-    agreed = await person.approves(
+    agreed = await person.confirm_digest(
         proposal.name, digest, digits, shown=shown, question=question, command=_COMMAND
     )
     if agreed:
@@ -110,12 +112,12 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
         raise UsageError(message, remedy="Change that in config.toml.")
     if decision.action == "allow":
         project = spec.source.scope == "project"
-        tell(f"{spec.name} {'is approved already' if project else 'needs no approval'}.")
+        write_err_line(f"{spec.name} {'is approved already' if project else 'needs no approval'}.")
         return True
     lines = "".join(f"  {line}\n" for line in (*server_lines(spec), because(decision)))
     shown = f"{spec.name}, which is started without a sandbox.\n{lines}"
     question = f"May {spec.name} be started as shown above?"
-    if not await person.approves(
+    if not await person.confirm_digest(
         spec.name, spec.definition, digits, shown=shown, question=question, command=_COMMAND
     ):
         return False
@@ -126,7 +128,7 @@ async def _approve_start(spec: ServerSpec, digits: str, settings: Settings, pers
         raise UsageError(
             message, remedy=f"See to {settings.store or settings.state_dir / 'store.db'}."
         )
-    tell(f"{spec.name} may be started as long as its definition stays as it is.")
+    write_err_line(f"{spec.name} may be started as long as its definition stays as it is.")
     return True
 
 
@@ -144,7 +146,7 @@ def _starts(settings: Settings, audit: AuditLog | None = None) -> Starts:
     return Starts(lambda: Policy(settings.policy), audit or AuditLog(), pins)
 
 
-def _meant(wanted: str, found: Discovery) -> tuple[ProposedServer | ServerSpec, str]:
+def _resolve_name(wanted: str, found: Discovery) -> tuple[ProposedServer | ServerSpec, str]:
     """Return what a word means, one that waits before others, and the digits given with it."""
     name, _, digits = wanted.rpartition("@")
     for servers in (found.proposed, found.servers):

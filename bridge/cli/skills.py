@@ -84,7 +84,7 @@ async def approve_of(names: Sequence[str], settings: Settings, person: Person) -
             skill = await _skill(engine, name)
             # How many lines, for a screen that shows fewer.
             lines = counted(skill.text.count("\n"), "line")
-            if not await person.approves(
+            if not await person.confirm_digest(
                 name,
                 skill.digest,
                 digits,

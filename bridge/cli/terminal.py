@@ -13,7 +13,7 @@ from typing import TextIO
 
 import anyio
 
-from bridge.cli.output import logs_held, visible
+from bridge.cli.output import hold_logs, visible
 from bridge.cli.person import MAX_TRIES, Person
 from bridge.errors import CannotAskError
 from bridge.model import Json
@@ -91,15 +91,15 @@ class Terminal:
         if not self.attended:
             raise CannotAskError("Nobody can be asked: this run has no terminal.")
         async with self._turn:
-            with logs_held():
-                return await self._asked(params)
+            with hold_logs():
+                return await self._fill_form(params)
 
-    async def _asked(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
+    async def _fill_form(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         message = str(params.get("message", ""))
         # Those of servers begin with their names in brackets.
         own = message.startswith(OWN)
-        self._person.begin(f"{OWN} asks" if own else "a server asks")
-        self._person.say(f"{message}\n(Ctrl-D declines.)\n")
+        self._person.write_heading(f"{OWN} asks" if own else "a server asks")
+        self._person.write(f"{message}\n(Ctrl-D declines.)\n")
         if params.get("mode") == "url":
             return await self._visit(str(params.get("url", "")))
         return await self._fill(params.get("requestedSchema"))
@@ -135,7 +135,7 @@ class Terminal:
                     value = read_field(described, line.strip(), needed=needed)
                 except ValueError as error:
                     wrong = f"{line.strip():.60} is no answer to this. " if line.strip() else ""
-                    self._person.say(f"  {visible(wrong, keep='')}{error}\n")
+                    self._person.write(f"  {visible(wrong, keep='')}{error}\n")
                     continue
                 if value is not None:
                     content[name] = value
@@ -191,7 +191,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
     if kind == "array":
         return [item.strip() for item in text.split(",") if item.strip()]
     if choices:
-        return _chosen(field, choices, text)
+        return _parse_choice(field, choices, text)
     if kind == "boolean":
         if text.lower() not in _WORDS:
             raise ValueError("Answer yes or no.")
@@ -205,7 +205,7 @@ def read_field(field: Mapping[str, Json], text: str, *, needed: bool) -> Json:
     return text
 
 
-def _chosen(field: Mapping[str, Json], choices: Sequence[Json], text: str) -> Json:
+def _parse_choice(field: Mapping[str, Json], choices: Sequence[Json], text: str) -> Json:
     words = [str(choice) for choice in choices]
     if text in words:
         return choices[words.index(text)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.prose import clip, first_sentence, one_line
-from bridge.catalog.typed import server_stub, tool_stub
+from bridge.catalog.typed_stubs import server_stub, tool_stub
 from bridge.cli.output import terminal_width, visible, write_err, write_json, write_out
 from bridge.cli.servers import none_found
 from bridge.errors import BridgeError, UnknownServerError
@@ -27,8 +27,9 @@ async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
 
     Tools are shown as they were listed last; `--fresh` asks every server again.
     """
+    query = " ".join(arguments.words or ())
     async with open_engine(settings) as engine:
-        named = _named_tool(engine, arguments)
+        named = _named_tool(engine, query)
         if named is not None:
             names: tuple[str, ...] = (named[0],)
         elif arguments.server:
@@ -38,44 +39,43 @@ async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
         errors = await engine.servers.load_unknown(names, fresh=arguments.fresh, patient=True)
         if named is not None and not errors:
             return await _show_tool(engine, *named, as_json=arguments.json)
-        if arguments.stub and not arguments.query:
+        if arguments.stub and not query:
             stubs = [server_stub(engine.servers.inventory.entry(name)) for name in names]
             write_out(visible("\n".join(stubs)))
             return _warn(errors)
-        found = await engine.guide.tools(names, query=arguments.query)
+        found = await engine.guide.tools(names, query=query)
         if arguments.json:
             write_json(found, indent=2)
         elif arguments.stub:
             _write_stubs(engine, found)
-        elif arguments.query:
+        elif query:
             _write_tools(found, indent="")
         else:
             _write_servers(engine, names, found)
     _warn(errors)
-    if not arguments.server and not arguments.query and not arguments.json:
+    if not arguments.server and not query and not arguments.json:
         told = waiting_line(engine.servers.discovery.proposed)
         write_err(visible(f"{told}\n" if told else ""))
     if not names:
-        write_err(none_found(settings))
+        write_err("" if engine.servers.discovery.proposed else none_found(settings))
     elif found and found[0].get("poor") and not arguments.json:
         write_err("No good match; these come nearest. `mcp-code-bridge tools` lists all.\n")
     elif not found and not arguments.json:
         write_err(
             "No tool matches; `mcp-code-bridge tools` lists all.\n"
-            if arguments.query
+            if query
             else "No tools found.\n"
         )
     return SERVER_UNREACHABLE if errors and not found else 0
 
 
-def _named_tool(engine: Engine, arguments: SimpleNamespace) -> tuple[str, str] | None:
+def _named_tool(engine: Engine, query: str) -> tuple[str, str] | None:
     """Return server and tool if the query is "SERVER.TOOL", as a program writes it or by name.
 
     Raises:
         UnknownServerError: It is one word with a dot, and there is no such server.
         RefusedError: That server waits for approval.
     """
-    query = arguments.query or ""
     server, dot, tool = query.rpartition(".")
     if not dot or not tool or any(map(str.isspace, tool)):
         return None

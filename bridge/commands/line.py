@@ -13,7 +13,7 @@ import re
 from bridge.errors import InvalidRequestError
 
 MAX_LINE_CHARACTERS = 64 * 1024
-"""Of a command line before parsing; see also `confine.MAX_COMMAND_BYTES`."""
+"""Of a command line before parsing; see also `confinement.MAX_COMMAND_BYTES`."""
 
 _QUOTE = "If it is meant as plain text, put it in single quotes."
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from bridge.commands.confine import (
+from bridge.commands.confinement import (
     WORKSPACE,
     Bounds,
     View,

@@ -1,11 +1,11 @@
-"""Which definitions of a project's files a person, or a client of theirs, has approved.
+"""Stores which definitions of a project's files a person, or one of their clients, has approved.
 
-Owns the file of approvals in the state directory, which nothing that comes with a repository can
-bring along. What is approved is one entry of one file, exactly as it is written, for one working
-directory: `./run.sh` is another program in another checkout. A client approves by name or by
-folder, so its approval counts for the definition that was there when the approval was first seen.
+Owns the file of approvals in the state directory, which no repository can contain. An approval is
+of one entry of one file, exactly as written, for one working directory: `./run.sh` is another
+program in another checkout. A client approves by name or by folder, so its approval counts for the
+definition that existed when the approval was first seen.
 
-Reading and writing block, and belong in threads.
+Reading and writing block, so call them in threads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
-from bridge.atomic_files import replace_file, turn
+from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.report import Definition
 from bridge.private_files import make_directory
@@ -26,8 +26,8 @@ from bridge.private_files import make_directory
 logger = logging.getLogger(__name__)
 
 MAX_CONSENTS = 2000
-"""Kept of persons, and as many of clients; the oldest of a person are forgotten, and asked again.
-Of clients none is forgotten: a program could make many, and so have an old one seen anew."""
+"""Approvals of persons, and as many of clients. A person's oldest are removed and asked again. A
+client's are never removed: a program could add many, so that an old one counts as first seen."""
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_FIELD_CHARS = 8192
@@ -36,8 +36,8 @@ MAX_FIELD_CHARS = 8192
 PERSON = "person"
 
 APPEARED = ""
-"""In place of a digest: what a client approves appeared while a bridge ran, perhaps by a program's
-hand, so that it takes a person to approve it."""
+"""In place of a digest: the approved definition appeared while a bridge ran, perhaps written by a
+program, so that a person has to approve it."""
 
 _FORM = 1
 
@@ -60,43 +60,42 @@ class Consent:
 
 @dataclass(frozen=True, kw_only=True)
 class Consents:
-    """All approvals that count.
+    """All valid approvals.
 
     Attributes:
-        given: What a person approved.
-        seen: What clients had approved when that was first seen.
-        first: Whether a client's approval may count that was never seen before.
+        by_person: Definitions that a person approved.
+        seen: Definitions that clients had approved when a bridge first read that.
+        first: Whether a client's approval counts if no bridge has seen it before.
     """
 
-    given: frozenset[Definition] = frozenset()
+    by_person: frozenset[Definition] = frozenset()
     seen: frozenset[Consent] = frozenset()
     first: bool = True
 
-    def knew(self, definition: Definition) -> bool:
-        """Tell whether a person approved another definition of the same name in the same file."""
+    def has_other_version(self, definition: Definition) -> bool:
+        """Return whether a person approved another version of this definition."""
         place = (definition.directory, definition.path, definition.name)
-        return any((each.directory, each.path, each.name) == place for each in self.given)
+        return any((each.directory, each.path, each.name) == place for each in self.by_person)
 
     def seen_digest(self, definition: Definition, by: str) -> str | None:
         """Return the digest under which a client's approval was first seen; None if it never was.
 
-        For whatever directory that was: the file is the same, and else a changed one would count
-        as never seen from the next directory. `APPEARED` where there are several: two bridges saw
-        it at the same time, and not the same.
+        In any directory: otherwise a changed file would count as never seen from the next
+        directory. `APPEARED` if there are several, because two bridges saw different definitions.
         """
         found = self._digests.get((by, definition.path, definition.name), set())
         return APPEARED if len(found) > 1 else next(iter(found), None)
 
-    def first_sight(self, directory: str, client: str) -> bool:
-        """Tell whether a client's approvals may be seen for the first time in a directory.
+    def is_first_look(self, directory: str, client: str) -> bool:
+        """Return whether this is the first look at a client's approvals in a directory.
 
-        Only as a bridge starts, and only where none has looked before, there or above: whatever
-        came later may be a program's work.
+        Only when a bridge starts, and no bridge has looked there or in a directory above before:
+        approvals that appear later may be written by a program.
         """
         if not self.first:
             return False
         places = (directory, *map(str, PurePath(directory).parents))
-        return not any(looked(place, client) in self.seen for place in places)
+        return not any(look_record(place, client) in self.seen for place in places)
 
     @cached_property
     def _digests(self) -> dict[tuple[str, str, str], set[str]]:
@@ -107,23 +106,23 @@ class Consents:
         return found
 
 
-def looked(directory: str, client: str) -> Consent:
-    """Return what is kept where a bridge has seen all that a client had approved in a directory."""
+def look_record(directory: str, client: str) -> Consent:
+    """Return the record that a bridge has read a client's approvals in a directory."""
     return Consent(
         definition=Definition(directory=directory, path="", name="", digest=""), by=client
     )
 
 
 def digest_of(written: str) -> str:
-    """Return the digest of an entry as its file has it: "sha256:" and 64 hexadecimal digits."""
+    """Return the digest of an entry's text: "sha256:" and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(written.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 class ConsentFile:
-    """The approvals that last.
+    """The file of approvals.
 
     Attributes:
-        path: The file; its directory is made when something is written.
+        path: Its directory is made at the first write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -133,7 +132,7 @@ class ConsentFile:
         """Return every approval, the oldest first.
 
         Raises:
-            ConsentError: It is there and cannot be read, so that nothing is approved.
+            ConsentError: The file exists and cannot be read, so that nothing is approved.
         """
         raw = read_regular(self.path, limit=MAX_BYTES)
         if raw == ABSENT:
@@ -144,7 +143,7 @@ class ConsentFile:
             document = json.loads(raw)
             if document["form"] != _FORM:
                 raise ValueError(f"its form is {document['form']!r:.40}")
-            return tuple(_consent(each) for each in document["approved"])
+            return tuple(_parse_consent(each) for each in document["approved"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             message = (
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
@@ -153,15 +152,15 @@ class ConsentFile:
             raise ConsentError(message) from None
 
     def add(self, new: Iterable[Consent]) -> None:
-        """Keep approvals.
+        """Add approvals to the file.
 
         Raises:
-            ConsentError: They cannot be kept.
+            ConsentError: The file cannot be read or written, or is full.
         """
         new = tuple(new)
         try:
             make_directory(self.path.parent)
-            with turn(self.path.with_name(f"{self.path.name}.lock")):
+            with exclusive_lock(self.path.with_name(f"{self.path.name}.lock")):
                 kept = [each for each in self.read() if each not in new]
                 persons = [each for each in (*kept, *new) if each.by == PERSON][-MAX_CONSENTS:]
                 clients = [each for each in (*kept, *new) if each.by != PERSON]
@@ -179,7 +178,7 @@ class ConsentFile:
             raise ConsentError(f"{self.path} cannot be written: {error}") from None
 
 
-def _consent(value: Mapping[str, object]) -> Consent:
+def _parse_consent(value: Mapping[str, object]) -> Consent:
     fields: dict[str, str] = {}
     for key in ("by", "directory", "path", "name", "digest"):
         text = value[key]

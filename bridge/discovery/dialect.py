@@ -121,7 +121,7 @@ class Location:
         dialect: How to read it.
         platforms: Where the client keeps it there.
         format: How the text is encoded.
-        required: Whether its absence is worth a warning, because somebody named it.
+        required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
     """

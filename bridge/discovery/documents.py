@@ -1,8 +1,7 @@
-"""Bytes of a configuration file to plain values: JSON, JSON with comments, TOML, YAML, `.env`.
+"""Decodes configuration files: JSON, JSON with comments, TOML, YAML and `.env`.
 
-Owns decoding: UTF-8, JSON as strict as the client that owns the file, and saying in the reader's
-words what is wrong. Knows nothing about servers. Owns the bounds, too: brackets can nest deeper
-than any stack, and an alias in YAML could mean more than any memory holds, so there are none.
+Owns decoding UTF-8, JSON as strict as the file's client, and the messages about mistakes. Owns the
+bounds, too: nesting has a limit, and aliases in YAML, which could expand to any size, are refused.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
-"""Claude Code keeps all its state in the file that holds its servers; some megabytes are usual."""
+"""Claude Code has all its state in the file with its servers; some megabytes are usual."""
 
 MAX_LENIENT_BYTES = 2 * 1024 * 1024
-"""Of a format that is read by Python code rather than by C: some seconds at worst."""
+"""Of a format parsed in Python, not in C: at most some seconds."""
 
 MAX_YAML_BYTES = 256 * 1024
 """Where there is no C library for YAML, this takes seconds."""
@@ -31,7 +30,7 @@ MAX_YAML_BYTES = 256 * 1024
 MAX_KEY_PARTS = 32
 """Of a dotted key in TOML. Python's parser takes time with the square of their number and more: a
 file of 60 kB that is one such key takes a minute. Within a text that many words with dots between
-them count as well: nobody writes those."""
+them count as well, which real files do not have."""
 
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
@@ -40,29 +39,29 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class MalformedError(ValueError):
-    """The bytes are not what the file's format asks for; the message says why."""
+    """The bytes are not valid in the file's format; the message says why."""
 
 
 def size_limit(format: Format) -> int:
-    """How many bytes of a file in this format are read."""
+    """Return the largest size of a file in this format."""
     if format == "json":
         return MAX_FILE_BYTES
     return MAX_YAML_BYTES if format == "yaml" else MAX_LENIENT_BYTES
 
 
 def decode(raw: bytes, format: Format = "json") -> object:
-    """The value that a file's bytes stand for.
+    """Return the decoded value of a file's bytes.
 
     Raises:
-        MalformedError: They stand for none.
+        MalformedError: They are not valid in this format.
     """
-    text = _text(raw)
+    text = _decode_text(raw)
     try:
         return _load(text, format)
     except MalformedError:
         raise
     except json.JSONDecodeError as error:
-        raise MalformedError(_explain(error)) from error
+        raise MalformedError(_describe_error(error)) from error
     except tomllib.TOMLDecodeError as error:
         raise MalformedError(f"not valid TOML: {error}") from error
     except OpenCommentError as error:
@@ -73,11 +72,11 @@ def decode(raw: bytes, format: Format = "json") -> object:
     except RecursionError as error:
         raise MalformedError("nested too deeply") from error
     except ValueError as error:
-        # A number of thousands of digits, or NaN and Infinity, which JSON does not have.
+        # A number with thousands of digits, or NaN or Infinity, which JSON does not have.
         raise MalformedError(f"holds an unusable number: {error}") from error
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     if raw.startswith(_UTF16_MARKS):
         raise MalformedError("the file is UTF-16; save it as UTF-8")
     try:
@@ -102,7 +101,7 @@ def _load(text: str, format: Format) -> object:
 
 
 def kind(value: object) -> str:
-    """What a value is, in JSON's words."""
+    """Return the name of a value's JSON type, with its article."""
     match value:
         case None:
             return "null"
@@ -128,7 +127,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _explain(error: json.JSONDecodeError) -> str:
+def _describe_error(error: json.JSONDecodeError) -> str:
     text, at = error.doc, error.pos
     rest = text[at : at + 2]
     before = text[:at].rstrip()
@@ -156,14 +155,14 @@ _NOT_A_LINE_END = re.compile(r"[^\r\n]")
 
 
 class OpenCommentError(ValueError):
-    """A comment that never ends; the argument is where it starts."""
+    """A comment has no end; the argument is the position of its start."""
 
 
 def strip_comments(text: str, *, trailing_commas: bool) -> str:
-    """The same JSON without comments.
+    """Return JSON without its comments, which become spaces.
 
     Args:
-        trailing_commas: Whether a comma before a closing bracket goes too.
+        trailing_commas: Whether to remove a comma before a closing bracket too.
 
     Raises:
         OpenCommentError: A comment has no end.
@@ -179,7 +178,7 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
             kept += (text[done:at], _NOT_A_LINE_END.sub(" ", token))
             done = match.end()
         elif token == ",":
-            # Written out for now as a piece of its own, to be blanked when a bracket follows.
+            # A piece of its own, so that it can be blanked if a bracket follows.
             kept += (text[done:at], ",")
             done = match.end()
             comma = len(kept) - 1
@@ -206,29 +205,29 @@ _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
         ),
     ),
 )
-"""Tag, first characters and form of words that are no text; longer numbers are text."""
+"""Tag, first characters and pattern of unquoted words that are not strings."""
 
 _TAGS = frozenset({None, "!", "tag:yaml.org,2002:str"})
-"""What a value may be said to be; every other tag asks for code of its own."""
+"""Allowed explicit tags; other tags would construct other types."""
 
 
 class UnusableYamlError(ValueError):
-    """The text is not what YAML or this module's bounds allow; the message says why."""
+    """The text is not valid YAML, or exceeds a bound; the message says why."""
 
 
 def load_yaml(text: str) -> object:
-    """The value of one YAML document, of JSON's kinds only.
+    """Return the value of a YAML document, with JSON's types only.
 
     Raises:
-        UnusableYamlError: There is none, or it is too large.
+        UnusableYamlError: It is not valid, or exceeds a bound.
     """
-    # Importing it takes some 20 ms, and few have a client that writes YAML.
+    # Importing it takes some 20 ms, and few users have a client with YAML files.
     import yaml
 
     loader = _loader()
     try:
-        _check(yaml.parse(text, Loader=loader))
-        return _plain(yaml.load(text, Loader=loader))
+        _check_events(yaml.parse(text, Loader=loader))
+        return _with_text_keys(yaml.load(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -241,9 +240,9 @@ def load_yaml(text: str) -> object:
 
 @lru_cache(maxsize=1)
 def _loader() -> Any:
-    """PyYAML's safe loader with YAML 1.2's idea of a plain word, as Goose and Continue have it.
+    """Return PyYAML's safe loader with YAML 1.2's unquoted words, as in Goose and Continue.
 
-    Under 1.1, which is PyYAML's own, `off` is false, `1:30` is ninety and `<<` copies objects.
+    In YAML 1.1, PyYAML's default, `off` is false, `1:30` is ninety and `<<` copies objects.
     """
     import yaml
 
@@ -255,8 +254,8 @@ def _loader() -> Any:
     return type("Loader12", (base,), {"yaml_implicit_resolvers": resolvers})
 
 
-def _check(events: Iterable[Any]) -> None:
-    """Refuse what could mean more than it looks: aliases, deep nesting, other kinds of values."""
+def _check_events(events: Iterable[Any]) -> None:
+    """Raise at aliases, deep nesting and unsupported tags."""
     depth = 0
     for event in events:
         kind = type(event).__name__
@@ -270,12 +269,12 @@ def _check(events: Iterable[Any]) -> None:
             raise UnusableYamlError(f"nested deeper than {MAX_YAML_DEPTH} levels")
 
 
-def _plain(value: object) -> object:
-    """The same value with text for keys, as JSON has it."""
+def _with_text_keys(value: object) -> object:
+    """Return the value with strings as keys, as in JSON."""
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        return {_key(key): _with_text_keys(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_with_text_keys(item) for item in value]
     return value
 
 
@@ -288,7 +287,7 @@ def _key(key: object) -> str:
 
 
 MAX_ENV_FILE_BYTES = 256 * 1024
-"""More than a process can be started with."""
+"""More than a process's environment can hold."""
 
 MAX_VARIABLES = 4096
 
@@ -298,19 +297,19 @@ _ESCAPE = re.compile(r"\\(.)")
 
 
 def parse_env_file(text: str) -> dict[str, str]:
-    """The variables that a file sets; the last line of a name counts."""
+    """Return the variables that a `.env` file sets; a name's last line counts."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is None:
             continue
-        found[match[1]] = _value(match[2])
+        found[match[1]] = _parse_value(match[2])
         if len(found) >= MAX_VARIABLES:
             break
     return found
 
 
-def _value(written: str) -> str:
+def _parse_value(written: str) -> str:
     quoted = _QUOTED.match(written)
     if quoted is None:
         return re.split(r"\s#", written, maxsplit=1)[0].strip()

@@ -1,13 +1,13 @@
-"""One entry of a configuration to one `ServerSpec`, or to the reason why not: pure.
+"""Turns one entry of a configuration into a `ServerSpec`, or the reason why that fails: pure.
 
-Owns what the fields of an entry mean together. Does not know where entries stand in a file;
-`parser.py` does. What a field may hold is `fields.py`'s business.
+Owns what the fields of an entry mean together. `parser.py` finds the entries in a file, `fields.py`
+reads a single field.
 
 Fields. `type`, `command`, `args`, `env`, `url`, `headers` as in Claude Code, in the spelling of the
 file's dialect. `cwd`: the server's working directory, relative to where the dialect says, with `~`
-for home. `description`: shown when servers are listed. `disabled: true` or `enabled: false`: not to
-be used. `timeout` and its kin: the time of one call and of the start, in the dialect's units. Other
-fields are left alone: clients keep things of their own there.
+for home. `description`: shown when servers are listed. `disabled: true` or `enabled: false`: the
+server is not used. `timeout` and similar fields: the time limit of one call and of the start, in
+the dialect's units. Other fields are ignored.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from urllib.parse import urlsplit
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind, parse_env_file
 from bridge.discovery.fields import (
+    EntryContext,
     FieldReader,
-    Setting,
     UnusableError,
     check_count,
     directory,
-    first,
+    first_used,
     member,
     oauth_hints,
     too_much_text,
@@ -39,78 +39,77 @@ from bridge.discovery.variables import TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
 MAX_NAME_CHARS = 200
-"""A name appears in tool listings and aliases; what is longer is an accident."""
+"""A name appears in tool listings and aliases; a longer one is a mistake."""
 
 MAX_DESCRIPTION_CHARS = 2000
 """A description goes to the model with every listing."""
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories with no shape of their own: they can break a line or disguise a name."""
+"""Unicode categories of invisible characters, which can break a line or disguise a name."""
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_BREAKS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _HELPER = "the program it names is not run, so the headers it would add are missing"
 
-_NOT_DONE: Mapping[str, str] = {
+_UNSUPPORTED: Mapping[str, str] = {
     "headersHelper": _HELPER,
     "headers_helper": _HELPER,
     "http_headers_helper": _HELPER,
     "sandboxEnabled": "VS Code's sandbox is not applied; the server runs with the user's rights",
     "authProviderType": "this way to log in is not supported",
 }
-"""Fields that change what a server may do or see, and that the bridge does not act on."""
+"""Fields that change what a server may do or see, and that the bridge does not support."""
 
 
 def read_entry(
-    name: str, value: object, *, key: str, setting: Setting, off: str = ""
+    name: str, value: object, *, key: str, context: EntryContext, off: str = ""
 ) -> tuple[ServerSpec | SkippedServer | None, tuple[ConfigWarning, ...]]:
-    """What one entry of a file means, and what its owner should know about it.
+    """Return the server that an entry defines, or why it is skipped, and warnings for its owner.
 
     Args:
-        off: Why the file turns this server off by other means than the entry.
+        off: Why the file turns this server off elsewhere; empty if it does not.
 
     Returns:
-        None for an entry that is no server anybody but the client could start.
+        None for an entry that only its own client can start.
     """
-    source = Source(client=setting.client, scope=setting.scope, path=setting.path, key=key)
-    reader = FieldReader(setting=setting, key=key)
+    source = Source(client=context.client, scope=context.scope, path=context.path, key=key)
+    reader = FieldReader(context=context, key=key)
     try:
-        if isinstance(value, Mapping) and _is_foreign(value, setting.dialect):
+        if isinstance(value, Mapping) and _is_foreign(value, context.dialect):
             return None, ()
         _check_name(name)
         if not isinstance(value, Mapping):
             raise UnusableError(f"must be an object, not {kind(value)}")
-        if reason := _turned_off(value) or off:
-            turned_off = SkippedServer(name=name, source=source, reason=reason, holds_name=True)
-            return turned_off, tuple(reader.warnings)
-        written = _written(value, setting) if setting.admits is not None else ""
-        if setting.admits is not None and not setting.admits(name, written):
-            # Nobody has approved it: no file that it names is opened.
-            variables = replace(setting.variables, read=_unread)
-            reader.setting = replace(setting, variables=variables)
-        spec = _read_fields(name, _shaped(value, setting.dialect), source, reader)
+        if reason := _disabled_reason(value) or off:
+            disabled = SkippedServer(name=name, source=source, reason=reason, holds_name=True)
+            return disabled, tuple(reader.warnings)
+        written = _as_text(value, context) if context.may_open_files is not None else ""
+        if context.may_open_files is not None and not context.may_open_files(name, written):
+            # It is not approved, so that no file that it names is opened.
+            variables = replace(context.variables, read=_empty_file)
+            reader.context = replace(context, variables=variables)
+        spec = _read_fields(name, _normalize(value, context.dialect), source, reader)
         spec = replace(spec, written=written)
     except UnusableError as error:
         reason = str(error)
-        reader.warn("", f"skipped: {reason}", told=True)
+        reader.warn("", f"skipped: {reason}", reported=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
 
 
-def _unread(path: str) -> str:
+def _empty_file(path: str) -> str:
     return ""
 
 
-def _written(value: Mapping[str, object], setting: Setting) -> str:
-    """Return all that a project's file says of a server, with nothing hidden in it.
+def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
+    """Return a project's definition of a server as text, with invisible characters escaped.
 
-    Values are as written: a renewed secret in a variable changes nothing, a variable that is
-    newly named does.
+    Variables are not expanded: a changed value changes nothing, another variable does.
     """
     given: dict[str, object] = {"server": value}
-    if setting.variables.inputs:
-        given["inputs"] = setting.variables.inputs
+    if context.variables.inputs:
+        given["inputs"] = context.variables.inputs
     try:
         return json.dumps(given, indent=2, default=str)
     except (ValueError, TypeError, RecursionError) as error:
@@ -130,7 +129,7 @@ def _read_fields(
         "call_timeout": reader.seconds(entry, reader.dialect.call_timeouts),
         "tools": _tools(entry, reader),
     }
-    for label, sentence in _NOT_DONE.items():
+    for label, sentence in _UNSUPPORTED.items():
         if entry.get(label):
             reader.warn(label, sentence)
     if transport != "stdio":
@@ -140,7 +139,7 @@ def _read_fields(
             oauth=oauth_hints(entry, reader),
             **common,
         )
-    label = first(entry, reader.dialect.command_keys) or reader.dialect.command_keys[0]
+    label = first_used(entry, reader.dialect.command_keys) or reader.dialect.command_keys[0]
     command = reader.text(entry.get(label), label, "command")
     if not command.strip():
         raise UnusableError(f"{label} is empty")
@@ -161,8 +160,8 @@ def _check_name(name: str) -> None:
     if any(unicodedata.category(char) in _HIDDEN for char in name):
         raise UnusableError("its name holds control or invisible characters")
     if name == OWN_SERVER:
-        # In rules, records and journals it could not be told from the bridge itself.
-        msg = f"{OWN_SERVER!r} is what the bridge's own helpers go by; give it another name"
+        # In rules, records and journals it would be confused with the bridge itself.
+        msg = f"{OWN_SERVER!r} is the name of the bridge's own helpers; give it another name"
         raise UnusableError(msg)
 
 
@@ -172,12 +171,12 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
         if isinstance(named, str) and named in values:
             return True
     return bool(dialect.foreign_fields & entry.keys()) and not (
-        first(entry, dialect.command_keys) or first(entry, dialect.url_keys)
+        first_used(entry, dialect.command_keys) or first_used(entry, dialect.url_keys)
     )
 
 
-def _shaped(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
-    """The entry with its command, arguments and transport where most clients have them."""
+def _normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
+    """Return the entry with command, arguments and transport in the fields of most clients."""
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):
         entry = {**{key: value for key, value in entry.items() if key != dialect.nested}, **inner}
@@ -191,7 +190,7 @@ def _shaped(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, objec
     return entry
 
 
-def _turned_off(entry: Mapping[str, object]) -> str:
+def _disabled_reason(entry: Mapping[str, object]) -> str:
     for name, off in (("disabled", True), ("enabled", False)):
         if name not in entry:
             continue
@@ -204,8 +203,8 @@ def _turned_off(entry: Mapping[str, object]) -> str:
 
 
 def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
-    label = first(entry, dialect.type_keys)
-    url = first(entry, dialect.url_keys)
+    label = first_used(entry, dialect.type_keys)
+    url = first_used(entry, dialect.url_keys)
     if label is not None:
         named = entry[label]
         if not isinstance(named, str):
@@ -217,7 +216,7 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
         return transport
     if url in dialect.url_transports:
         return dialect.url_transports[str(url)]
-    if first(entry, dialect.command_keys) is not None:
+    if first_used(entry, dialect.command_keys) is not None:
         return "stdio"
     if url is not None:
         if dialect.untyped_url is None:
@@ -228,7 +227,7 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
 
 
 def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
-    label = first(entry, reader.dialect.url_keys)
+    label = first_used(entry, reader.dialect.url_keys)
     if label is None:
         raise UnusableError("its type needs a url")
     url = reader.text(entry[label], label, "url")
@@ -252,7 +251,7 @@ def _url(entry: Mapping[str, object], reader: FieldReader) -> str:
 
 def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
     dialect = reader.dialect
-    label = first(entry, dialect.header_keys)
+    label = first_used(entry, dialect.header_keys)
     headers = {} if label is None else reader.table(member(entry, label), label, "headers")
     written = {name.lower() for name in headers}
     for name, value in _other_headers(entry, reader).items():
@@ -268,8 +267,8 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
 
 
 def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Headers whose values stand elsewhere: in a variable, or in a field for a token."""
-    dialect, environ = reader.dialect, reader.setting.variables.environ
+    """Return headers whose values are in a variable, or in a field for a token."""
+    dialect, environ = reader.dialect, reader.context.variables.environ
     found: dict[str, str] = {}
     if dialect.bearer_env and "bearer_token" in entry:
         msg = f"bearer_token must be left out; {dialect.bearer_env} names a variable that holds it"
@@ -281,13 +280,13 @@ def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str
                 found[header] = environ[variable]
             else:
                 label = f"{dialect.env_headers}.{shown(header)}"
-                reader.warn(label, _missing(variable, "the header is left out"))
+                reader.warn(label, _unset_message(variable, "the header is left out"))
     if dialect.bearer_env and entry.get(dialect.bearer_env) is not None:
         variable = reader.text(entry[dialect.bearer_env], dialect.bearer_env, "")
         if environ.get(variable):
             found["Authorization"] = f"Bearer {environ[variable]}"
         else:
-            reader.warn(dialect.bearer_env, _missing(variable, "no token is sent"))
+            reader.warn(dialect.bearer_env, _unset_message(variable, "no token is sent"))
     if dialect.api_key and entry.get(dialect.api_key):
         token = reader.text(entry[dialect.api_key], dialect.api_key, "headers")
         found["Authorization"] = f"Bearer {token}"
@@ -295,27 +294,27 @@ def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str
 
 
 def _env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    label = first(entry, reader.dialect.env_keys)
+    label = first_used(entry, reader.dialect.env_keys)
     env = {} if label is None else reader.table(entry[label], label, "env")
     for name in env:
         if not name or "=" in name or any(unicodedata.category(c) in _HIDDEN for c in name):
             msg = f'{label} has a member named "{shown(name)}", which no variable can be called'
             raise UnusableError(msg)
-    return {**_env_from_file(entry, reader), **_handed_on(entry, reader), **env}
+    return {**_env_from_file(entry, reader), **_inherited_env(entry, reader), **env}
 
 
 def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
     label = reader.dialect.env_file
     if not label or not entry.get(label):
         return {}
-    variables = reader.setting.variables
+    variables = reader.context.variables
     written = reader.text(entry[label], label, "env")
     text = variables.read(directory(written, variables, variables.workspace))
     if text is None:
         reader.warn(label, "the file it names cannot be read, so its variables are missing")
         return {}
     try:
-        found = parse_env_file(variables.room.take(text))
+        found = parse_env_file(variables.budget.take(text))
     except TooMuchTextError as error:
         raise too_much_text(label) from error
     if any("\0" in value for value in found.values()):
@@ -324,27 +323,27 @@ def _env_from_file(entry: Mapping[str, object], reader: FieldReader) -> dict[str
     return found
 
 
-def _handed_on(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
-    """Variables of the bridge's own environment that the entry asks for by name."""
+def _inherited_env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
+    """Return variables of the bridge's environment that the entry names."""
     label = reader.dialect.env_names
     listed = entry.get(label) if label else None
     if listed is None:
         return {}
     if isinstance(listed, list):
-        # Codex may say where a variable comes from; only those of this machine are to be had.
+        # Codex may name a variable's source; the bridge has only variables of this machine.
         listed = [item.get("name") if isinstance(item, Mapping) else item for item in listed]
-    environ = reader.setting.variables.environ
+    environ = reader.context.variables.environ
     found: dict[str, str] = {}
     for name in reader.names(listed, label):
         if name in environ:
             found[name] = environ[name]
         else:
-            reader.warn(label, _missing(name, "it is not handed on"))
+            reader.warn(label, _unset_message(name, "it is not handed on"))
     return found
 
 
-def _missing(variable: str, so: str) -> str:
-    return f"the variable {shown(variable)} is not set, so {so}"
+def _unset_message(variable: str, effect: str) -> str:
+    return f"the variable {shown(variable)} is not set, so {effect}"
 
 
 def _cwd(entry: Mapping[str, object], reader: FieldReader) -> str | None:
@@ -353,9 +352,9 @@ def _cwd(entry: Mapping[str, object], reader: FieldReader) -> str | None:
     cwd = reader.text(entry["cwd"], "cwd", "cwd")
     if not cwd.strip():
         return None
-    variables = reader.setting.variables
+    variables = reader.context.variables
     at_file = reader.dialect.cwd_at == "file" or not variables.workspace
-    start = str(Path(reader.setting.path).parent) if at_file else variables.workspace
+    start = str(Path(reader.context.path).parent) if at_file else variables.workspace
     return directory(cwd, variables, start)
 
 
@@ -371,7 +370,7 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
 
 
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:
-    """Which tools the entry lets through; `*` stands for all, as Copilot writes it."""
+    """Return which tools the entry allows; `*` means all, as in Copilot."""
     dialect = reader.dialect
     only: frozenset[str] | None = None
     without: frozenset[str] = frozenset()

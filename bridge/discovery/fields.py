@@ -1,7 +1,7 @@
-"""The fields of one entry, whatever the client: their types, variables and bounds, and its login.
+"""Reads the fields of one server's entry: types, variables, bounds, and the hints for its login.
 
-Owns the reading of a text, a list, a table, a number, of `oauth` in every client's spelling, and
-the warnings about them. What else a field is for is `entries.py`'s business.
+Owns reading a text, a list, a table, a number, and `oauth` in every client's spelling, and the
+warnings about them. `entries.py` owns what the fields mean.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from bridge.discovery.variables import (
 from bridge.model import OAuthHints
 
 MAX_ITEMS = 4096
-"""Arguments, variables or headers of one entry; execve refuses far fewer when they are long."""
+"""Arguments, variables or headers of one entry; execve allows fewer if they are long."""
 
 MIN_TIMEOUT_MS = 1000
-"""Claude Code's own threshold: less was surely meant as seconds."""
+"""As in Claude Code: a smaller number was probably meant as seconds."""
 
 MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
-"""Longer than any call is worth waiting for, and well inside what clocks can add."""
+"""Longer than any useful call, and small enough to be added to any clock's time."""
 
 _MAX_WHOLE_NUMBER = 10**18
-"""Beyond this a number's text is long, or refused by Python; nobody writes such an argument."""
+"""Beyond this a number's text is long, or refused by Python; no real argument is so large."""
 
 
 class UnusableError(ValueError):
@@ -45,14 +45,14 @@ class UnusableError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What the fields of an entry are read against.
+class EntryContext:
+    """The file that an entry is in, and the values of variables in its fields.
 
     Attributes:
         path: The file, absolute.
-        variables: What variables, `~` and relative directories stand for.
-        admits: For a project's file, whether files may be opened that an entry names: its name and
-            what it has, as text.
+        variables: Values of variables, `~` and relative directories.
+        may_open_files: For a project's file: whether the bridge may open the files that an entry
+            names, given the entry's name and text. None for the user's own files.
     """
 
     client: str
@@ -60,32 +60,32 @@ class Setting:
     path: str
     dialect: Dialect
     variables: Variables
-    admits: Callable[[str, str], bool] | None = None
+    may_open_files: Callable[[str, str], bool] | None = None
 
 
 @dataclass
 class FieldReader:
-    """Reads the fields of one entry and gathers what there is to warn about."""
+    """Reads the fields of one entry and collects warnings about them."""
 
-    setting: Setting
+    context: EntryContext
     key: str
     warnings: list[ConfigWarning] = field(default_factory=list)
 
     @property
     def dialect(self) -> Dialect:
-        return self.setting.dialect
+        return self.context.dialect
 
-    def warn(self, label: str, reason: str, *, told: bool = False) -> None:
-        """Note something about one field; an empty label means the entry as a whole."""
+    def warn(self, label: str, reason: str, *, reported: bool = False) -> None:
+        """Add a warning about one field; an empty label means the entry as a whole."""
         key = ".".join(part for part in (self.key, label) if part)
-        path = self.setting.path
-        self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, told=told))
+        path = self.context.path
+        self.warnings.append(ConfigWarning(path=path, key=key, reason=reason, reported=reported))
 
     def text(self, value: object, label: str, part: str, *, scalars: bool = False) -> str:
-        """One string, with its variables put in.
+        """Return a string field with its variables expanded.
 
         Args:
-            part: Which of `Dialect.expanded` it belongs to.
+            part: The name in `Dialect.expanded` that turns the expansion on.
         """
         if scalars and self.dialect.scalars_as_text:
             value = _scalar_text(value)
@@ -97,17 +97,17 @@ class FieldReader:
         return expanded
 
     def _expanded(self, value: str, label: str, part: str) -> str:
-        variables = self.setting.variables
-        in_project = self.setting.admits is not None
+        variables = self.context.variables
+        in_project = self.context.may_open_files is not None
         if in_project and part not in ("env", "headers"):
-            # Else another text in that file would be another program, approved of unseen.
-            variables = replace(variables, read=_nothing)
+            # Otherwise a change of that file would change the program without an approval.
+            variables = replace(variables, read=_no_file)
         try:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
             name = str(error.args[0])
             msg = (
-                f'it needs the input "{shown(name)}", for which {self.setting.client} asks; set '
+                f'it needs the input "{shown(name)}", for which {self.context.client} asks; set '
                 f"{shown(input_variable(name))} in the bridge's environment to give it"
             )
             raise UnusableError(msg) from error
@@ -120,12 +120,12 @@ class FieldReader:
         except TooMuchTextError as error:
             raise too_much_text(label) from error
         for name in found.unset:
-            fate = "it becomes nothing" if found.emptied else _left(name, self.dialect.syntax)
+            fate = "it becomes nothing" if found.emptied else _left_text(name, self.dialect.syntax)
             self.warn(label, f"the variable {shown(name)} is not set; {fate}")
         return found.text
 
     def texts(self, value: object, label: str, part: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return a list of strings."""
         if not isinstance(value, list):
             raise UnusableError(f"{label} must be a list of strings, not {kind(value)}")
         check_count(value, label)
@@ -135,7 +135,7 @@ class FieldReader:
         )
 
     def table(self, value: object, label: str, part: str) -> dict[str, str]:
-        """An object of strings."""
+        """Return an object of strings."""
         if not isinstance(value, Mapping):
             raise UnusableError(f"{label} must be an object of strings, not {kind(value)}")
         check_count(value, label)
@@ -145,21 +145,21 @@ class FieldReader:
         }
 
     def names(self, value: object, label: str) -> tuple[str, ...]:
-        """A list of names. A wrong one may be what keeps tools from being used, so it is fatal."""
+        """Return a list of names. A wrong list is an error: it may be meant to exclude tools."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UnusableError(f"{label} must be a list of names")
         check_count(value, label)
         return tuple(value)
 
     def seconds(self, entry: Mapping[str, object], units: Mapping[str, float]) -> float | None:
-        """A time; the first field that is there and makes sense counts."""
+        """Return a time in seconds from the first usable field; None if there is none."""
         for label, unit in units.items():
             value = entry.get(label)
             if value is None:
                 continue
             least = MIN_TIMEOUT_MS if unit < 1 and label == "timeout" else 0
             if is_finite_number(value) and value > 0 and value >= least:
-                # The bound first: a whole number may be larger than any float.
+                # Bounded before the conversion: an integer may be larger than any float.
                 bounded = min(value, round(MAX_TIMEOUT_SECONDS / unit))
                 return float(bounded) if unit == 1 else float(bounded) / round(1 / unit)
             self.warn(
@@ -172,12 +172,12 @@ class FieldReader:
         return None
 
 
-def _nothing(path: str) -> str | None:
+def _no_file(path: str) -> str | None:
     return None
 
 
 def too_much_text(label: str) -> UnusableError:
-    """What to raise where variables and files bring in too much."""
+    """Return the error for a field whose variables and files insert too much text."""
     msg = (
         f"{label} would take what variables and files bring in beyond "
         f"{MAX_INSERTED_CHARS} characters"
@@ -186,13 +186,13 @@ def too_much_text(label: str) -> UnusableError:
 
 
 def check_count(value: list[object] | Mapping[str, object], label: str) -> None:
-    """Refuse what has more members than anybody needs."""
+    """Raise if a list or object has more than `MAX_ITEMS` members."""
     if len(value) > MAX_ITEMS:
         raise UnusableError(f"{label} has more than {MAX_ITEMS} members")
 
 
-def first(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
-    """The first of some spellings that an entry uses."""
+def first_used(entry: Mapping[str, object], labels: tuple[str, ...]) -> str | None:
+    """Return the first of several field names that an entry has; None if it has none."""
     return next((label for label in labels if member(entry, label) is not _NOTHING), None)
 
 
@@ -200,7 +200,7 @@ _NOTHING = object()
 
 
 def member(entry: Mapping[str, object], label: str) -> object:
-    """A field, perhaps of an object in the entry; something that is no value when not there."""
+    """Return the value of a possibly dotted field; `_NOTHING` if the entry does not have it."""
     if "." not in label:
         return entry.get(label, _NOTHING)
     outer, inner = label.split(".", 1)
@@ -209,20 +209,20 @@ def member(entry: Mapping[str, object], label: str) -> object:
 
 
 def directory(text: str, variables: Variables, start: str) -> str:
-    """A directory as written, made absolute."""
+    """Return a directory as an absolute path."""
     if text == "~" or text.startswith(("~/", "~\\")):
         return str(Path(variables.home, text[2:]))
     return str(Path(start) / text)
 
 
 def is_finite_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number that can be counted with."""
+    """Return whether a value is a number other than NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or math.isfinite(value)
 
 
-def _left(name: str, syntax: str) -> str:
+def _left_text(name: str, syntax: str) -> str:
     written = f"${{env:{shown(name)}}}" if syntax in ("env", "windsurf") else f"${{{shown(name)}}}"
     if syntax == "secrets":
         written = f"${{{{ secrets.{shown(name)} }}}}"
@@ -250,7 +250,7 @@ _MAX_PORT = 65535
 
 
 def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints | None:
-    """How to log in to a remote server; None if the entry says nothing of that."""
+    """Return the hints for logging in to a remote server; None if the entry has none."""
     label = next((name for name in _TABLES if isinstance(entry.get(name), Mapping)), "")
     table = entry.get(label)
     if not isinstance(table, Mapping) or table.get("enabled") is False:

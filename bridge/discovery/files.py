@@ -1,8 +1,8 @@
-"""Looking at and reading configuration files without being held up by what they turn out to be.
+"""Reads configuration files within bounds, and never blocks at a pipe or device.
 
-Owns the only reads of discovery, and what is wrong with files as a whole; what their contents mean
-is `parser.py`'s. A pipe, a device or a directory where a file should be is never opened, no read is
-longer than its bound, and each file is read and decoded once in one discovery.
+Owns all reads of discovery, and the warnings about files as a whole; `parser.py` interprets their
+contents. A pipe, a device or a directory in a file's place is never opened, each read is bounded,
+and each file is read and decoded once in one discovery.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from pathlib import Path
 
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
-from bridge.discovery.exposed import EXPOSED, Exposed
 from bridge.discovery.report import ConfigWarning
-from bridge.private_files import exposed_by
+from bridge.discovery.writable_paths import EXPOSED, WritablePaths
+from bridge.private_files import exposure_reason
 
 MAX_FILES_PER_DIRECTORY = 256
-"""Files taken of one directory of server files; by name, so the choice is stable."""
+"""Files read in one directory of server files, the first by name."""
 
 Fingerprint = tuple[str, int, int, int, int, int]
-"""Path, time of its content, size, inode, kind, time of any change; or path, minus one, error
-number and zeros. The last time cannot be set back, as copying tools do with the first."""
+"""Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Unlike mtime,
+which copying tools set back, ctime cannot be set."""
 
 
 def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | str:
-    """A regular file's bytes, or the reason why there are none.
+    """Return a regular file's bytes, or the reason why it was not read.
 
     Args:
-        private: Whether a file that other users may change is not read.
+        private: Whether to refuse a file that other users may change.
 
     Returns:
         bytes, or a sentence; `ABSENT` when there is no such file.
@@ -39,14 +39,14 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             return _kind_reason(path.stat().st_mode)
-        # Not blocking, in case it became a pipe since.
+        # Not blocking, in case a pipe has replaced it since.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return _kind_reason(status.st_mode)
-            if private and (reason := exposed_by(status)):
+            if private and (reason := exposure_reason(status)):
                 return f"it is not used: {reason}"
             if status.st_size > limit:
                 return _size_reason(limit)
@@ -61,7 +61,7 @@ def read_regular(path: Path, *, limit: int, private: bool = False) -> bytes | st
 
 
 def list_matching(directory: Path, suffix: str) -> tuple[tuple[Path, ...], str]:
-    """Files of a directory by suffix, in order of name, and what was wrong, if anything."""
+    """Return a directory's files with a suffix, by name, and why some are missing, if any are."""
     try:
         with os.scandir(directory) as found:
             names = sorted(entry.name for entry in found if entry.name.endswith(suffix))
@@ -77,7 +77,7 @@ def list_matching(directory: Path, suffix: str) -> tuple[tuple[Path, ...], str]:
 
 
 def fingerprint(path: Path) -> Fingerprint:
-    """What changes when the file does, from one `stat`."""
+    """Return a value that changes when the file does, from one `stat`."""
     name = str(path)
     try:
         status = os.stat(name)  # noqa: PTH116 - a Path takes twice as long, a hundred times
@@ -96,7 +96,7 @@ def fingerprint(path: Path) -> Fingerprint:
 
 
 def is_absent(found: Fingerprint) -> bool:
-    """Whether a fingerprint is that of no file."""
+    """Return whether a fingerprint says that there is no file."""
     return found[1] == -1 and found[2] in (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -125,17 +125,17 @@ MAX_REFERENCES = 64
 """Files that configurations name, such as `envFile`; a table that names more is no table."""
 
 MAX_PROJECT_FILE_BYTES = 1024 * 1024
-"""Of one file of the working directory. Anybody may have written it, and as a value it takes thirty
-times its size."""
+"""Of one file of the working directory. A stranger may have written it, and the decoded value takes
+thirty times its size."""
 
 MAX_PROJECT_BYTES = 4 * 1024 * 1024
-"""Of all files of the working directory together; strongest first, and what is beyond is left."""
+"""Of all files of the working directory together; the weakest beyond it are not read."""
 
 
 class Reader:
-    """Reads each file once, and gathers what is wrong with files as a whole."""
+    """Reads each file once, and collects warnings about files as a whole."""
 
-    def __init__(self, exposed: Exposed) -> None:
+    def __init__(self, exposed: WritablePaths) -> None:
         self._exposed = exposed
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
@@ -143,24 +143,24 @@ class Reader:
         self._project_room = MAX_PROJECT_BYTES
         self._absent: set[Path] = set()
 
-    def leave_out(self, absent: Iterable[Path]) -> None:
-        """Do not look for these again: most clients that are known are not installed."""
+    def skip_absent(self, absent: Iterable[Path]) -> None:
+        """Treat these files as absent without opening them: most clients are not installed."""
         self._absent.update(absent)
         self._documents.update(dict.fromkeys(absent))
 
     def document(
         self, path: Path, format: Format = "json", *, in_project: bool = False
     ) -> Mapping[str, object] | None:
-        """A file's decoded value; None when there is none."""
+        """Return a file's decoded object; None if it is absent or unusable."""
         if path not in self._documents:
             self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
 
     def reference(self, name: str) -> str | None:
-        """The text of a file that a configuration names; None when it cannot be had."""
+        """Return the text of a file that a configuration names; None if it cannot be read."""
         path = Path(name)
         if path not in self.references and len(self.references) < MAX_REFERENCES:
-            if self._exposed.holds(path):
+            if self._exposed.contains(path):
                 self._warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED
             else:
@@ -171,22 +171,22 @@ class Reader:
         return self.references.get(path)
 
     def is_absent(self, path: Path) -> bool:
-        """Whether a file was seen not to be there."""
+        """Return whether a file was found absent."""
         return path in self._absent
 
-    def demand(self, path: Path) -> None:
-        """Warn about a file that somebody named and that is not there."""
+    def warn_if_absent(self, path: Path) -> None:
+        """Add a warning if a file that the user named is absent."""
         if path in self._absent:
             self._warn(path, ABSENT)
 
     def _read(self, path: Path, format: Format, in_project: bool) -> Mapping[str, object] | None:
-        if self._exposed.holds(path):
+        if self._exposed.contains(path):
             self._warn(path, EXPOSED)
             return None
         limit = size_limit(format)
         if in_project:
             limit = min(limit, MAX_PROJECT_FILE_BYTES, self._project_room)
-        # A project's files need the person's approval; the user's own are believed as they are.
+        # A project's files need a person's approval; the user's own do not, so must be private.
         raw = read_regular(path, limit=limit, private=not in_project)
         if isinstance(raw, str):
             if raw == ABSENT:

@@ -1,8 +1,8 @@
 """Finds every MCP server that this user has configured, with the file that defines it.
 
-Owns the I/O of discovery and the order of its steps. Where files are is `clients.py`'s, what they
-mean `parser.py`'s, which definition wins `precedence.py`'s. Discovery never fails: entries and
-files that cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
+Owns the I/O of discovery and the order of its steps. `clients.py` has the locations of files,
+`parser.py` their meaning and `precedence.py` the order of definitions. Discovery never fails:
+entries and files that cannot be used are in `Discovery.skipped` or `Discovery.warnings`.
 
 Synchronous and bounded; a caller on an event loop runs it in a thread.
 """
@@ -16,19 +16,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from bridge.discovery.answers import (
+from bridge.discovery.client_decisions import (
     ANY_NAME,
-    answer_files,
-    approvals_of,
-    brought_along,
-    forbidden_of,
-    trusting,
+    decision_files,
+    is_in_project,
+    read_claude_approvals,
+    read_restrictions,
+    trusting_clients,
 )
 from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
 from bridge.discovery.consents import Consent, Consents
 from bridge.discovery.dialect import Location, Platform
-from bridge.discovery.exposed import Exposed, guard
-from bridge.discovery.fields import Setting
+from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import (
     Fingerprint,
     Reader,
@@ -36,7 +35,14 @@ from bridge.discovery.files import (
     is_absent,
     list_matching,
 )
-from bridge.discovery.locations import Places, Project, fill, find_project, path_variables, spots
+from bridge.discovery.locations import (
+    Places,
+    Project,
+    fill,
+    fill_with_origin,
+    find_project,
+    path_variables,
+)
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.precedence import ProjectServers, Rules, merge
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
@@ -45,6 +51,7 @@ from bridge.discovery.user_lists import (
     GEMINI,
 )
 from bridge.discovery.variables import Variables
+from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import ServerSpec
 
 __all__ = [
@@ -138,18 +145,18 @@ class _Candidate:
 def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
     project, places = _project_and_places(context)
-    exposed = Exposed(context.exposed)
+    exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
     candidates = [
-        _rightly_owned(candidate, places)
+        _as_project_file(candidate, places)
         for candidate in _candidates(context, places, reader.warnings)
     ]
     # Before any read, so that a change during one is noticed by the next comparison.
     stamp = _survey(context, project, places, candidates).stamp()
-    reader.leave_out(
+    reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
-    approvals = approvals_of(reader, places, project)
+    approvals = read_claude_approvals(reader, places, project)
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
     managed = [each.path for each in claude if each.location.scope == "managed"]
@@ -162,18 +169,21 @@ def discover(context: DiscoveryContext) -> Discovery:
         allow_self=context.allow_self,
         project_servers=context.project_servers,
         approvals=approvals,
-        trusting=dict(trusting(reader, places, project, rows)),
+        trusting_clients=dict(trusting_clients(reader, places, project, rows)),
         consents=context.consents,
-        forbidden=forbidden_of(reader, places, project, context.platform, managed, gemini),
+        restrictions=read_restrictions(reader, places, project, context.platform, managed, gemini),
         directory=os.path.realpath(context.cwd),
     )
     files = list(_files(candidates, reader, context, project, rules))
     merged = merge(files, rules)
-    guarded = guard(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
+    guarded = leave_out_writable(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources, context.sources_place)
     missing = _missing_directories(guarded.servers)
-    warnings = (*about_sources, *_marked((*reader.warnings, *said, *missing), context.extra_config))
+    warnings = (
+        *about_sources,
+        *_mark_own((*reader.warnings, *said, *missing), context.extra_config),
+    )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
         servers=guarded.servers,
@@ -199,7 +209,7 @@ def _files(
         in_project = candidate.location.in_project
         if in_project and room < 0:
             continue
-        parsed = _parsed(candidate, reader, context, project, rules)
+        parsed = _parse(candidate, reader, context, project, rules)
         if in_project:
             kept, room = parsed.entries[:room], room - len(parsed.entries)
             if room < 0:
@@ -217,17 +227,17 @@ class Survey:
 
     Attributes:
         files: Every file, whether or not it is there.
-        around: Other paths that decide which files those are: directories, and `.git`.
+        parents: Other paths that decide which files those are: directories, and `.git`.
     """
 
     project: Project
     files: tuple[Path, ...]
-    around: tuple[Path, ...]
+    parents: tuple[Path, ...]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Every path on which the stamp depends, whether or not it is there."""
-        return (*self.around, *self.files)
+        return (*self.parents, *self.files)
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any of the files does; takes a `stat` of each."""
@@ -257,11 +267,11 @@ def _survey(
         for path in fill(location.template, places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
-    files.update(dict.fromkeys(answer_files(places)))
+    files.update(dict.fromkeys(decision_files(places)))
     return Survey(
         project=project,
         files=tuple(files),
-        around=(cwd, *(place / ".git" for place in above), *listed),
+        parents=(cwd, *(place / ".git" for place in above), *listed),
     )
 
 
@@ -284,7 +294,7 @@ def _candidates(
     """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
     for location in locations_read(context.sources, context.platform):
-        for path, place in spots(location.template, places):
+        for path, place in fill_with_origin(location.template, places):
             found: tuple[Path, ...] = (path,)
             if path.name.startswith(ANY_NAME):
                 found, wrong = list_matching(path.parent, path.suffix)
@@ -298,15 +308,15 @@ def _candidates(
                     yield _Candidate(location=location, path=file, place=place)
 
 
-def _rightly_owned(candidate: _Candidate, places: Places) -> _Candidate:
+def _as_project_file(candidate: _Candidate, places: Places) -> _Candidate:
     """Return a user's file that lies in the project as one of the project's."""
     location = candidate.location
-    if location.id and not location.in_project and brought_along(candidate.path, places):
+    if location.id and not location.in_project and is_in_project(candidate.path, places):
         return replace(candidate, location=replace(location, in_project=True, scope="project"))
     return candidate
 
 
-def _parsed(
+def _parse(
     candidate: _Candidate,
     reader: Reader,
     context: DiscoveryContext,
@@ -320,41 +330,41 @@ def _parsed(
     document = reader.document(path, format, in_project=location.in_project)
     if document is None:
         if location.required:
-            reader.demand(path)
+            reader.warn_if_absent(path)
         return Parsed()
     # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
-    admits = None
+    may_open_files = None
     if location.in_project and context.project_servers == "approved":
-        admits = partial(_admits, rules, location, str(path))
+        may_open_files = partial(_may_open_files, rules, location, str(path))
     variables = Variables(
         environ=context.environ,
         home=str(context.home),
         workspace=str(candidate.place if location.in_project else project.root or context.cwd),
         directory=str(path.parent),
-        read=reader.reference if trusted else _nothing,
+        read=reader.reference if trusted else _no_file,
         separator="\\" if context.platform == "win32" else "/",
     )
-    setting = Setting(
+    setting = EntryContext(
         client=location.client,
         scope=location.scope,
         path=str(path),
         dialect=location.dialect,
         variables=variables,
-        admits=admits,
+        may_open_files=may_open_files,
     )
     return parse_document(document, setting, project.keys)
 
 
-def _admits(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:
+def _may_open_files(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:
     return not rules.refusal(rules.definition(name, path, written), location)
 
 
-def _nothing(name: str) -> str | None:
+def _no_file(name: str) -> str | None:
     return None
 
 
-def _marked(
+def _mark_own(
     warnings: Iterable[ConfigWarning], extra_config: Path | None
 ) -> Iterator[ConfigWarning]:
     """Yield the warnings; those on the file that the settings name are marked as the user's own."""

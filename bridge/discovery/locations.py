@@ -79,7 +79,7 @@ def path_variables(
         "claude_state": (cwd / claude,) if claude else (home,),
         "claude_settings": (cwd / claude,) if claude else (home / ".claude",),
         "extra": () if extra is None else (_from_cwd(extra, home=home, cwd=cwd),),
-        "upwards": _upwards(project, home),
+        "upwards": _mcp_json_directories(project, home),
         "within": _within(project),
         "workspace": tuple(dict.fromkeys((cwd, project.root or cwd))),
         "project": tuple(dict.fromkeys((cwd, project.root or cwd, project.main or cwd))),
@@ -163,10 +163,10 @@ def _intellij(platform: Platform, config: Path, home: Path, environ: Mapping[str
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:
     """Return all paths of a template."""
-    return tuple(path for path, _ in spots(template, places))
+    return tuple(path for path, _ in fill_with_origin(template, places))
 
 
-def spots(template: str, places: Places) -> tuple[tuple[Path, Path], ...]:
+def fill_with_origin(template: str, places: Places) -> tuple[tuple[Path, Path], ...]:
     """Return all paths of a template, each with the place that it starts from."""
     name, rest = _split(template)
     if not name:
@@ -187,7 +187,7 @@ def _within(project: Project) -> tuple[Path, ...]:
     return chain[: chain.index(project.root) + 1] if project.root in chain else (cwd,)
 
 
-def _upwards(project: Project, home: Path) -> tuple[Path, ...]:
+def _mcp_json_directories(project: Project, home: Path) -> tuple[Path, ...]:
     """Directories whose `.mcp.json` counts, nearest first.
 
     Claude Code walks to the root of the file system. This stops at home, and outside home at the

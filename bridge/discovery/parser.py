@@ -14,9 +14,9 @@ from pathlib import PurePath
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import kind
 from bridge.discovery.entries import read_entry
-from bridge.discovery.fields import MAX_ITEMS, Setting
-from bridge.discovery.report import ConfigWarning, SkippedServer, dotted, printable
-from bridge.discovery.variables import Room
+from bridge.discovery.fields import MAX_ITEMS, EntryContext
+from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, printable
+from bridge.discovery.variables import InsertBudget
 from bridge.model import ServerSpec
 
 MAX_SERVERS_PER_FILE = 1000
@@ -36,7 +36,7 @@ class Parsed:
     warnings: tuple[ConfigWarning, ...] = ()
 
 
-def parse_document(document: object, file: Setting, projects: tuple[str, ...] = ()) -> Parsed:
+def parse_document(document: object, file: EntryContext, projects: tuple[str, ...] = ()) -> Parsed:
     """Return the entries and warnings of a decoded file.
 
     Args:
@@ -58,7 +58,7 @@ def parse_document(document: object, file: Setting, projects: tuple[str, ...] = 
         bare = "; nor a command or url" if file.dialect.bare_server else ""
         warn("", f"it has none of the keys that hold servers ({known}){bare}")
     for prefix, table in tables:
-        setting = _beside(file, document, prefix)
+        context = _with_inputs(file, document, prefix)
         try:
             found = list(_named_entries(prefix, table, file.dialect))
         except _ShapeError as error:
@@ -68,8 +68,8 @@ def parse_document(document: object, file: Setting, projects: tuple[str, ...] = 
             if len(entries) == MAX_SERVERS_PER_FILE:
                 warn(prefix, f"only the first {MAX_SERVERS_PER_FILE} servers are read")
                 break
-            off = _gated(name, document, file.dialect)
-            entry, said = read_entry(name, value, key=key, setting=setting, off=off)
+            off = _off_reason(name, document, file.dialect)
+            entry, said = read_entry(name, value, key=key, context=context, off=off)
             if entry is not None:
                 entries.append(entry)
             warnings.extend(said)
@@ -84,12 +84,16 @@ class _ShapeError(ValueError):
     """The value holds no entries; the message says why."""
 
 
-def _beside(setting: Setting, document: Mapping[str, object], prefix: str) -> Setting:
+def _with_inputs(
+    setting: EntryContext, document: Mapping[str, object], prefix: str
+) -> EntryContext:
     """Return the setting for one table of servers, with the `inputs` next to it."""
-    beside = prefix.rpartition(".")[0]
-    described = _at(document, f"{beside}.inputs" if beside else "inputs")
+    parent = prefix.rpartition(".")[0]
+    described = _lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs = _inputs(described) if setting.dialect.inputs else {}
-    return replace(setting, variables=replace(setting.variables, inputs=inputs, room=Room()))
+    return replace(
+        setting, variables=replace(setting.variables, inputs=inputs, budget=InsertBudget())
+    )
 
 
 def _inputs(described: object) -> dict[str, str | None]:
@@ -115,14 +119,14 @@ def _named_entries(
         wanted = "a list" if dialect.listed else "an object"
         raise _ShapeError(f"must be {wanted} of servers, not {kind(table)}")
     for name, value in table.items():
-        yield name, f"{prefix}.{dotted(name)}" if prefix else "", value
+        yield name, f"{prefix}.{dotted_key(name)}" if prefix else "", value
 
 
-def _gated(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
+def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
     """Return why a list of the file turns a server off; empty if none does."""
     if dialect.gates is None:
         return ""
-    allowed, excluded = (_at(document, place) for place in dialect.gates)
+    allowed, excluded = (_lookup(document, place) for place in dialect.gates)
     if isinstance(excluded, list) and name in excluded[:MAX_ITEMS]:
         return f"turned off by {dialect.gates[1]}"
     if isinstance(allowed, list) and allowed and name not in allowed[:MAX_ITEMS]:
@@ -130,7 +134,7 @@ def _gated(name: str, document: Mapping[str, object], dialect: Dialect) -> str:
     return ""
 
 
-def _at(document: object, place: str) -> object:
+def _lookup(document: object, place: str) -> object:
     """Return the value at a dotted key; None if there is none."""
     for part in place.split("."):
         document = document.get(part) if isinstance(document, Mapping) else None
@@ -145,15 +149,15 @@ def project_entries(
     if not isinstance(table, Mapping):
         return
     # Claude Code writes forward slashes on every platform.
-    named = {_slashed(key): key for key in table}
+    named = {_forward_slashes(key): key for key in table}
     for directory in projects:
-        key = named.get(_slashed(directory))
+        key = named.get(_forward_slashes(directory))
         if key is not None and isinstance(table[key], Mapping):
             yield key, table[key]
 
 
 def _server_tables(
-    document: Mapping[str, object], file: Setting, projects: tuple[str, ...]
+    document: Mapping[str, object], file: EntryContext, projects: tuple[str, ...]
 ) -> Iterator[tuple[str, object]]:
     """Yield the dotted key and value of each table of servers in the file."""
     dialect = file.dialect
@@ -168,7 +172,7 @@ def _server_tables(
     taken: dict[str, str] = {}
     for place in dialect.server_keys:
         outer, _, inner = place.rpartition(".")
-        holder = _at(document, outer) if outer else document
+        holder = _lookup(document, outer) if outer else document
         if not isinstance(holder, Mapping) or inner not in holder:
             continue
         table = holder[inner]
@@ -187,5 +191,5 @@ def _holds_entries(table: object) -> bool:
     return isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
 
 
-def _slashed(directory: str) -> str:
+def _forward_slashes(directory: str) -> str:
     return directory.replace("\\", "/").rstrip("/")

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, looked
+from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, look_record
 from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
 from bridge.discovery.self_reference import starts_bridge
-from bridge.discovery.user_lists import CLAUDE, Approvals, Forbidden
+from bridge.discovery.user_lists import CLAUDE, Approvals, Restrictions
 from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
@@ -48,25 +48,25 @@ class Rules:
 
     Attributes:
         approvals: Claude Code's lists of the project's servers.
-        trusting: Clients in which the user has trusted this project, by their source's name.
+        trusting_clients: Clients in which the user has trusted this project, by source.
         consents: Approved definitions, by their digest.
-        forbidden: Servers that the user or their company has forbidden.
+        restrictions: Servers that the user or their company has forbidden.
         directory: The working directory, which approvals are for.
     """
 
     allow_self: bool
     project_servers: ProjectServers
     approvals: Approvals
-    trusting: Mapping[str, str] = field(default_factory=dict)
+    trusting_clients: Mapping[str, str] = field(default_factory=dict)
     consents: Consents = field(default_factory=Consents)
-    forbidden: Forbidden = field(default_factory=Forbidden)
+    restrictions: Restrictions = field(default_factory=Restrictions)
     directory: str = ""
 
     def approved_by_client(self, name: str, location: Location) -> str:
         """Return the client that has approved a project's server by name or folder, if one has."""
         if location.approvable and self.approvals.approves(name):
             return location.client
-        return self.trusting.get(location.id, "")
+        return self.trusting_clients.get(location.id, "")
 
     def definition(self, name: str, path: str, written: str) -> Definition:
         """Return the definition of an entry, as it is approved."""
@@ -79,17 +79,17 @@ class Rules:
         found = self.approvals
         by_name = found.trusted or found.all_approved or found.approved
         named = {each.client for each in locations if each.approvable and by_name}
-        return frozenset({*self.trusting.values(), *named})
+        return frozenset({*self.trusting_clients.values(), *named})
 
     def refusal(self, definition: Definition, location: Location) -> str:
         """Return why a project's definition may not be used; empty when it may."""
-        if definition in self.consents.given:
+        if definition in self.consents.by_person:
             return ""
         client = self.approved_by_client(definition.name, location)
         if not client:
-            return CHANGED if self.consents.knew(definition) else NOT_APPROVED
+            return CHANGED if self.consents.has_other_version(definition) else NOT_APPROVED
         seen = self.consents.seen_digest(definition, client)
-        first = seen is None and self.consents.first_sight(self.directory, client)
+        first = seen is None and self.consents.is_first_look(self.directory, client)
         if first or seen == definition.digest:
             return ""
         if seen is None or seen == APPEARED:
@@ -113,7 +113,7 @@ class Merged:
 
 @dataclass
 class _Holder:
-    """Who has a name, and what weaker files say of it.
+    """The strongest definition of a name, and its differences from weaker ones.
 
     Attributes:
         spec: The server; None when the entry turns it off.
@@ -140,7 +140,7 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
     first_seen = [
         mark
         for client in sorted(rules.approving_clients(location for location, _ in files))
-        if (mark := looked(rules.directory, client)) not in rules.consents.seen
+        if (mark := look_record(rules.directory, client)) not in rules.consents.seen
     ]
     # The user's first, wherever a row of the table stands.
     for location, parsed in sorted(files, key=lambda each: each[0].in_project):
@@ -151,14 +151,14 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
                 if not location.in_project:
                     # Not used, but the name stays the user's; no project's server gets it.
                     unused = _Holder(source=verdict.source, spec=None)
-                    spelled.setdefault(_spelled(verdict.name), unused)
+                    spelled.setdefault(_spelling(verdict.name), unused)
                 continue
             holder = holders.get(verdict.name)
             if holder is None and location.in_project:
-                holder = spelled.get(_spelled(verdict.name))
+                holder = spelled.get(_spelling(verdict.name))
             if holder is not None:
                 found = verdict.spec if isinstance(verdict, ProposedServer) else verdict
-                if not _joined(found, holder):
+                if not _add_weaker(found, holder):
                     skipped.append(_shadowed(found, holder.source, holder.spec is None))
                 continue
             first_seen.extend(_first_seen(verdict, location, rules))
@@ -168,7 +168,7 @@ def merge(files: Sequence[tuple[Location, Parsed]], rules: Rules) -> Merged:
             spec = verdict if isinstance(verdict, ServerSpec) else None
             holder = holders[verdict.name] = _Holder(source=verdict.source, spec=spec)
             if not location.in_project:
-                spelled.setdefault(_spelled(verdict.name), holder)
+                spelled.setdefault(_spelling(verdict.name), holder)
             if isinstance(verdict, SkippedServer):
                 skipped.append(verdict)
     servers = (holder.result() for holder in holders.values())
@@ -185,7 +185,7 @@ def differing(one: ServerSpec, other: ServerSpec) -> tuple[str, ...]:
     return tuple(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
 
 
-def _joined(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
+def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
     """Record a weaker definition's differences; return whether it is of the same server."""
     if holder.spec is None or not isinstance(entry, ServerSpec) or entry.name != holder.spec.name:
         return False
@@ -198,15 +198,15 @@ def _joined(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
 
 
 def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules) -> Verdict:
-    reason = _refusal(entry.name, location, rules)
+    reason = _rejection(entry.name, location, rules)
     if isinstance(entry, SkippedServer):
         # A project that is not trusted must not turn off the user's own servers either.
         return replace(entry, holds_name=False) if reason else entry
     claude = location.id == CLAUDE
-    if not reason and (by := rules.forbidden.off_by(entry.name, location.id)):
+    if not reason and (by := rules.restrictions.off_by(entry.name, location.id)):
         off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
-    reason = reason or rules.forbidden.reason(entry, claude=claude)
+    reason = reason or rules.restrictions.reason(entry, claude=claude)
     if not reason and not rules.allow_self and _is_self(entry):
         reason = "it would start this bridge again"
     if reason:
@@ -228,12 +228,12 @@ def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[
     if not client or rules.project_servers != "approved":
         return
     if rules.consents.seen_digest(definition, client) is None:
-        first = rules.consents.first_sight(rules.directory, client)
+        first = rules.consents.is_first_look(rules.directory, client)
         digest = definition.digest if first else APPEARED
         yield Consent(definition=replace(definition, digest=digest), by=client)
 
 
-def _refusal(name: str, location: Location, rules: Rules) -> str:
+def _rejection(name: str, location: Location, rules: Rules) -> str:
     """Return why a project's server is rejected; empty if it is not."""
     if not location.in_project:
         return ""
@@ -254,7 +254,7 @@ def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: boo
     return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 
-def _spelled(name: str) -> str:
+def _spelling(name: str) -> str:
     """Return a name as programs spell it; two servers of one spelling would be confused."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))

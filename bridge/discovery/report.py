@@ -15,18 +15,18 @@ MAX_SHOWN_CHARS = 80
 
 
 def shown(text: str) -> str:
-    """Text of a file, fit for one line: unprintable characters escaped, cut to a bound."""
+    """Return a file's text for one line: unprintable characters escaped, cut to a bound."""
     cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "..."
     return printable(cut)
 
 
 def printable(text: str) -> str:
-    """The same text with what a terminal must not see written as an escape."""
+    """Return the text with unprintable characters escaped."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
-def dotted(*parts: str) -> str:
-    """A place in a file, as `mcpServers.github.env.TOKEN`."""
+def dotted_key(*parts: str) -> str:
+    """Return a place in a file, as `mcpServers.github.env.TOKEN`."""
     return ".".join(shown(part) for part in parts)
 
 
@@ -42,9 +42,9 @@ class ConfigWarning:
     Attributes:
         path: The file, absolute.
         key: The place in it, dotted; empty when the file as a whole is meant.
-        unread: Whether it is there and nothing of it could be read.
-        own: Whether it is about what the bridge's own settings name.
-        told: Whether an entry among those left out has the same reason.
+        unread: Whether the file exists and could not be read.
+        own: Whether it is about a file or source named in the bridge's own settings.
+        reported: Whether a `SkippedServer` reports the same reason.
     """
 
     path: str
@@ -52,7 +52,7 @@ class ConfigWarning:
     reason: str
     unread: bool = field(default=False, compare=False)
     own: bool = field(default=False, compare=False)
-    told: bool = field(default=False, compare=False)
+    reported: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return f"{where(self.path, self.key)}: {self.reason}"
@@ -63,8 +63,8 @@ class SkippedServer:
     """A definition that was found and is not used.
 
     Attributes:
-        holds_name: Whether weaker definitions of the name are kept out too, which is so when the
-            entry says that the server is off.
+        holds_name: Whether weaker definitions of the name are skipped too, because the entry turns
+            the server off.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Definition:
     Attributes:
         directory: The working directory in which it may be used, symbolic links resolved.
         path: The file that defines it.
-        digest: Of the entry as written, `digest_of`.
+        digest: `digest_of` the entry's text.
     """
 
     directory: str
@@ -98,8 +98,8 @@ class ProposedServer:
     """A project's definition that is not used before a person approves it.
 
     Attributes:
-        spec: What it would be, without what files bring in that it names.
-        definition: What would be approved.
+        spec: The server, without text of files that its definition names.
+        definition: The definition to approve.
     """
 
     spec: ServerSpec
@@ -116,7 +116,7 @@ class ProposedServer:
 
     @property
     def remedy(self) -> str:
-        """How a person approves it."""
+        """The command with which a person approves it."""
         return f"`mcp-code-bridge servers approve {shown(self.name)}` shows it and asks"
 
     def __str__(self) -> str:

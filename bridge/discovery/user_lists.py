@@ -1,11 +1,10 @@
-"""What clients' own lists say of servers: approved, trusted, forbidden, switched off. Pure.
+"""Interprets clients' lists of servers that are approved, trusted, forbidden or switched off. Pure.
 
 Owns Claude Code's `enabledMcpjsonServers`, `disabledMcpjsonServers`, `enableAllProjectMcpServers`,
 `deniedMcpServers`, `allowedMcpServers`, `allowManagedMcpServersOnly` and `disabledMcpServers`, what
 the existence of `managed-mcp.json` means, and which folders Codex and Gemini CLI trust. A denial
-counts before any permission. All of Claude Code's lists are about its own servers, but that what
-the company denied is denied in every client's files. Whatever cannot be read trusts nothing. Does
-not read files and does not decide what an absent answer means.
+counts before any permission. Claude Code's lists apply to its own servers only, except that servers
+which the company denies are denied in every client's files. An unreadable list trusts nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, kw_only=True)
 class Approvals:
-    """The user's answers about a project's servers.
+    """The user's approvals and rejections of a project's servers.
 
     Attributes:
         approved: Names, folded as Claude Code folds them.
@@ -46,17 +45,17 @@ class Approvals:
     trusted: bool = False
 
     def approves(self, name: str) -> bool:
-        return self.all_approved or _folded(name) in self.approved
+        return self.all_approved or _fold_name(name) in self.approved
 
     def rejected_in(self, name: str) -> str:
-        """The file that rejects a server; empty when none does."""
-        return self.rejected.get(_folded(name), "")
+        """Return the file that rejects a server; empty if none does."""
+        return self.rejected.get(_fold_name(name), "")
 
 
 def read_approvals(
     lists: Mapping[str, object], *, path: str, prefix: str, may_approve: bool
 ) -> tuple[Approvals, tuple[ConfigWarning, ...]]:
-    """The answers that one object of one file holds.
+    """Return the approvals in one object of one file, and warnings about it.
 
     Args:
         prefix: The dotted place of `lists` in the file; empty at its top.
@@ -67,7 +66,7 @@ def read_approvals(
     def names(key: str) -> frozenset[str]:
         value = lists.get(key, [])
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return frozenset(_folded(item) for item in value)
+            return frozenset(_fold_name(item) for item in value)
         where = f"{prefix}.{key}" if prefix else key
         reason = f"must be a list of server names, not {kind(value)}"
         if isinstance(value, list):
@@ -84,8 +83,8 @@ def read_approvals(
     return found, tuple(warnings)
 
 
-def join(found: Iterable[Approvals]) -> Approvals:
-    """All answers together; a rejection anywhere stands, and names the first file that has it."""
+def join_approvals(found: Iterable[Approvals]) -> Approvals:
+    """Return all approvals together; any rejection counts, with the first file that has it."""
     answers = tuple(found)
     rejected: dict[str, str] = {}
     for one in reversed(answers):
@@ -98,7 +97,7 @@ def join(found: Iterable[Approvals]) -> Approvals:
     )
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return _UNSAFE.sub("_", name)
 
 
@@ -125,7 +124,7 @@ def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) 
         depth = len(folder.parts)
         if not here.is_relative_to(folder) or depth < nearest:
             continue
-        # Of two rules on one folder, that which distrusts it.
+        # Of two rules on one folder, the one that distrusts it counts.
         distrusted_alike = depth == nearest and not trusted
         trusted = level != "DO_NOT_TRUST" and not distrusted_alike
         nearest = depth
@@ -141,7 +140,7 @@ CLAUDE, GEMINI = "claude-code", "gemini"
 """Sources, by their names."""
 
 MAX_PATTERN_CHARS = 2048
-"""Of an address in a list, with few wildcards; what is longer matches nothing but is warned of."""
+"""Of an address in a list; a longer one matches nothing and causes a warning."""
 
 MAX_WILDCARDS = 16
 
@@ -149,7 +148,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class ListedServer:
     """One server in a list: by its name, its whole command line or its address.
 
     Attributes:
@@ -164,40 +163,40 @@ class Entry:
     url: str = ""
 
     def denies(self, spec: ServerSpec) -> bool:
-        """Tell whether a server is meant; of an address every spelling is."""
+        """Return whether this denies a server; every spelling of its address matches."""
         if self.name:
             return spec.name == self.name
         if self.command:
-            return spec.transport == "stdio" and _line(spec) == self.command
+            return spec.transport == "stdio" and _command_line(spec) == self.command
         pattern = _pattern(self.url, ".*", ".*")
-        urls = (spec.url, _plain(spec.url))
+        urls = (spec.url, _normalize_url(spec.url))
         return spec.transport != "stdio" and any(pattern.fullmatch(url) for url in urls)
 
     def allows(self, spec: ServerSpec) -> bool:
-        """Tell whether a server is meant; a wildcard in the host does not reach into the path."""
+        """Return whether this allows a server; a wildcard in the host does not match the path."""
         if self.name:
             return spec.name == self.name
         if self.command:
-            return spec.transport == "stdio" and _line(spec) == self.command
+            return spec.transport == "stdio" and _command_line(spec) == self.command
         pattern = _pattern(self.url, "[^/?#@]*", ".*")
-        return spec.transport != "stdio" and bool(pattern.fullmatch(_plain(spec.url)))
+        return spec.transport != "stdio" and bool(pattern.fullmatch(_normalize_url(spec.url)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forbidden:
-    """All lists together.
+class Restrictions:
+    """All lists that forbid servers.
 
     Attributes:
-        denied: Servers that are forbidden.
-        allowed: Those that alone are allowed; None if no file says so.
-        off: By source, names that are switched off, and by what.
-        only: By source, lists of names beside which all others are switched off, and by what.
-        exclusive: The company's own file of servers, beside which Claude Code has no others.
-        unreadable: A file of the company's that cannot be read, and may forbid anything.
+        denied: Forbidden servers.
+        allowed: The only allowed servers; None if no file limits them.
+        off: By source, names that are switched off, with the reason.
+        only: By source, lists of the only names that are not switched off, with the reason.
+        exclusive: The company's file of servers, which Claude Code uses alone; empty if none.
+        unreadable: A file of the company that cannot be read, and may forbid any server.
     """
 
-    denied: tuple[Entry, ...] = ()
-    allowed: tuple[Entry, ...] | None = None
+    denied: tuple[ListedServer, ...] = ()
+    allowed: tuple[ListedServer, ...] | None = None
     off: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     only: Mapping[str, tuple[tuple[frozenset[str], str], ...]] = field(default_factory=dict)
     exclusive: str = ""
@@ -207,7 +206,7 @@ class Forbidden:
         """Return why a server may not be used; empty if it may.
 
         Args:
-            claude: Whether it is one of Claude Code's.
+            claude: Whether it is a server of Claude Code.
         """
         for entry in self.denied:
             if (claude or entry.managed) and entry.denies(spec):
@@ -223,15 +222,15 @@ class Forbidden:
         return ""
 
     def off_by(self, name: str, source: str) -> str:
-        """Return what switches a client's server off; empty if nothing does."""
+        """Return the list that switches a client's server off; empty if none does."""
         if by := self.off.get(source, {}).get(name.strip().lower() if source == GEMINI else name):
             return by
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
     @staticmethod
-    def _is_allowed(spec: ServerSpec, allowed: tuple[Entry, ...]) -> bool:
+    def _is_allowed(spec: ServerSpec, allowed: tuple[ListedServer, ...]) -> bool:
         # As in Claude Code: where there are command lines, or addresses, a name is not enough.
-        exact = [each for each in allowed if (each.command if _local(spec) else each.url)]
+        exact = [each for each in allowed if (each.command if _is_stdio(spec) else each.url)]
         named = [each for each in allowed if each.name]
         return any(each.allows(spec) for each in (exact or named))
 
@@ -242,16 +241,16 @@ class Forbidden:
 
 @dataclass(frozen=True, kw_only=True)
 class Lists:
-    """What one file says.
+    """The lists of one settings file.
 
     Attributes:
-        managed: Whether it is the company's.
-        only_managed: Whether no other file may allow anything.
+        managed: Whether it is the company's file.
+        only_managed: Whether only the company's files may allow servers.
     """
 
     managed: bool
-    denied: tuple[Entry, ...] = ()
-    allowed: tuple[Entry, ...] | None = None
+    denied: tuple[ListedServer, ...] = ()
+    allowed: tuple[ListedServer, ...] | None = None
     only_managed: bool = False
 
 
@@ -261,7 +260,7 @@ def read_lists(
     """Return the lists of one settings file."""
     warnings: list[ConfigWarning] = []
 
-    def entries(key: str) -> tuple[Entry, ...] | None:
+    def entries(key: str) -> tuple[ListedServer, ...] | None:
         if key not in document:
             return None
         value = document[key]
@@ -271,7 +270,7 @@ def read_lists(
             return ()
         found = []
         for number, item in enumerate(value):
-            entry = _entry(item, path=path, managed=managed)
+            entry = _parse_listed(item, path=path, managed=managed)
             if entry is None:
                 reason = "must have one of serverName, serverCommand and serverUrl"
                 place = f"{key}[{number}]"
@@ -289,7 +288,7 @@ def read_lists(
     return lists, tuple(warnings)
 
 
-def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Forbidden:
+def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Restrictions:
     """Return all lists together: denials add up, and so do permissions."""
     lists = tuple(found)
     only_managed = any(each.only_managed for each in lists)
@@ -298,7 +297,7 @@ def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Fo
         for each in lists
         if each.allowed is not None and (each.managed or not only_managed)
     ]
-    return Forbidden(
+    return Restrictions(
         denied=tuple(entry for each in lists for entry in each.denied),
         allowed=tuple(entry for each in allowing for entry in each) if allowing else None,
         exclusive=exclusive,
@@ -309,21 +308,21 @@ def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Fo
 def gemini_lists(
     document: Mapping[str, object], path: str
 ) -> tuple[dict[str, str], tuple[tuple[frozenset[str], str], ...]]:
-    """Return what one of the user's files of Gemini CLI switches off: names, and all but some.
+    """Return the excluded and the allowed names in one of the user's files of Gemini CLI.
 
-    It takes what all its files exclude together, and only what each that has such a list allows.
+    Gemini CLI excludes the names of all files, and allows only those that are in every file's list.
     """
     lists = document.get("mcp")
     if not isinstance(lists, Mapping):
         return {}, ()
     excluded, allowed = (_names(lists.get(key)) for key in ("excluded", "allowed"))
     off = {name.strip().lower(): f"mcp.excluded in {printable(path)}" for name in excluded}
-    # As in its own file, where an empty list is none.
+    # As in Gemini CLI, an empty list of allowed names counts as no list.
     return off, ((frozenset(allowed), f"mcp.allowed in {printable(path)}"),) if allowed else ()
 
 
 def gemini_switched_off(document: Mapping[str, object], path: str) -> dict[str, str]:
-    """Return what `/mcp disable` of Gemini CLI switched off."""
+    """Return the servers switched off by `/mcp disable` of Gemini CLI."""
     return {
         name.strip().lower(): printable(path)
         for name, state in document.items()
@@ -341,7 +340,7 @@ def names_off(state: Mapping[str, object]) -> tuple[str, ...]:
     return _names(state.get(OFF_KEY))
 
 
-def _entry(item: object, *, path: str, managed: bool) -> Entry | None:
+def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | None:
     if not isinstance(item, Mapping):
         return None
     given = [key for key in ("serverName", "serverCommand", "serverUrl") if key in item]
@@ -351,26 +350,26 @@ def _entry(item: object, *, path: str, managed: bool) -> Entry | None:
     if given[0] == "serverCommand":
         if not isinstance(value, list) or not value or not all(isinstance(x, str) for x in value):
             return None
-        return Entry(path=path, managed=managed, command=tuple(value))
+        return ListedServer(path=path, managed=managed, command=tuple(value))
     if not isinstance(value, str) or not value or len(value) > MAX_PATTERN_CHARS:
         return None
     if given[0] == "serverName":
-        return Entry(path=path, managed=managed, name=value)
+        return ListedServer(path=path, managed=managed, name=value)
     if value.count("*") > MAX_WILDCARDS:
         return None
-    return Entry(path=path, managed=managed, url=value)
+    return ListedServer(path=path, managed=managed, url=value)
 
 
-def _local(spec: ServerSpec) -> bool:
+def _is_stdio(spec: ServerSpec) -> bool:
     return spec.transport == "stdio"
 
 
-def _line(spec: ServerSpec) -> tuple[str, ...]:
+def _command_line(spec: ServerSpec) -> tuple[str, ...]:
     return (spec.command, *spec.args)
 
 
 def _pattern(text: str, in_host: str, in_path: str) -> re.Pattern[str]:
-    """Return what an address with wildcards matches, whatever the case of its letters."""
+    """Return a case-insensitive pattern for an address with wildcards."""
     scheme, sep, rest = text.partition("://")
     host, slash, path = rest.partition("/") if sep else (scheme, "", "")
     if not sep:
@@ -380,8 +379,8 @@ def _pattern(text: str, in_host: str, in_path: str) -> re.Pattern[str]:
     return re.compile(written, re.IGNORECASE | re.DOTALL)
 
 
-def _plain(url: str) -> str:
-    """Return an address without a user's name and a port that goes without saying."""
+def _normalize_url(url: str) -> str:
+    """Return an address without user name and default port."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -69,7 +69,7 @@ class TooMuchTextError(ValueError):
     """Variables and files bring in more than `MAX_INSERTED_CHARS`."""
 
 
-class Room:
+class InsertBudget:
     """The remaining number of characters to insert, shared by all fields of a table."""
 
     def __init__(self) -> None:
@@ -99,9 +99,9 @@ class Variables:
         home, workspace: Directories.
         directory: That of the file, where relative names of files start.
         inputs: Ids of inputs and their defaults, None for those that have none.
-        read: A file's text; None when it cannot be had.
+        read: Returns a file's text; None if it cannot be read.
         separator: Of the parts of a path.
-        room: For what is put in.
+        budget: Limits how much text is inserted.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -111,7 +111,7 @@ class Variables:
     inputs: Mapping[str, str | None] = field(default_factory=dict, repr=False)
     read: Callable[[str], str | None] = _no_file
     separator: str = "/"
-    room: Room = field(default_factory=Room, repr=False, compare=False)
+    budget: InsertBudget = field(default_factory=InsertBudget, repr=False, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +144,11 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     def value(match: re.Match[str]) -> str:
         groups = match.groupdict()
         if place := groups.get("place"):
-            return _place(place, variables)
+            return _place_value(place, variables)
         if name := groups.get("input"):
-            return _input(name, variables)
+            return _input_value(name, variables)
         if name := groups.get("file"):
-            return _file(name, variables)
+            return _file_text(name, variables)
         name = groups.get("env") or groups.get("braced") or ""
         if name in variables.environ:
             return variables.environ[name]
@@ -159,7 +159,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         return "" if emptied else match[0]
 
     def bounded(match: re.Match[str]) -> str:
-        return variables.room.take(value(match))
+        return variables.budget.take(value(match))
 
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
     end = text.rfind("}") + 1
@@ -173,7 +173,7 @@ def input_variable(name: str) -> str:
     return INPUT_PREFIX + _NOT_IN_NAMES.sub("_", name.upper()).strip("_")
 
 
-def _place(name: str, variables: Variables) -> str:
+def _place_value(name: str, variables: Variables) -> str:
     match name:
         case "userHome":
             return variables.home
@@ -185,14 +185,14 @@ def _place(name: str, variables: Variables) -> str:
             return variables.workspace
 
 
-def _input(name: str, variables: Variables) -> str:
+def _input_value(name: str, variables: Variables) -> str:
     given = variables.environ.get(input_variable(name)) or variables.inputs.get(name)
     if given is None:
         raise MissingInputError(name)
     return given
 
 
-def _file(name: str, variables: Variables) -> str:
+def _file_text(name: str, variables: Variables) -> str:
     path = Path(variables.home, name[2:]) if name.startswith("~/") else Path(name)
     text = variables.read(str(Path(variables.directory) / path))
     if text is None:

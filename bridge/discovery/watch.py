@@ -17,14 +17,14 @@ from pathlib import Path
 from bridge.discovery.files import fingerprint
 from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 
-SETTLED_NS = 1_000_000_000
-"""Since a change, before a second one is sure to show: file systems keep times in steps of up to
-this, so that what changes twice within one looks as if it had changed once."""
+QUIET_NS = 1_000_000_000
+"""File systems store times in steps of up to this, so that of two changes within one step the
+second may not be visible."""
 
 MAX_WATCHED = 512
 """Directories given to a watcher; a system gives a user some thousands in all."""
 
-_Look = tuple[tuple[int, ...], ...]
+_States = tuple[tuple[int, ...], ...]
 
 
 class Watch:
@@ -36,45 +36,45 @@ class Watch:
 
     def __init__(self, context: DiscoveryContext) -> None:
         self._context = context
-        # One value, since two threads may survey at once: what is compared belongs to the stamp.
-        self._seen: tuple[tuple[str, ...], _Look | None, Stamp] = ((), None, ())
-        self._followed: tuple[Path, ...] = ()
+        # One value, since two threads may survey at once: paths, states and stamp belong together.
+        self._seen: tuple[tuple[str, ...], _States | None, Stamp] = ((), None, ())
+        self._references: tuple[Path, ...] = ()
         self.surveys = 0
 
-    def follow(self, references: tuple[Path, ...]) -> None:
-        """Count these files, too: those that the configurations name (`Discovery.references`)."""
-        if references != self._followed:
-            self._followed = references
+    def add_references(self, references: tuple[Path, ...]) -> None:
+        """Include the files that the configurations name (`Discovery.references`)."""
+        if references != self._references:
+            self._references = references
             self._seen = ((), None, ())
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any file of the configuration does."""
         paths, look, stamp = self._seen
-        return stamp if look is not None and _look(paths) == look else self._survey()
+        return stamp if look is not None and _read_states(paths) == look else self._survey()
 
     def _survey(self) -> Stamp:
         self.surveys += 1
-        followed = self._followed
-        # Looked at first, so that a change during the survey is noticed by the next comparison.
+        followed = self._references
+        # Found first, so that a change during the survey is noticed by the next comparison.
         found = survey(self._context)
-        paths = _telling((*found.paths, *followed))
-        look = _look(paths)
+        paths = _paths_to_stat((*found.paths, *followed))
+        look = _read_states(paths)
         stamp = (*found.stamp(), *map(fingerprint, followed))
         # What appeared while `paths` were found changed one of them just now.
-        settled = time.time_ns() - max((entry[0] for entry in look), default=0) > SETTLED_NS
+        settled = time.time_ns() - max((entry[0] for entry in look), default=0) > QUIET_NS
         self._seen = (paths, look if settled else None, stamp)
         return stamp
 
 
 def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) -> tuple[Path, ...]:
-    """Directories in which a change may matter, for a watcher that does not descend.
+    """Return the directories to watch for changes, without their subdirectories.
 
-    Directories only: a client that saves a file puts a new one in its place, and who watched the
-    old one would never hear of it. One that does not exist yet is stood for by the nearest that
-    does, and a link by what it leads to as well. They may be others after a change.
+    Directories only: a client that saves a file replaces it, and a watch on the old file would miss
+    that. For a missing directory its nearest existing parent is returned, and for a link its target
+    as well. They may differ after a change.
 
     Args:
-        references: As `Discovery` has them.
+        references: `Discovery.references`.
     """
     found: dict[Path, None] = {}
     for path in (*survey(context).paths, *references):
@@ -84,7 +84,7 @@ def watched_paths(context: DiscoveryContext, references: tuple[Path, ...] = ()) 
                 directory = directory.parent
             found[directory] = None
             if directory == place:
-                # It may be replaced as a whole, which shows in the one above.
+                # The directory itself may be replaced, which changes its parent.
                 found[place.parent] = None
         if len(found) >= MAX_WATCHED:
             break
@@ -98,7 +98,7 @@ def _is_directory(path: Path) -> bool:
         return False
 
 
-def _look(paths: Iterable[str]) -> _Look:
+def _read_states(paths: Iterable[str]) -> _States:
     return tuple(map(_state, paths))
 
 
@@ -116,8 +116,8 @@ def _state(path: str) -> tuple[int, ...]:
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_ino, kind, found.st_size)
 
 
-def _telling(paths: Iterable[Path]) -> tuple[str, ...]:
-    """Return what must change before one of `paths` can: itself, or where it would appear."""
+def _paths_to_stat(paths: Iterable[Path]) -> tuple[str, ...]:
+    """Return the paths whose change shows a change of `paths`: they themselves, or a parent."""
     found: dict[str, None] = {}
     known: set[str] = set()
     for path in paths:
@@ -129,7 +129,7 @@ def _telling(paths: Iterable[Path]) -> tuple[str, ...]:
                 found[place] = None
                 break
             if os.path.lexists(place):
-                # A link to nothing, or what we may not see: no directory tells when that ends.
+                # A broken link or an inaccessible path: no directory changes when that changes.
                 found[place] = None
             place = os.path.dirname(place)  # noqa: PTH120
     return tuple(found)

@@ -17,7 +17,7 @@ from typing import Literal
 from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.model import Effect, Json, Plan, ServerSpec
-from bridge.text import is_hidden, look_alikes, written_out
+from bridge.text import escape_look_alikes, is_hidden, look_alikes
 
 Holds = Literal["call", "run", "session", "always"]
 """What an approval applies to."""
@@ -229,7 +229,7 @@ def safe_name(name: str, *, listed: bool = True) -> str:
     if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name):
         return name
     # After that: in quotes a backslash would be doubled.
-    return written_out(quoted(name, MAX_NAME_CHARS), all_letters=not listed)
+    return escape_look_alikes(quoted(name, MAX_NAME_CHARS), all_letters=not listed)
 
 
 def because(ask: Decision) -> str:
@@ -247,7 +247,7 @@ def _led(ask: Decision) -> str:
     found = ", ".join(
         name
         if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
-        else written_out(quoted(name, MAX_LED_CHARS))
+        else escape_look_alikes(quoted(name, MAX_LED_CHARS))
         for name in ask.led[:MAX_LED]
     )
     more = len(ask.led) - MAX_LED

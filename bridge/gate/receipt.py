@@ -40,7 +40,7 @@ def _unused(run: RunContext) -> tuple[CallCount, ...]:
 
 def receipt_of(result: RunResult, gate: Gate | None, run: RunContext, measure: Measure) -> Receipt:
     """Return what a run did, and how much of that stays out of the conversation."""
-    waiting = run.caller.clock.stood * 1000
+    waiting = run.caller.clock.stopped_seconds * 1000
     held_calls = run.held_calls
     # Once only: the run's value is written as JSON to be counted.
     returned = measure(result)

@@ -27,7 +27,7 @@ from bridge.gate.redaction_shapes import (
     names_secret,
 )
 from bridge.model import Json
-from bridge.text import unlike
+from bridge.text import distinct_key
 
 MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
@@ -245,7 +245,7 @@ class Redactor:
         if isinstance(value, dict):
             found: dict[Json, Json] = {}
             for key, item in value.items():
-                shown = unlike(self.shown(key), found) if isinstance(key, str) else key
+                shown = distinct_key(self.shown(key), found) if isinstance(key, str) else key
                 if isinstance(item, str) and schema.names_secret(key):
                     found[shown] = self._password(item)
                 else:

@@ -21,9 +21,9 @@ from bridge.model.names import (
     OWN_SERVER,
     Action,
     Effect,
-    Era,
     FindingSource,
     Json,
+    ProtocolMode,
     Reason,
     RetriedReads,
     RunMode,
@@ -44,7 +44,15 @@ from bridge.model.results import (
     RunResult,
     Usage,
 )
-from bridge.model.servers import OAuthHints, ServerSpec, Source, Tool, ToolFilter, short_digest
+from bridge.model.servers import (
+    OAuthHints,
+    ServerSettings,
+    ServerSpec,
+    Source,
+    Tool,
+    ToolFilter,
+    short_digest,
+)
 
 __all__ = [
     "Action",
@@ -56,7 +64,7 @@ __all__ = [
     "CommandResult",
     "Directory",
     "Effect",
-    "Era",
+    "ProtocolMode",
     "Finding",
     "FindingSource",
     "HeldCall",
@@ -78,6 +86,7 @@ __all__ = [
     "RunMode",
     "RunRequest",
     "RunResult",
+    "ServerSettings",
     "ServerSpec",
     "SessionReport",
     "SessionState",

@@ -9,7 +9,7 @@ Json = Any
 
 Transport = Literal["stdio", "http", "sse"]
 
-Era = Literal["auto", "modern", "legacy"]
+ProtocolMode = Literal["auto", "modern", "legacy"]
 """Which protocol a server is spoken to in: "legacy" begins with `initialize` (up to 2025-11-25),
 "modern" with `server/discover` (from 2026-07-28), "auto" finds out."""
 

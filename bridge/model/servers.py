@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from bridge.model.names import Json, Transport
+from bridge.model.names import Json, ProtocolMode, Transport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +119,18 @@ class ServerSpec:
         ]
         text = json.dumps(identity).encode("utf-8", "surrogatepass")
         return f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """What `config.toml` sets of one server.
+
+    Attributes:
+        protocol: Which protocol the server is spoken to in: "legacy" begins with `initialize`,
+            "modern" with `server/discover`; "auto" finds out.
+    """
+
+    protocol: ProtocolMode = "auto"
 
 
 def short_digest(digest: str) -> str:

@@ -22,7 +22,7 @@ from bridge.settings import Settings, packages_dir, store_of
 
 if TYPE_CHECKING:
     from bridge.packages.requirements import Wanted
-    from bridge.packages.resolving import Resolver
+    from bridge.packages.resolver import Resolver
     from bridge.packages.target import Target
 
 logger = logging.getLogger(__name__)
@@ -143,11 +143,11 @@ class Packages:
             )
             raise PackageRefusedError(message, remedy=remedy)
         if not self._settings.dependencies.allow:
-            from bridge.packages.allowed import nothing_allowed
+            from bridge.packages.allow_list import nothing_allowed
 
             raise nothing_allowed(names, SETTINGS_FILE)
         if self._resolver is None:
-            from bridge.packages.resolving import Resolver
+            from bridge.packages.resolver import Resolver
 
             self._resolver = Resolver(
                 self._settings.dependencies,

@@ -1,9 +1,9 @@
 """Applying a plan: it is taken once, approved once, and made call by call.
 
 Owns the checks before each call, the time that a call under way gets when the client cancels, that
-nothing is made after the first call that fails, and the wording of the result. Kept plans are
-`bridge.plans.kept`'s; whether a call may be made, and its record, are the gate's. No sandbox is
-used.
+nothing is made after the first call that fails, and the wording of the result. Plans that wait
+are `bridge.plans.plan_store`'s; whether a call may be made, and its record, are the gate's. No
+sandbox is used.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.approver import PlanApprover
-from bridge.plans.kept import KeptPlan, KeptPlans
-from bridge.render.plan import plan_asked
+from bridge.plans.plan_store import PlanStore, StoredPlan
+from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import tool_error, wire_value
 from bridge.servers.servers import Servers
@@ -130,7 +130,7 @@ class PlanExecutor:
         self,
         servers: Servers,
         services: GateServices,
-        plans: KeptPlans,
+        plans: PlanStore,
         times: Times | None = None,
     ) -> None:
         self._servers = servers
@@ -173,7 +173,7 @@ class PlanExecutor:
                 # No person could be asked, or the question was cancelled: no call was made.
                 self._plans.give_back(kept)
 
-    def _take(self, request: ApplyRequest, run_id: str) -> KeptPlan:
+    def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
         """Take the plan.
 
         Raises:
@@ -189,14 +189,14 @@ class PlanExecutor:
             raise UnknownPlanError(message, remedy=remedy) from None
 
     async def _approved(
-        self, kept: KeptPlan, request: ApplyRequest, run: RunContext, run_id: str
+        self, kept: StoredPlan, request: ApplyRequest, run: RunContext, run_id: str
     ) -> Approval:
         """Return a person's approval of the plan; a refusal is recorded."""
         plan = kept.plan
         if plan.stopped:
             # The program's own words could pass for the bridge's.
             plan = replace(plan, stopped="it looked at the result of a held call")
-        shown, whole = plan_asked(plan, MAX_QUESTION)
+        shown, whole = plan_question(plan, MAX_QUESTION)
         try:
             return await run.context.approver.approve_plan(kept.plan, shown, whole)
         except (ApprovalNeededError, ApprovalRefusedError) as error:
@@ -241,7 +241,7 @@ class _Execution:
     """
 
     def __init__(
-        self, kept: KeptPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers
+        self, kept: StoredPlan, gate: Gate, run: RunContext, approval: Approval, servers: Servers
     ) -> None:
         self.kept = kept
         self.gate = gate
@@ -432,11 +432,11 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(shown) + (" and others" if len(found) > MAX_RANGES else "")
 
 
-def _servers(kept: KeptPlan) -> tuple[str, ...]:
+def _servers(kept: StoredPlan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(request.call.server for request in kept.requests))
 
 
-def _facts(kept: KeptPlan) -> dict[str, Json]:
+def _facts(kept: StoredPlan) -> dict[str, Json]:
     return {"calls": len(kept.requests), "plannedBy": kept.run_id}
 
 

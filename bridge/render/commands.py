@@ -10,7 +10,7 @@ from signal import Signals
 from typing import Any
 
 from bridge.model import CommandResult, Json, StageResult
-from bridge.render.structured import isolation_fields, picked, stream_lines, to_json
+from bridge.render.structured import contract_fields, isolation_fields, stream_lines, to_json
 from bridge.text import valid_text
 
 NOTHING = "The command succeeded without output."
@@ -26,11 +26,11 @@ def structured_command(result: CommandResult) -> dict[str, Any]:
     stderr = "".join(stage.stderr for stage in result.stages)
     named = ("run_id", "status", "summary", "profile", "reason", "exit_code")
     fields: dict[str, Json] = {
-        **picked(result, *named, always=("exit_code",)),
+        **contract_fields(result, *named, always=("exit_code",)),
         "stages": [_stage(stage, many=many) for stage in result.stages],
         "stdout": stream_lines(result.stdout),
         "stderr": stream_lines(stderr),
-        **picked(result, "error", "timeout_seconds", "truncated"),
+        **contract_fields(result, "error", "timeout_seconds", "truncated"),
         "isolation": isolation_fields(result.isolation),
         "usage": {"wallMs": result.usage.wall_ms} if result.stages else None,
     }
@@ -41,9 +41,9 @@ def _stage(stage: StageResult, *, many: bool) -> dict[str, Json]:
     signal = {"signal": Signals(stage.signal).name} if stage.signal is not None else {}
     return {
         "command": shlex.join(stage.words),
-        **picked(stage, "exit_code", always=("exit_code",)),
+        **contract_fields(stage, "exit_code", always=("exit_code",)),
         **signal,
-        **picked(stage, "cut_short"),
+        **contract_fields(stage, "cut_short"),
         # One command's is the result's own.
         **({"stderr": stream_lines(stage.stderr)} if many and stage.stderr else {}),
     }

@@ -1,10 +1,9 @@
-"""A plan as a list that a person or a model reads before its calls are made.
+"""Renders a plan as a list that a person or a model reads before its calls are made.
 
-Owns the wording and the grouping. Calls of one tool that follow each other stand together: what all
-have in common once, what differs in a table, the first few in full. Begins with how many calls of
-which tool there are, for whatever is too long to be listed must at least be counted. What is shown
-comes from programs and servers, so it is written as JSON without anything that a terminal or a
-reader's eye obeys.
+Owns the wording and the grouping. Consecutive calls of one tool form a group: their common
+arguments once, the others in a table, the first few calls in full. The list begins with the number
+of calls of each tool, so that calls beyond its length are at least counted. Its values come from
+programs and servers, so they are written as JSON with invisible and misleading characters escaped.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.model import HeldCall, Json, Plan
-from bridge.text import counted, is_hidden, look_alikes, written_out
+from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
 
 MAX_CHARACTERS = 16_000
-"""Of a list; what is beyond is counted."""
+"""Of a list; calls beyond it are only counted."""
 
 MAX_RUNS = 25
 """Groups of calls that follow each other; when there are more, as when two tools take turns, all
@@ -55,7 +54,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
 def plan_summary(plan: Plan) -> str:
-    """Return in a sentence or two what a plan holds."""
+    """Return a plan's number of calls and how to apply it, in a sentence or two."""
     count = len(plan.calls)
     held = f"{counted(count, 'call')} held, none of them made"
     if plan.plan_id:
@@ -69,17 +68,17 @@ def plan_summary(plan: Plan) -> str:
 
 
 def plan_text(plan: Plan, *, how: bool = True, characters: int = MAX_CHARACTERS) -> str:
-    """Return the list.
+    """Return the list of a plan's calls.
 
     Args:
-        how: Say how it is applied.
-        characters: How long it may be, about.
+        how: Whether to add how it is applied.
+        characters: Approximate limit of its length.
     """
     return "\n".join(_listed(plan, how, characters).lines)
 
 
-def plan_asked(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
-    """Return the list of a question, and for each call that stands there whole its last line."""
+def plan_question(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
+    """Return the list for a question, and the last line of each call that is shown in full."""
     page = _listed(plan, how=False, characters=characters)
     return "\n".join(page.lines), page.whole
 
@@ -87,50 +86,50 @@ def plan_asked(plan: Plan, characters: int) -> tuple[str, Sequence[int]]:
 def _listed(plan: Plan, how: bool, characters: int) -> _Page:
     page = _Page(characters)
     if plan.calls:
-        page.must(f"{counted(len(plan.calls), 'call')} held, none of them made:")
+        page.add(f"{counted(len(plan.calls), 'call')} held, none of them made:")
         groups = _groups(plan.calls)
         for line in _overview(plan.calls) if len(groups) > 1 else ():
-            page.must(line)
+            page.add(line)
         left = len(plan.calls)
         for group in groups:
-            shown = page.group(group)
+            shown = page.add_group(group)
             left -= shown
             if shown < len(group.calls) and page.full:
                 break
         if left:
-            page.must("")
-            page.must(f"{counted(left, 'call')} more: the audit log lists each.")
+            page.add("")
+            page.add(f"{counted(left, 'call')} more: the audit log lists each.")
     else:
-        page.must("No call is held, so there is nothing to apply.")
+        page.add("No call is held, so there is nothing to apply.")
     if plan.stopped:
-        page.must("")
-        page.must(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
+        page.add("")
+        page.add(f"The program stopped: {printable(plan.stopped)[:MAX_VALUE]}")
     if plan.stale:
-        page.must("")
-        page.must(
+        page.add("")
+        page.add(
             "Read after calls to the same server had been held, so without what those will "
             f"change: {printable(plan.stale)[:MAX_VALUE]}."
         )
     if how and (why := unknown_effects(plan.calls)):
-        page.must("")
-        page.must(why)
+        page.add("")
+        page.add(why)
     if how and plan.plan_id:
         minutes = f"{plan.seconds / MINUTE:g} minutes"
-        page.must("")
-        page.must(
+        page.add("")
+        page.add(
             f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
             f"within {minutes}."
         )
         asking = list(dict.fromkeys(_name(each) for each in plan.calls if each.action == "ask"))
         if asking and not plan.askable:
             more = f" and {len(asking) - MAX_ASKING:,} more" if asking[MAX_ASKING:] else ""
-            page.must(
+            page.add(
                 f"That is refused until the user's rules allow {', '.join(asking[:MAX_ASKING])}"
                 f"{more}: nobody can be asked over HTTP without authentication."
             )
     elif how and plan.calls and not plan.stopped:
-        page.must("")
-        page.must("The program failed, so there is nothing to apply: correct it and plan again.")
+        page.add("")
+        page.add("The program failed, so there is nothing to apply: correct it and plan again.")
     return page
 
 
@@ -209,26 +208,26 @@ class _Page:
         """Whether nothing more has room."""
         return self._left <= 0
 
-    def must(self, line: str) -> None:
+    def add(self, line: str) -> None:
         """Add a line that has to be there."""
         self.lines.append(line)
         self._left -= len(line) + 1
 
-    def block(self, lines: Sequence[str]) -> bool:
+    def add_block(self, lines: Sequence[str]) -> bool:
         """Add lines that belong together, if there is room for them."""
         if sum(len(line) + 1 for line in lines) > self._left:
             self._left = 0
             return False
         for line in lines:
-            self.must(line)
+            self.add(line)
         return True
 
-    def group(self, group: _Group) -> int:
+    def add_group(self, group: _Group) -> int:
         """Add a group as far as there is room; return how many of its calls are there."""
         if len(group.calls) == 1:
             call = group.calls[0]
             lines = ["", group.heading, *_in_full(call.arguments, call.unlisted), *_digest(call)]
-            if not self.block(lines):
+            if not self.add_block(lines):
                 return 0
             if _is_whole(call, call.arguments):
                 self.whole.append(len(self.lines))
@@ -240,7 +239,7 @@ class _Page:
         alike = all(len(call.arguments) == len(common) for call in group.calls)
         if alike and len({call.digest for call in group.calls}) == 1:
             head += _digest(first)
-        if not self.block(head):
+        if not self.add_block(head):
             return 0
         if len({call.digest for call in group.calls}) == 1 and alike:
             if _is_whole(first, common):
@@ -254,18 +253,18 @@ class _Page:
         shown = 0
         ends: dict[int, int] = {}
         for number, line in enumerate(_table([titles, *(row.cells for row in rows)])):
-            if not self.block([line]):
+            if not self.add_block([line]):
                 break
             shown = number
             if number and not rows[number - 1].cut:
                 ends[number - 1] = len(self.lines)
         if shown < len(group.calls):
-            self.must(f"  … and {counted(len(group.calls) - shown, 'call')} more")
+            self.add(f"  … and {counted(len(group.calls) - shown, 'call')} more")
         hidden = columns[MAX_COLUMNS:]
         if hidden:
             names = ", ".join(_title(column, unlisted) for column in hidden[:MAX_COLUMNS])
             more = len(hidden) - MAX_COLUMNS
-            self.must(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
+            self.add(f"  not in the table: {names}{f' and {more:,} more' if more > 0 else ''}")
         seen: set[str] = set()
         for number, (call, row) in enumerate(zip(group.calls, rows, strict=False)):
             # And the first that has something which no other has shown.
@@ -273,7 +272,7 @@ class _Page:
                 seen.update(row.hidden)
                 rest = {key: call.arguments[key] for key in columns if key in call.arguments}
                 lines = _in_full(rest, call.unlisted, "    ")
-                if self.block([f"  #{call.number} in full:", *lines]):
+                if self.add_block([f"  #{call.number} in full:", *lines]):
                     ends.setdefault(number, len(self.lines))
         calls = group.calls
         self.whole += [end for n, end in ends.items() if _is_whole(calls[n], calls[n].arguments)]
@@ -349,7 +348,7 @@ def _plain_name(name: str, unlisted: Sequence[str] = ()) -> str:
     """Return a name on its line, in quotes unless it is plain, without look-alikes of letters."""
     if _PLAIN.fullmatch(name):
         return name
-    return written_out(_json(name), all_letters=name in unlisted)
+    return escape_look_alikes(_json(name), all_letters=name in unlisted)
 
 
 def _groups(calls: Sequence[HeldCall]) -> list[_Group]:
@@ -403,14 +402,14 @@ def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
 
 
 def _json(value: Json) -> str:
-    return _flat(_dumped(value))
+    return _on_one_line(_dumped(value))
 
 
 def _dumped(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _flat(text: str) -> str:
+def _on_one_line(text: str) -> str:
     """Return text that stays on its line: behind a gap, it would begin one where it is wrapped."""
     return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(text))
 

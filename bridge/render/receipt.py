@@ -1,4 +1,4 @@
-"""What became of a run's calls, and what it saved, in lines.
+"""Renders the outcome of a run's calls, and the bytes kept from the model, as lines.
 
 Owns the wording and the sums. "Kept out of the conversation" is what the tools returned less what
 the program passed on, so a program that prints every result saves nothing and the line says so.
@@ -20,8 +20,12 @@ MAX_NAME = 120
 """Characters of a tool in such a line, and of what is said of it; a program can call any name."""
 
 
-def receipt_line(result: RunResult) -> str:
-    """Return for example "3 tool calls, 48,211 bytes of tool results kept out of ..., 0.41 s"."""
+def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
+    """Return for example "3 tool calls, 48,211 bytes of tool results kept out of ..., 0.41 s".
+
+    Args:
+        conversation: Whether a model gets the result: only then is anything kept out.
+    """
     calls = result.usage.tool_calls
     said = counted(calls, "tool call") if calls else "no tool calls"
     account = result.receipt or Receipt()
@@ -43,7 +47,7 @@ def receipt_line(result: RunResult) -> str:
         # A plan is asked about before its time begins.
         when = "of it" if account.waiting_ms <= result.usage.wall_ms else "after"
         seconds = f"{seconds}, {when} {account.waiting_ms / 1000:.2f} s waiting for an answer"
-    return ", ".join((said, kept, seconds) if calls else (said, seconds))
+    return ", ".join((said, kept, seconds) if calls and conversation else (said, seconds))
 
 
 def call_lines(result: RunResult) -> list[str]:

@@ -55,25 +55,27 @@ def structured(result: RunResult) -> dict[str, Any]:
     """
     streams = {"stdout": result.stdout, "stderr": result.stderr}
     fields: dict[str, Json] = {
-        **picked(result, "run_id", "status", "summary", "reason", "exit_code", always=_OUTCOME),
+        **contract_fields(
+            result, "run_id", "status", "summary", "reason", "exit_code", always=_OUTCOME
+        ),
         **{name: stream_lines(text) for name, text in streams.items()},
         "noFinalNewline": [
             name for name, text in streams.items() if text and not text.endswith("\n")
         ],
         "result": result.result if result.has_result else None,
-        **picked(result, "result_repr", "error", "servers"),
+        **contract_fields(result, "result_repr", "error", "servers"),
         "timeoutSeconds": _plain_number(result.timeout_seconds) or None,
         "truncated": result.truncated,
-        "findings": [picked(found, *_FINDING) for found in result.findings],
+        "findings": [contract_fields(found, *_FINDING) for found in result.findings],
         "findingsOmitted": result.findings_omitted or None,
         "isolation": isolation_fields(result.isolation),
         "plan": None if result.plan is None else plan_fields(result.plan),
         **{
-            name: [picked(found, *_COUNT) for found in getattr(result, name)]
+            name: [contract_fields(found, *_COUNT) for found in getattr(result, name)]
             for name in ("replayed", "unused", "refused", "unknown")
         },
-        "usage": picked(result.usage, *_USAGE, always=_USAGE),
-        "receipt": result.receipt and picked(result.receipt, *_RECEIPT, always=_ACCOUNTED),
+        "usage": contract_fields(result.usage, *_USAGE, always=_USAGE),
+        "receipt": result.receipt and contract_fields(result.receipt, *_RECEIPT, always=_ACCOUNTED),
         **kept_fields(result),
     }
     return {
@@ -149,7 +151,7 @@ def _plain_number(number: float) -> int | float:
     return int(number) if math.isfinite(number) and number == int(number) else number
 
 
-def picked(value: object, *names: str, always: Collection[str] = ()) -> dict[str, Json]:
+def contract_fields(value: object, *names: str, always: Collection[str] = ()) -> dict[str, Json]:
     """Return attributes of a value under the names that the contract has for them.
 
     Args:
@@ -175,9 +177,9 @@ def isolation_fields(isolation: Isolation | None) -> dict[str, Json] | None:
         return None
     unverified = [layer for layer in isolation.layers if layer not in isolation.verified]
     return {
-        **picked(isolation, "backend", "oci_runtime", "layers"),
+        **contract_fields(isolation, "backend", "oci_runtime", "layers"),
         **({"unverified": unverified} if unverified else {}),
-        **picked(isolation, "weaker"),
+        **contract_fields(isolation, "weaker"),
     }
 
 
@@ -192,7 +194,7 @@ def plan_fields(plan: Plan) -> dict[str, Json]:
     calls: list[Json] = []
     left = MAX_PLAN_CHARACTERS
     for call in plan.calls:
-        fields = picked(call, *_HELD_CALL, always=("arguments", "rule"))
+        fields = contract_fields(call, *_HELD_CALL, always=("arguments", "rule"))
         left -= len(_dump(to_json(fields)))
         if left < 0:
             break
@@ -230,7 +232,7 @@ def artifact_fields(artifact: Artifact) -> dict[str, Json]:
     }
 
 
-def whole_output(result: RunResult) -> dict[str, Json]:
+def output_links(result: RunResult) -> dict[str, Json]:
     """Return where all of the streams is that are not shown in full."""
     return {
         artifact.kind: artifact.uri
@@ -242,7 +244,7 @@ def whole_output(result: RunResult) -> dict[str, Json]:
 def shown_fields(shown: Shown) -> dict[str, Json]:
     """Return the record of something shown, which itself is a content block."""
     uri = {"uri": shown.artifact.uri} if shown.artifact is not None else {}
-    return {**picked(shown, "mime_type", "width", "height", "text", "note"), **uri}
+    return {**contract_fields(shown, "mime_type", "width", "height", "text", "note"), **uri}
 
 
 def loss_fields(loss: Loss) -> dict[str, Json]:
@@ -254,7 +256,7 @@ def session_fields(report: SessionReport) -> dict[str, Json]:
     """Return what became of a session."""
     fields = {
         "id": report.session_id,
-        **picked(report, "name", "run", "state"),
+        **contract_fields(report, "name", "run", "state"),
         "holds": held_fields(report.holds),
         "more": report.more,
         "lost": [loss_fields(loss) for loss in report.lost],
@@ -272,7 +274,7 @@ def kept_fields(result: RunResult) -> Mapping[str, Json]:
     """Return the fields of a result about what outlives it; some may be empty."""
     return {
         "shown": [shown_fields(shown) for shown in result.shown],
-        "whole": whole_output(result),
+        "whole": output_links(result),
         "artifacts": [artifact_fields(artifact) for artifact in result.artifacts],
         "missing": [loss_fields(loss) for loss in result.missing],
         "session": None if result.session is None else session_fields(result.session),

@@ -21,7 +21,7 @@ from bridge.model import (
 )
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
-from bridge.render.structured import to_json, whole_output
+from bridge.render.structured import output_links, to_json
 from bridge.settings import OutputMode
 from bridge.text import counted, valid_text, visible
 
@@ -99,7 +99,7 @@ def session_section(result: RunResult) -> str:
 
 
 def _changed(report: SessionReport) -> str:
-    """Return what has come, and how much there is; everything where that is little."""
+    """Return the new names and the number of all; all names if they are few."""
     count = report.more + len(report.holds)
     if count <= FEW:
         return _held(report)
@@ -149,7 +149,7 @@ def kept_sections(result: RunResult) -> list[str]:
 
 
 def shown_section(result: RunResult) -> str:
-    """Return what was shown, as far as that has to be said; empty for nothing."""
+    """Return the section on shown pictures and texts; empty if there is none."""
     lines = [shown_line(shown) for shown in result.shown if not shown.text or shown.note]
     if result.shown and not lines:
         lines = [f"{counted(len(result.shown), 'text')}, below"]
@@ -170,7 +170,7 @@ def shown_line(shown: Shown, *, where: bool = False) -> str:
 
 
 def files_section(result: RunResult) -> str:
-    """Return what came back in files, one line each; empty for none."""
+    """Return the section on the program's files, one line each; empty if there are none."""
     files = [artifact for artifact in result.artifacts if artifact.kind == "file"]
     if not files:
         return ""
@@ -186,7 +186,7 @@ def _file_line(artifact: Artifact) -> str:
 
 
 def missing_section(result: RunResult) -> str:
-    """Return what a program left that could not be read or kept; empty for nothing."""
+    """Return the section on files that could not be read or stored; empty if there are none."""
     lines = [
         f"{visible(loss.name, keep='')}: {visible(loss.why, keep='')}"
         for loss in result.missing[:MAX_FILES]
@@ -255,8 +255,8 @@ def _sections(result: RunResult, mode: OutputMode) -> list[str]:
 
 
 def cuts_text(result: RunResult) -> str:
-    """Return a note on output that is left out, and how to get it."""
-    whole = whole_output(result)
+    """Return a note on omitted output, and how to read it."""
+    whole = output_links(result)
     kept = {name: count for name, count in result.truncated.items() if name in whole}
     lost = {name: count for name, count in result.truncated.items() if name not in whole}
     told = []

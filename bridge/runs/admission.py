@@ -20,7 +20,7 @@ from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, ProgramChecks, stopped
 from bridge.runs.input_files import resolved
-from bridge.runs.prepared import PreparedRun
+from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, advised, read, refused
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval

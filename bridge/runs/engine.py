@@ -23,13 +23,13 @@ from bridge.model import (
 )
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
-from bridge.plans.kept import KeptPlans
+from bridge.plans.plan_store import PlanStore
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Executions
 from bridge.runs.places import Places
 from bridge.runs.runner import Runner, attended, caller_of
 from bridge.runs.sandboxes import Sandboxes
-from bridge.runs.suspended import MAX_WAITING, SuspendedRuns
+from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
@@ -68,7 +68,7 @@ class Engine:
         # What waits for people leaves places for what does not.
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)))
         self.artifacts = store_for(settings)
-        self.plans = KeptPlans()
+        self.plans = PlanStore()
         self.gate = GateServices(
             settings,
             Definitions(servers),

@@ -18,8 +18,8 @@ from bridge.gate.receipt import accounted
 from bridge.model import Json, Provenance, RunResult, Tool
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
-from bridge.plans.kept import KeptPlans
-from bridge.plans.planned import planned
+from bridge.plans.plan_result import planned
+from bridge.plans.plan_store import PlanStore
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.dispatcher import Answer, with_call_errors
 from bridge.runs.collect import Collector
@@ -27,7 +27,7 @@ from bridge.runs.guest_requests import GuestRequests
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.kept_outputs import KeptOutputs
 from bridge.runs.places import Place
-from bridge.runs.prepared import PreparedRun, run_frame
+from bridge.runs.prepared_run import PreparedRun, run_frame
 from bridge.runs.program import Facts, Program
 from bridge.runs.result import run_result
 from bridge.runs.sandboxes import Sandboxes
@@ -50,7 +50,7 @@ class Executions:
         artifacts: ArtifactStore,
         packages: Packages,
         sandboxes: Sandboxes,
-        plans: KeptPlans,
+        plans: PlanStore,
     ) -> None:
         self.settings = settings
         self.servers = servers

@@ -33,7 +33,7 @@ from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in
 from bridge.upstream.pool import Pool
-from bridge.upstream.tokens import TokenStore
+from bridge.upstream.token_store import TokenStore
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ async def open_engine(
         eager: Whether to wait until the configuration is read; see `Servers`.
     """
     secrets = Secrets(settings.environ)
-    logins = Logins(settings.state_dir / "logins", heard=secrets.login)
+    logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
     pool = Pool(
         (),
         log_dir=settings.state_dir / "logs",
@@ -107,7 +107,7 @@ async def open_engine(
         start_timeout=settings.start_timeout,
         logins=logins,
         roots=settings.roots,
-        eras=settings.eras,
+        server_settings=settings.server_settings,
     )
     consents = consents_of(settings)
     context = context_for(settings, cwd or str(Path.cwd()), sys.platform)

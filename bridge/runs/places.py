@@ -14,7 +14,7 @@ from bridge.errors import NotStartedError
 from bridge.model import RunRequest, RunResult
 from bridge.packages.packages import Packages
 from bridge.runs.guest_session import GuestSession
-from bridge.runs.prepared import PreparedRun
+from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.sandboxes import Sandboxes
 from bridge.sandbox.pool import Acquire
 from bridge.sandbox.run_queue import RunQueue

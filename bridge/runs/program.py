@@ -284,7 +284,7 @@ class Program:
         """Start the files' own time limit: the program's is over."""
         if not self._collector.collecting and self._limit is not None:
             # No question that is still open makes it stand still.
-            self._clock.let_go(self._limit, COLLECT_SECONDS)
+            self._clock.replace_limit(self._limit, COLLECT_SECONDS)
 
     async def _facts(self, *, deadline_passed: bool) -> Facts:
         report = None

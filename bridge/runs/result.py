@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.gate.pipeline import Gate
 from bridge.model import RunResult, Usage
 from bridge.runs.guest_session import GuestSession
-from bridge.runs.prepared import PreparedRun
+from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.program import Facts
 from bridge.sandbox.failure import classify
 

@@ -18,7 +18,7 @@ from bridge.runs.admission import Admission
 from bridge.runs.checks import stopped, with_notes
 from bridge.runs.execution import Executions
 from bridge.runs.places import Place, Places
-from bridge.runs.prepared import PreparedRun
+from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import advised
 from bridge.servers.servers import Servers
 from bridge.upstream.client_features import on_behalf_of

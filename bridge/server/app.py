@@ -26,15 +26,15 @@ from bridge.server.clients import HandshakeClient, answers_of
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     RESULT_SIZE,
-    answered,
+    adapt_to_client,
     cleared_content,
-    fit_to,
     output_schema,
+    result_or_error,
     to_result,
 )
 from bridge.server.notices import Notices, NotifyingServer
 from bridge.server.resources import SESSIONS_URI, Resources
-from bridge.server.runs import Runs, TaskParams, UpdateParams, looked_at
+from bridge.server.runs import Runs, TaskParams, UpdateParams, task_status
 from bridge.server.search_tool import SEARCH_TOOL, search_result, search_tool
 from bridge.text import without_values
 from bridge.upstream.task_calls import EXTENSION
@@ -74,7 +74,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
         on_subscribe_resource=notices.subscribe,
         on_unsubscribe_resource=notices.unsubscribe,
     )
-    # Given to the constructor it would warn: the newer era has no such request.
+    # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
     server.middleware.append(surface.introduce)
     server.extensions[EXTENSION] = {}
@@ -84,7 +84,7 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     return server
 
 
-async def offered(engine: Engine) -> list[types.Tool]:
+async def tool_list(engine: Engine) -> list[types.Tool]:
     """Return the tools as a client is shown them at this moment."""
     settings = engine.settings
     tool = types.Tool(
@@ -135,7 +135,7 @@ class _Surface:
         """Describe the tools, with the servers there are at this moment."""
         await self._engine.servers.refresh()
         await self._notices.listed(context)
-        return types.ListToolsResult(tools=await offered(self._engine))
+        return types.ListToolsResult(tools=await tool_list(self._engine))
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -150,7 +150,7 @@ class _Surface:
     def _finish(self, context: Context, result: types.CallToolResult) -> None:
         cleared_content(result, self._engine.servers.secrets.redactor)
         if (told := context.session.client_params) is not None:
-            fit_to(told.client_info.name, result)
+            adapt_to_client(told.client_info.name, result)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -161,7 +161,7 @@ class _Surface:
             return await search_result(self._engine, params.arguments, self._runs.principal)
         if params.name != TOOL:
             # The specification makes an unknown tool a protocol error: -32602, invalid params.
-            names = ", ".join(tool.name for tool in await offered(self._engine))
+            names = ", ".join(tool.name for tool in await tool_list(self._engine))
             message = f"Unknown tool {params.name!r:.100}; there are: {names}."
             raise MCPError(types.INVALID_PARAMS, message)
         outcome = await self._runs.call(context, params)
@@ -183,7 +183,7 @@ class _Surface:
         result = None if run.result is None else self._result(context, run.result)
         if result is not None:
             self._finish(context, result)
-        return looked_at(run, params.task_id, result)
+        return task_status(run, params.task_id, result)
 
     async def update_task(self, context: Context, params: UpdateParams) -> dict[str, Any]:
         """Pass on answers to the questions of a run that is a task (`tasks/update`)."""
@@ -207,14 +207,14 @@ class _Surface:
                 parse_command(params.arguments, commands.profiles),
                 client.progress if client.wants_progress else None,
                 principal=self._runs.principal,
-                client=self._runs.introduced(context),
+                client=self._runs.introduction(context),
             )
 
-        result = await answered("command", run(), partial(failed, kind=CommandResult))
+        result = await result_or_error("command", run(), partial(failed, kind=CommandResult))
         return command_result(result, self._engine.settings.structured)
 
 
-def mistaken_server(error: BridgeError) -> Server[Any]:
+def error_server(error: BridgeError) -> Server[Any]:
     """Return a server with the usual tools, each of which answers with the error.
 
     It does not repeat what the setting is: that may be a secret which was put in the wrong place.

@@ -1,6 +1,6 @@
-"""JSON-RPC batches, which protocol 2025-03-26 has and no other: several messages in one array.
+"""JSON-RPC batches, several messages in one array, which only protocol 2025-03-26 has.
 
-Owns what a batch may hold, and the array of answers that a client on stdio gets for it.
+Owns the checks of a batch, and the array of responses that a client on stdio gets for it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MAX_BATCH = 100
 """Messages in one batch."""
 
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-"""Of one batch, whose messages are written and read once more. Files come by themselves."""
+"""Of one batch, whose messages are encoded and parsed once more. Files are sent alone."""
 
 MAX_OPEN = 16
-"""Batches of one client on stdio whose answers are not all there."""
+"""Batches of one client on stdio with missing responses."""
 
 
 @dataclass(frozen=True)
 class BatchRefusal:
-    """What each request of a batch that is not taken gets; nothing if it holds no request.
+    """The responses to a refused batch; none if it has no request.
 
     By JSON-RPC, one response without an id answers every entry without a usable id.
     """
@@ -81,7 +81,7 @@ def parse_batch(data: bytes, version: str = VERSION) -> list[JSONRPCMessage] | B
 
 
 def _ids(entries: Sequence[Any]) -> list[RequestId | None]:
-    """Return the ids of the requests; None once for all entries that have none to be used."""
+    """Return the ids of the requests; None once for all entries without a usable id."""
     # The SDK takes a request whose id is of another type for a notification.
     found: list[RequestId | None] = []
     for entry in entries:
@@ -113,20 +113,20 @@ class _Batch:
 
 
 class OpenBatches:
-    """Collects the answers to one client's batches, and knows which version it agreed on."""
+    """Collects the responses to one client's batches, and stores its protocol version."""
 
     def __init__(self) -> None:
         self.version = ""
         self._greeting: RequestId | None = None
         self._of: dict[RequestId, _Batch] = {}
 
-    def seen(self, message: JSONRPCMessage) -> None:
-        """Look at a message of the client's, which may be its `initialize`."""
+    def note_version(self, message: JSONRPCMessage) -> None:
+        """Note the id of `initialize`, whose response has the protocol version."""
         if isinstance(message, JSONRPCRequest) and message.method == "initialize":
             self._greeting = message.id
 
     def begin(self, messages: Sequence[JSONRPCMessage]) -> BatchRefusal | None:
-        """Wait for the answers to a batch's requests, or refuse it."""
+        """Register a batch to collect its responses; return a refusal if there are too many."""
         ids = {message.id for message in messages if isinstance(message, JSONRPCRequest)}
         if len(set(self._of.values())) >= MAX_OPEN or ids & self._of.keys():
             problem = f"{MAX_OPEN} batches are under way, or one has a request of the same id."
@@ -135,7 +135,7 @@ class OpenBatches:
         return None
 
     def take(self, message: JSONRPCMessage) -> Sequence[Answer] | None:
-        """Take what is about to be sent.
+        """Add a message that is about to be sent to its batch.
 
         Returns:
             None if it answers no request of a batch and is sent alone; else the responses
@@ -150,10 +150,10 @@ class OpenBatches:
         if batch is None:
             return None
         batch.answers.append(message)
-        return self.unanswered(message.id)
+        return self.drop_pending(message.id)
 
-    def unanswered(self, number: RequestId | None) -> Sequence[Answer]:
-        """Wait no more for an answer; return those that go out together now."""
+    def drop_pending(self, number: RequestId | None) -> Sequence[Answer]:
+        """Stop waiting for a response; return the batch's responses if none is missing."""
         batch = self._of.pop(number, None) if number is not None else None
         if batch is None:
             return ()

@@ -1,4 +1,4 @@
-"""The bodies of HTTP requests: how much one may be, and how a batch in one is answered.
+"""Reads the bodies of HTTP requests within bounds, and handles batches.
 
 Wraps the SDK's application, which takes one message at a time.
 """
@@ -18,26 +18,26 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bridge.server.batches import VERSION, BatchRefusal, parse_batch
-from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_crowded
+from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_too_complex
 from bridge.upstream.framing import Line, encode
 
 LARGE_BODY = 4 * 1024 * 1024
-"""From here on a body counts as large. Only those with files are."""
+"""A larger body counts as large. Only requests with files have one."""
 
 MAX_LARGE = 4
 """Requests with a large body at once, of all clients. Each is in memory until it is answered."""
 
 LARGE_SECONDS = 60.0
-"""For a large body to come, or its sender would keep a place from others: 7 Mbit/s are enough."""
+"""For a large body to arrive, so that a slow client does not block others; 7 Mbit/s are enough."""
 
 _EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
 
 class Bodies:
-    """Reads the body of each request within bounds, and hands its messages on.
+    """Reads the body of each request within bounds, and passes its messages to the application.
 
     Args:
-        guard: Whose requests are taken; of others nothing is read.
+        guard: Allowed `Host` and `Origin` headers; other requests are refused unread.
     """
 
     def __init__(self, app: ASGIApp, guard: TransportSecuritySettings) -> None:
@@ -97,7 +97,7 @@ class Bodies:
             self._large -= large
 
     async def _serve(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        if await is_crowded(Line(body)):
+        if await is_too_complex(Line(body)):
             await _refuse(400, TOO_MANY)(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -112,17 +112,17 @@ class Bodies:
                 error = found.answers[0].error
                 await _refuse(400, error.message, error.code)(scope, receive, send)
                 return
-        await self._app(scope, _replayed(body, receive), send)
+        await self._app(scope, _replay(body, receive), send)
 
     async def _serve_batch(
         self, messages: list[JSONRPCMessage], scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Hand each message on as a request of its own; answer with one stream of all answers."""
+        """Pass on each message as a request of its own; send one stream of all responses."""
         events = _Events(send)
 
         async def serve(message: JSONRPCMessage) -> None:
             body = encode(message).encode()
-            await self._app(scope, _replayed(body, receive), events.sender())
+            await self._app(scope, _replay(body, receive), events.sender())
 
         async with anyio.create_task_group() as tasks:
             for message in messages:
@@ -136,11 +136,11 @@ class Bodies:
 
 
 class _Events:
-    """The answers to a batch's messages as events of one answer.
+    """Sends the responses to a batch's messages as events of one HTTP response.
 
     Attributes:
-        begun: There was one.
-        gone: The client's session has ended; the status says so.
+        begun: Whether an event was sent.
+        gone: Whether the client's session has ended (status 404).
     """
 
     def __init__(self, send: Send) -> None:
@@ -149,7 +149,7 @@ class _Events:
         self.gone = False
 
     def sender(self) -> Send:
-        """Return what takes the application's answer to one message."""
+        """Return an ASGI `send` for the application's response to one message."""
         plain = False
 
         async def send(message: Message) -> None:
@@ -172,8 +172,8 @@ class _Events:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body, and then what else comes."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return an ASGI `receive` that returns a body first, then calls `receive`."""
     given = False
 
     async def replay() -> Message:

@@ -1,9 +1,9 @@
-"""The clients of our server, as the engine sees them, in both eras of the protocol.
+"""The clients of the bridge's server, as the engine sees them, in both versions of the protocol.
 
-Owns what is sent to a client while a run of its goes on, and what it is not sent because it cannot
-take it. In the handshake era a question is a request of ours, on the stream of the call that the
-run is. In the newer era it is part of the answer to that call, which the client then makes again;
-see `bridge.runs.suspended`.
+Owns what is sent to a client during its run, and what is not sent because it lacks the capability.
+With `initialize`, a question is a request of the server on the stream of the run's call. Since
+2026-07-28 it is part of the result of that call, which the client then repeats; see
+`bridge.runs.suspended_runs`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from starlette.requests import Request
 from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
-from bridge.runs.suspended import SuspendedRun, SuspendedRuns, Waiting
+from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any]
 
 DEFAULT_LEVEL = "info"
-"""Of messages, for clients of the handshake era that have set none."""
+"""Log level of clients that used `initialize` and have set none."""
 
 LOOK_SECONDS = 1.0
-"""How often it is looked whether a client that was asked over HTTP is still there."""
+"""Time between checks whether a client that was asked over HTTP is still connected."""
 
 WAIT_SECONDS = 300.0
-"""For all answers that one request waits for over HTTP, where anybody may keep a run's place so."""
+"""For all answers of one request over HTTP, where any client could occupy a run's place so."""
 
 MAX_ROUNDS = 10
-"""Of questions to a client of the newer era in one run. The SDK's clients give up after as many,
-and so lose the result of a run that may have done much."""
+"""Results with questions in one run since 2026-07-28. The SDK's clients fail after as many, and so
+lose the result of a run that may have had effects."""
 
 MAX_INTRODUCTION = 80
 """Characters of a client's name, and as many of its version, about."""
@@ -54,11 +54,11 @@ _SAMPLING_METHOD: Method = "sampling/createMessage"
 _ELICITATION: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
 
-def introduced(context: Context, clear: Callable[[str], str]) -> str:
-    """Return what a client says it is, name and version, on one line; empty if it says nothing.
+def introduction(context: Context, clear: Callable[[str], str]) -> str:
+    """Return a client's name and version on one line; empty if it gives none.
 
     Args:
-        clear: Takes secrets out of a text.
+        clear: Removes secrets from a text.
     """
     held = context.session.client_params
     if held is None:
@@ -69,21 +69,21 @@ def introduced(context: Context, clear: Callable[[str], str]) -> str:
     return " ".join(one_line(part, MAX_INTRODUCTION) for part in cleared)
 
 
-class Same:
-    """Identifies one object: equal only to the identity of the same object."""
+class SameObject:
+    """Compares by identity: equal only if both were made for the same object."""
 
     def __init__(self, held: object) -> None:
         self._held = held
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other._held is self._held
+        return isinstance(other, SameObject) and other._held is self._held
 
     def __hash__(self) -> int:
         return id(self._held)
 
 
-def unable(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
-    """Return why a client cannot be asked that; empty if it can. Pure."""
+def missing_capability(capabilities: types.ClientCapabilities | None, params: BaseModel) -> str:
+    """Return the capability that a client lacks for a question; empty if it has it. Pure."""
     if isinstance(params, types.CreateMessageRequestParams):
         sampling = None if capabilities is None else capabilities.sampling
         if sampling is None:
@@ -115,19 +115,19 @@ def _request_of(
 
 
 def _require_capability(context: Context, params: BaseModel) -> None:
-    lacking = unable(context.session.client_capabilities, params)
+    lacking = missing_capability(context.session.client_capabilities, params)
     if lacking:
         wanted = str(getattr(params, "message", "") or "")[:200]
         message = f"The client that asked for this run offers no way to {lacking}."
         raise CannotAskError(message, quoted=f"Wanted: {wanted}" if wanted else "")
 
 
-def _wire(result: BaseModel) -> dict[str, Json]:
+def _as_json(result: BaseModel) -> dict[str, Json]:
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-class _AskedClient:
-    """What a run knows of its client in both eras, and tells it."""
+class _RunClient:
+    """A run's client, in either version of the protocol."""
 
     def __init__(self, context: Context, identity: Hashable) -> None:
         self._context: Context | None = context
@@ -136,12 +136,12 @@ class _AskedClient:
 
     @property
     def identity(self) -> Hashable:
-        """Its connection, or its identity as far as that is known."""
+        """Its connection or principal."""
         return self._identity
 
     @property
     def wants_progress(self) -> bool:
-        """Whether its first request has a token for that."""
+        """Whether its request has a progress token."""
         return self._capable.meta is not None and "progress_token" in self._capable.meta
 
     @property
@@ -155,7 +155,7 @@ class _AskedClient:
         """Ask its user (`elicitation/create`).
 
         Raises:
-            CannotAskError: It does not offer that, refused, or too many wait.
+            CannotAskError: It lacks the capability, refused, or too many questions are open.
         """
         return await self._ask(_ELICITATION_METHOD, params)
 
@@ -163,7 +163,7 @@ class _AskedClient:
         """Ask its model (`sampling/createMessage`).
 
         Raises:
-            CannotAskError: Likewise, or it left out the answer.
+            CannotAskError: As for `elicit`, or it gave no answer.
         """
         return await self._ask(_SAMPLING_METHOD, params)
 
@@ -171,12 +171,12 @@ class _AskedClient:
         raise NotImplementedError
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Send a notification, if one of its requests is open."""
+        """Send a progress notification, if one of its requests is open."""
         if self._context is not None:
             await self._context.session.report_progress(seconds, total, message)
 
     async def log(self, level: str, source: str, data: Json) -> None:
-        """Notify it, likewise."""
+        """Send a log message, if one of its requests is open."""
         if self._context is None:
             return
         params = types.LoggingMessageNotificationParams.model_validate(
@@ -188,18 +188,18 @@ class _AskedClient:
         )
 
 
-class HandshakeClient(_AskedClient):
-    """One of the handshake era, during one request of its.
+class HandshakeClient(_RunClient):
+    """A client that used `initialize`, during one of its requests.
 
     Attributes:
-        request: Around all that is done for the request; cancelled if it goes while it is asked.
+        request: The request's cancel scope; cancelled if the client disconnects during a question.
     """
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
-        """Make one.
+        """Create the client of a request.
 
         Args:
-            log_level: What it has set; empty if nothing.
+            log_level: The level that it has set; empty if none.
         """
         super().__init__(context, identity)
         self._log_level = log_level or DEFAULT_LEVEL
@@ -210,12 +210,12 @@ class HandshakeClient(_AskedClient):
 
     @property
     def log_level(self) -> str:
-        """What it has set."""
+        """The level that it has set, or the default."""
         return self._log_level
 
     @property
     def wants_output(self) -> bool:
-        """Whether it has set a level: every client has one, whether it knows of it or not."""
+        """Whether it has set a level itself: only then output is sent as messages."""
         return self._chose_level
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -226,12 +226,12 @@ class HandshakeClient(_AskedClient):
             with_tools = asked.tools is not None or asked.tool_choice is not None
             kind = types.CreateMessageResultWithTools if with_tools else types.CreateMessageResult
         elif isinstance(request.params, types.ElicitRequestURLParams):
-            # What servers of the newer era leave out, this one demands.
+            # Required with `initialize`; servers since 2026-07-28 leave it out.
             request.params.elicitation_id = request.params.elicitation_id or uuid.uuid4().hex
         context = self._capable
         _require_capability(context, request.params)
         if self._patience <= 0:
-            raise _waited_enough()
+            raise _wait_exhausted()
         metadata = ServerMessageMetadata(related_request_id=context.request_id)
         answers: list[BaseModel] = []
         faults: list[CannotAskError] = []
@@ -255,11 +255,11 @@ class HandshakeClient(_AskedClient):
                 self.request.cancel()
         self._patience -= anyio.current_time() - began
         if answers:
-            return _wire(answers[0])
-        raise faults[0] if faults else _waited_enough()
+            return _as_json(answers[0])
+        raise faults[0] if faults else _wait_exhausted()
 
     async def _until_gone(self) -> None:
-        """Return when the stream of its request has ended; over a pipe, never."""
+        """Return when the stream of its request has ended; over stdio, never."""
         request = self._capable.request
         if not isinstance(request, Request):
             await anyio.sleep_forever()
@@ -268,13 +268,13 @@ class HandshakeClient(_AskedClient):
             await anyio.sleep(LOOK_SECONDS)
 
 
-def _waited_enough() -> CannotAskError:
+def _wait_exhausted() -> CannotAskError:
     message = f"This run has waited {WAIT_SECONDS:g} s for answers of its client over HTTP."
     return CannotAskError(message)
 
 
-class ModernClient(_AskedClient):
-    """One of the newer era, over all requests that belong to one run."""
+class ModernClient(_RunClient):
+    """A client of protocol 2026-07-28, over all requests of one run."""
 
     def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
         super().__init__(context, identity)
@@ -284,22 +284,22 @@ class ModernClient(_AskedClient):
 
     @property
     def log_level(self) -> str:
-        """What its request opts in to."""
+        """The level in its request's `_meta`; empty if there is none."""
         meta = self._capable.meta or {}
         return str(meta.get(types.LOG_LEVEL_META_KEY) or "")
 
     @property
     def wants_output(self) -> bool:
-        """Whether its request opts in to messages."""
+        """Whether its request asks for log messages."""
         return bool(self.log_level)
 
     def attach(self, context: Context) -> None:
-        """Go on with another request of its."""
+        """Use its next request for messages and questions."""
         self._rounds += 1
         self._context = self._capable = context
 
     def detach(self) -> None:
-        """Do nothing: this client hears of it when it comes back."""
+        """Send no messages until its next request."""
         self._context = None
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -316,19 +316,19 @@ class ModernClient(_AskedClient):
             )
             raise CannotAskError(message)
         self._runs.check_room(run)
-        answer = await run.put(method, _wire(asked))
+        answer = await run.put(method, _as_json(asked))
         if answer is None and method == _SAMPLING_METHOD:
             raise CannotAskError("The client came back without an answer.")
         return answer if answer is not None else {"action": "cancel"}
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
-    """Return what a client says to questions, in JSON form."""
-    return {key: _wire(response) for key, response in (responses or {}).items()}
+    """Return a client's answers to questions as JSON, by the questions' keys."""
+    return {key: _as_json(response) for key, response in (responses or {}).items()}
 
 
 def input_required(waiting: Waiting) -> types.InputRequiredResult:
-    """Return the questions of a run as the answer to the request that asked for it."""
+    """Return the questions of a run as the result of its call."""
     requests: dict[str, types.InputRequest] = {
         key: _request_of(question.method, question.params)
         for key, question in waiting.questions.items()

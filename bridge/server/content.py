@@ -1,9 +1,9 @@
-"""A tool's result as MCP has it: what a model reads, and the record that programs read.
+"""Makes MCP tool results: the content for the model, and the record for programs.
 
 Many clients show their model structured content in place of the text, so the record is in the
-result's `_meta`, which reaches no model, unless the user asked for structured content. Owns which
-blocks there are and in which order: the text, then what was shown, then links to what is kept. What
-the text says is decided in `bridge.render`.
+result's `_meta`, which reaches no model, unless the user asked for structured content. Owns the
+order of the content blocks: the text, then pictures and tables, then links to artifacts.
+`bridge.render` makes the text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def tool_result(
     *,
     is_error: bool = False,
 ) -> types.CallToolResult:
-    """Return a result with its record in `place`, and only there."""
+    """Return a tool result with its record in `place`: `_meta` or structured content."""
     result = types.CallToolResult(content=list(content), is_error=is_error)
     if place == "content":
         result.structured_content = record
@@ -64,11 +64,11 @@ def tool_result(
     return result
 
 
-def fit_to(client: str, result: types.CallToolResult) -> None:
-    """Change a result so that the model of a client gets its text, and little else.
+def adapt_to_client(client: str, result: types.CallToolResult) -> None:
+    """Change a result for clients that would not show its text, or would show its record.
 
     Args:
-        client: The name that it introduced itself with.
+        client: The client's name.
     """
     if result.is_error and client.startswith(_SHOWS_FAILURES):
         result.meta = None
@@ -76,14 +76,14 @@ def fit_to(client: str, result: types.CallToolResult) -> None:
         result.structured_content = result.structured_content or {}
 
 
-async def answered(
+async def result_or_error(
     what: str, work: Awaitable[Result], failed: Callable[[BridgeError], Result]
 ) -> Result:
-    """Return what came of a request; a failure is a result as well.
+    """Return the result of `work`, or of `failed` if it raises.
 
     Args:
-        what: What was asked for, for the log.
-        failed: Makes the result that tells of an error.
+        what: Name of the request, for the log.
+        failed: Makes the result that reports an error.
     """
     try:
         return await work
@@ -97,12 +97,12 @@ async def answered(
 
 
 Kind = str | tuple[str, ...] | list[Any] | dict[str, Any]
-"""Of a field: a type of JSON Schema, or "any"; the texts that it may be; a list of something; or an
-object with fields of its own."""
+"""A field's type: a JSON Schema type or "any"; its allowed texts; a list with its item's kind; or
+an object's fields with their kinds."""
 
 
 def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
-    """Return the JSON Schema of a record, by the kinds of the fields that not all records have."""
+    """Return the JSON Schema of a record with these fields, besides those of all records."""
     common: dict[str, Kind] = {
         "runId": "string",
         "status": ("success", "error", "timeout", "validation_error"),
@@ -123,9 +123,9 @@ def _schema(kind: Kind) -> dict[str, Any]:
 
 
 def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] | None:
-    """Return the schema that a tool announces; None where its results have no structured content.
+    """Return the schema that a tool announces; None if its results have no structured content.
 
-    A client that knows a schema refuses results without structured content.
+    A client that has a schema refuses results without structured content.
     """
     return schema if place == "content" else None
 

@@ -1,12 +1,10 @@
-"""Telling clients that what they have listed has changed.
+"""Notifies clients that a list or a resource has changed.
 
-Owns who is notified, and when. A client that began with a handshake hears over its connection;
-from 2026-07-28 on, over the streams that it opened with `subscriptions/listen`, and over
-nothing else. What there is to list is decided below: here it is only compared.
+Owns which clients are notified, and when. Clients that used `initialize` are notified over their
+connection, others over a stream of `subscriptions/listen`.
 
-A client that is notified drops its prompt cache, so it is notified only when a list reads
-differently, and once for many changes together. Only its owner is notified of what belongs to
-someone, such as what a run left.
+A client that is notified drops its prompt cache, so it is notified only if a list's text differs,
+and once for many changes together. Only the owner is notified of an owner's artifacts.
 """
 
 from __future__ import annotations
@@ -46,10 +44,10 @@ QUIET_SECONDS = 0.5
 their tools within a second, and an editor writes a file in several steps."""
 
 LONGEST_SECONDS = 5.0
-"""For which comparing is put off while changes go on."""
+"""Longest delay of the comparison while changes go on."""
 
 SEND_SECONDS = 5.0
-"""To hand a notice to one connection. A client that reads nothing must not keep it from others."""
+"""For sending to one connection. A client that does not read must not delay others."""
 
 MAX_SUBSCRIPTIONS = 1024
 """Streams open at once over all clients; beyond them a client is refused one."""
@@ -61,14 +59,13 @@ MAX_URIS = 100
 """Resources that one connection or stream subscribes to."""
 
 MAX_URI = 2048
-"""Characters of what is subscribed to, which is kept; our own have fewer than a hundred, but for
-names of servers."""
+"""Characters of a subscribed URI; the bridge's own are far shorter."""
 
 MAX_NEWS = 1000
 """Notifications for one owner between two comparisons. The rest is found by listing."""
 
 Shown = Callable[[], Hashable]
-"""Returns what a list shows at this moment; equal values mean that the list reads the same."""
+"""Returns a list's current content; equal values mean an unchanged list."""
 
 
 class NotifyingServer(Server[Any]):
@@ -96,7 +93,7 @@ class NotifyingServer(Server[Any]):
 
 
 class OwnedBus(InMemorySubscriptionBus):
-    """Hands each event to the streams of those that it is for."""
+    """Sends each event only to the streams of its owner."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,19 +115,19 @@ class OwnedBus(InMemorySubscriptionBus):
         return super().subscribe(owned)
 
     async def publish(self, event: ServerEvent, owner: str | None = None) -> None:
-        """Hand an event to the streams of an owner, or of everybody."""
-        # All listeners are called before anything else has a turn.
+        """Send an event to the streams of an owner, or to all."""
+        # All listeners are called before another task runs.
         self._meant = owner
         await super().publish(event)
 
 
 @dataclass(eq=False)
-class _Known:
-    """A connection of the handshake era.
+class _Subscriptions:
+    """The subscriptions of a connection that used `initialize`.
 
     Attributes:
-        lists: Whether it has seen a list.
-        uris: What it subscribes to.
+        lists: Whether it has requested a list, and so is notified of changes.
+        uris: The resources that it subscribes to.
     """
 
     owner: str
@@ -139,13 +136,13 @@ class _Known:
 
 
 class Notices:
-    """Tells the clients of one server. Runs while `running` is open.
+    """Notifies the clients of one server while `running` is open.
 
     Args:
-        tools: What `tools/list` shows.
-        resources: What `resources/list` shows to everybody.
-        owner: Returns whose a client is.
-        quiet_seconds: How long nothing may change before they are compared.
+        tools: Returns the content of `tools/list`.
+        resources: Returns the content of `resources/list` that all clients see.
+        owner: Returns a client's owner.
+        quiet_seconds: How long nothing may change before the lists are compared.
     """
 
     def __init__(
@@ -162,7 +159,7 @@ class Notices:
         self._owner = owner
         self._told_tools: Hashable = None
         self._told_resources: Hashable = None
-        self._connections: WeakKeyDictionary[Connection, _Known] = WeakKeyDictionary()
+        self._connections: WeakKeyDictionary[Connection, _Subscriptions] = WeakKeyDictionary()
         self._news: set[tuple[str, str]] = set()
         self._bus = OwnedBus()
         self._changed = anyio.Event()
@@ -172,13 +169,13 @@ class Notices:
 
     @property
     def connections(self) -> int:
-        """How many connections of the handshake era are known."""
+        """Number of connections that used `initialize`."""
         return len(self._connections)
 
     async def listen(
         self, context: ServerRequestContext[Any], params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Serve a stream of the newer era, as long as its client listens."""
+        """Handle `subscriptions/listen` (2026-07-28) until the client closes the stream."""
         uris = params.notifications.resource_subscriptions or ()
         if len(uris) > MAX_URIS or any(len(str(uri)) > MAX_URI for uri in uris):
             raise _too_much()
@@ -192,9 +189,9 @@ class Notices:
     async def subscribe(
         self, context: ServerRequestContext[Any], params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
-        """Notify a client of the handshake era when a resource changes (`resources/subscribe`).
+        """Handle `resources/subscribe` of a client that used `initialize`.
 
-        Whether there is such a resource is not looked at: who may not read it hears nothing of it.
+        The resource is not checked: a client is never notified of one that it may not read.
         """
         known, uri = self._of(context), str(params.uri)
         if known is not None:
@@ -206,25 +203,25 @@ class Notices:
     async def unsubscribe(
         self, context: ServerRequestContext[Any], params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Stop notifying it (`resources/unsubscribe`)."""
+        """Handle `resources/unsubscribe`."""
         known = self._of(context)
         if known is not None:
             known.uris.discard(str(params.uri))
         return types.EmptyResult()
 
-    def _of(self, context: ServerRequestContext[Any]) -> _Known | None:
-        """Return what is known of a client's connection; None in the newer era."""
-        # The SDK makes a session anew for each request and offers no other way to the connection.
+    def _of(self, context: ServerRequestContext[Any]) -> _Subscriptions | None:
+        """Return the subscriptions of a client's connection; None since 2026-07-28."""
+        # The SDK makes a session for each request and has no public access to the connection.
         connection = context.session._connection
         if connection.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return None
         known = self._connections.get(connection)
         if known is None:
-            known = self._connections[connection] = _Known(self._owner(context))
+            known = self._connections[connection] = _Subscriptions(self._owner(context))
         return known
 
     async def listed(self, context: ServerRequestContext[Any]) -> None:
-        """Record that a client has listed something, and must be notified when that changes."""
+        """Record that a client has requested a list, and must be notified of its changes."""
         known = self._of(context)
         if known is not None:
             known.lists = True
@@ -245,11 +242,11 @@ class Notices:
             self._changed.set()
 
     def changed(self) -> None:
-        """Compare the lists soon."""
+        """Schedule a comparison of the lists."""
         self._changed.set()
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Compare and tell, as long as this is open."""
+        """Compare lists and notify clients while this is open."""
         return background_task(self._run)
 
     async def _run(self) -> None:
@@ -259,11 +256,11 @@ class Notices:
             try:
                 await self._compare()
             except Exception:
-                # What cannot be described now is described, or fails, when a client asks.
+                # The same error is reported to a client when it requests the list.
                 logger.exception("clients could not be notified of a change")
 
     async def _wait_until_quiet(self) -> None:
-        """Return when nothing has changed for a moment."""
+        """Return when nothing has changed for `quiet_seconds`."""
         with anyio.move_on_after(LONGEST_SECONDS):
             quiet = False
             while not quiet:
@@ -275,28 +272,28 @@ class Notices:
 
     async def _compare(self) -> None:
         news, self._news = self._news, set()
-        # Before any list was shown there is no change of it.
+        # Until a client has requested a list, it cannot change for a client.
         if self._told_tools is not None:
             tools, resources = await self._tools(), self._resources()
             if tools != self._told_tools:
                 self._told_tools = tools
                 await self._bus.publish(ToolsListChanged())
-                await self._tell(Connection.send_tool_list_changed, lambda known: known.lists)
+                await self._notify(Connection.send_tool_list_changed, lambda known: known.lists)
             if resources != self._told_resources:
                 self._told_resources = resources
                 news = {(uri, owner) for uri, owner in news if uri}
                 await self._bus.publish(ResourcesListChanged())
-                await self._tell(Connection.send_resource_list_changed, lambda known: known.lists)
+                await self._notify(Connection.send_resource_list_changed, lambda known: known.lists)
         for uri, owner in news:
             event = ResourceUpdated(uri=uri) if uri else ResourcesListChanged()
             await self._bus.publish(event, owner)
             send = Connection.send_resource_list_changed
             if uri:
                 send = partial(Connection.send_resource_updated, uri=uri)
-            await self._tell(send, partial(_awaits, uri, owner))
+            await self._notify(send, partial(_is_subscribed, uri, owner))
 
-    async def _tell(
-        self, send: Callable[[Connection], Any], concerns: Callable[[_Known], bool]
+    async def _notify(
+        self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
     ) -> None:
         async def one(connection: Connection) -> None:
             with anyio.move_on_after(SEND_SECONDS):
@@ -308,7 +305,7 @@ class Notices:
                     tasks.start_soon(one, connection)
 
 
-def _awaits(uri: str, owner: str, known: _Known) -> bool:
+def _is_subscribed(uri: str, owner: str, known: _Subscriptions) -> bool:
     return known.owner == owner and (uri in known.uris if uri else known.lists)
 
 

@@ -44,7 +44,7 @@ ANSWER_SECONDS = 2.0
 async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
     """Return name and address of each root that a client has; none where it cannot be asked.
 
-    In the newer era a question is an answer that makes the client ask again, which a guide is not
+    Since 2026-07-28 a question is a result that makes the client ask again, which a guide is not
     worth.
     """
     capabilities = context.session.client_capabilities
@@ -130,7 +130,7 @@ _TEMPLATES = (
 )
 
 UNKNOWN_RESOURCE = -32002
-"""The code that the handshake era gives to it; in the newer one it is that of invalid params."""
+"""Error code of clients that used `initialize`; since 2026-07-28 it is that of invalid params."""
 
 PAGE = 100
 """Things that runs left, in one answer to a client that lists."""

@@ -1,9 +1,9 @@
-"""`run_python` called: the run started, followed, suspended and found again.
+"""Handles calls of `run_python`: starts runs, suspends them for questions, and resumes them.
 
-Owns who a client is, as far as that is known, and how a run goes in its era. A client of the
-handshake era is asked while its request is open, and the run lasts as long as that. One of the
-newer era gets the questions as its answer, so that its run may outlive the request; where it
-declares the extension for them, a run that takes long becomes a task.
+Owns the client's identity, and the difference between protocols. With `initialize`, a client is
+asked while its request is open, and the run ends with the request. Since 2026-07-28, the client
+gets the questions as the request's result, so that the run may outlive the request; if the client
+declares the tasks extension, a long run becomes a task.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from bridge.model import ApplyRequest, Json, RunResult
 from bridge.model.outcome import failed_run
 from bridge.offload import offload
 from bridge.runs import Engine
-from bridge.runs.suspended import SuspendedRun, Waiting
+from bridge.runs.suspended_runs import SuspendedRun, Waiting
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
     Context,
     HandshakeClient,
     ModernClient,
-    Same,
+    SameObject,
     answers_of,
     input_required,
-    introduced,
+    introduction,
 )
-from bridge.server.content import answered
+from bridge.server.content import result_or_error
 from bridge.upstream.task_calls import EXTENSION
 
 TASK_AFTER_SECONDS = 15.0
-"""A run that is not over by then becomes a task. Clients give up on silent requests after 60 s."""
+"""A run that takes longer becomes a task. Clients stop waiting for a silent request after 60 s."""
 
 POLL_SECONDS = 2.0
-"""Between a client's polls, as the task asks for (`pollInterval`)."""
+"""Between a client's polls of a task (`pollInterval`)."""
 
 
 class TaskParams(types.RequestParams):
@@ -62,25 +62,25 @@ class UpdateParams(TaskParams):
     input_responses: types.InputResponses = Field(default_factory=dict)
 
 
-def patience(context: Context) -> float:
-    """Return how long a client's run may take before it becomes a task."""
+def task_delay(context: Context) -> float:
+    """Return the seconds after which a client's run becomes a task; infinite without tasks."""
     capabilities = context.session.client_capabilities
     extensions = None if capabilities is None else capabilities.extensions
     return TASK_AFTER_SECONDS if EXTENSION in (extensions or ()) else math.inf
 
 
 def new_task(run: SuspendedRun, number: str) -> dict[str, Any]:
-    """Return the answer to a call whose run is a task from now on."""
+    """Return the result of a call whose run becomes a task."""
     return {"resultType": "task", **_task(run, number), "status": "working"}
 
 
-def looked_at(
+def task_status(
     run: SuspendedRun, number: str, result: types.CallToolResult | None
 ) -> dict[str, Any]:
-    """Return a task as `tasks/get` shows it.
+    """Return the result of `tasks/get` for a run.
 
     Args:
-        result: The run's, once it is over.
+        result: The run's result; None while it is running.
     """
     shown: dict[str, Json] = {"status": "working"}
     if result is not None:
@@ -109,7 +109,7 @@ def _task(run: SuspendedRun, number: str) -> dict[str, Any]:
 logger = logging.getLogger(__name__)
 
 MAX_LEVELS = 1000
-"""Connections whose level of messages is remembered; the ones that set it first are forgotten."""
+"""Connections whose log level is stored; beyond this the oldest is removed."""
 
 
 class Runs:
@@ -123,16 +123,16 @@ class Runs:
     async def call(
         self, context: Context, params: types.CallToolRequestParams
     ) -> RunResult | types.InputRequiredResult | dict[str, Any]:
-        """Run a program, or go on with a run that waits. Every failure is a result.
+        """Run a program, or resume a suspended run. Every failure is a result.
 
         Returns:
-            The run's result, what its client has to be asked first, or the task that it became.
+            The run's result, questions for its client, or the task that it became.
         """
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             client = HandshakeClient(context, self._identity(context), self._level(context))
             with client.request:
                 return await self._run(context, params, client)
-            return failed_run(BridgeError("The client has gone."))
+            return failed_run(BridgeError("The client has disconnected."))
         try:
             outcome = await self._follow(context, params)
         except BridgeError as error:
@@ -141,10 +141,10 @@ class Runs:
         return input_required(outcome) if isinstance(outcome, Waiting) else outcome
 
     def task(self, context: Context, number: str) -> SuspendedRun:
-        """Return a run that is a client's task.
+        """Return the run of a client's task.
 
         Raises:
-            MCPError: There is none.
+            MCPError: The client has no such task.
         """
         if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
@@ -156,7 +156,7 @@ class Runs:
     async def set_level(
         self, context: Context, params: types.SetLevelRequestParams
     ) -> types.EmptyResult:
-        """Remember which messages a client of the handshake era wants."""
+        """Store the log level of a client that used `initialize`."""
         key = _session_id(context)
         self._levels[key] = params.level
         self._levels.move_to_end(key)
@@ -182,7 +182,7 @@ class Runs:
             work = self._work(context, params, client)
             run = suspended.start(owner, request, client, work)
         try:
-            outcome = await suspended.follow(run, patience=patience(context))
+            outcome = await suspended.follow(run, patience=task_delay(context))
             return new_task(run, outcome) if isinstance(outcome, str) else outcome
         finally:
             client.detach()
@@ -204,39 +204,39 @@ class Runs:
                 parse_request(params.arguments),
                 principal=self.principal,
                 owner=self.owner(context),
-                client=self.introduced(context),
+                client=self.introduction(context),
             )
             if isinstance(request, ApplyRequest):
                 return await self._engine.apply(request, client)
-            # Where callers cannot be told apart, only a session's id shows its owner.
+            # If callers cannot be distinguished, only a session's id proves its owner.
             request = replace(request, named_sessions=bool(self.principal))
             return await self._engine.run(request, client)
 
-        return await answered("run", run(), failed_run)
+        return await result_or_error("run", run(), failed_run)
 
     def _identity(self, context: Context) -> Hashable:
-        """Return who the client is: over stdio the one there is, else its connection.
+        """Return the client's identity: over stdio the principal, else its connection.
 
-        The newer era has no connections over HTTP, so that there each run's client is its own.
+        Since 2026-07-28 there are no connections over HTTP, so that each run has its own identity.
         """
         if self.principal:
             return self.principal
         held = context.session.client_params
         if held is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return Same(context)
-        return Same(held)
+            return SameObject(context)
+        return SameObject(held)
 
     def owner(self, context: Context) -> str:
-        """Return what identifies a client, besides a secret or an id, when it resumes its run."""
+        """Return the owner of a client's runs, which has to be the same when it resumes one."""
         credential = _header(context, "authorization")
         if not credential:
             return self.principal
         digest = hashlib.sha256(credential.encode("utf-8", "surrogatepass")).hexdigest()
         return f"{self.principal}#{digest[:32]}"
 
-    def introduced(self, context: Context) -> str:
-        """Return what a client says it is, as it may be written down."""
-        return introduced(context, self._engine.servers.secrets.redactor.text)
+    def introduction(self, context: Context) -> str:
+        """Return the client's name and version, redacted."""
+        return introduction(context, self._engine.servers.secrets.redactor.text)
 
     def _level(self, context: Context) -> str:
         return self._levels.get(_session_id(context), "")
@@ -251,9 +251,9 @@ def _session_id(context: Context) -> str:
 
 
 def fingerprint(value: Json) -> bytes:
-    """Return what only equal values have in common.
+    """Return a digest of a JSON value.
 
-    Not of its JSON, to write which keeps the loop even from a thread: 0.3 s for 48 MiB.
+    Not of its text: `json.dumps` blocks the event loop even from a thread, 0.3 s for 48 MiB.
     """
     kind = type(value).__name__.encode()
     if isinstance(value, dict):

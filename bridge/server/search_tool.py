@@ -19,7 +19,7 @@ from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.arguments import refuse_unknown
-from bridge.server.content import RESULT_SIZE, answered, tool_result
+from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
 from bridge.servers.project_servers import waiting_line
 
 SEARCH_TOOL = "search_tools"
@@ -101,9 +101,9 @@ async def search_result(
     """
 
     async def search() -> types.CallToolResult:
-        return await _searched(engine, parse_search(arguments), principal)
+        return await _search(engine, parse_search(arguments), principal)
 
-    return await answered("search", search(), _failed)
+    return await result_or_error("search", search(), _failed)
 
 
 def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
@@ -139,7 +139,7 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     return SearchRequest(query=query, limit=limit, server=server or None, detail=detail)
 
 
-async def _searched(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
+async def _search(engine: Engine, request: SearchRequest, principal: str) -> types.CallToolResult:
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
@@ -168,7 +168,7 @@ def _text(
     names: Sequence[str],
 ) -> str:
     good = found and not found[0].get("poor")
-    lines = _hits(found) if good else [_nothing(request, names, found)]
+    lines = _hits(found) if good else [_no_hits_text(request, names, found)]
     for name, reason in list(left_out.items())[:MAX_LEFT_OUT]:
         lines.append(f"Not searched: {name}: {reason}")
     if len(left_out) > MAX_LEFT_OUT:
@@ -206,7 +206,7 @@ def hit_lines(docs: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _nothing(
+def _no_hits_text(
     request: SearchRequest, names: Sequence[str], nearest: Sequence[Mapping[str, Any]]
 ) -> str:
     if not names:

@@ -182,7 +182,7 @@ _METHOD = b'"method"'
 """Stands in every request and, outside of values, in no response."""
 
 
-async def is_crowded(line: Line) -> bool:
+async def is_too_complex(line: Line) -> bool:
     """Return whether a client's message has more values than are parsed."""
     return len(line.data) > LARGE and await offload(line.data, partial(has_too_many_values, line))
 
@@ -199,7 +199,7 @@ class Refusal:
 
 
 def read_line(
-    line: Line | OversizeLine, *, crowded: bool = False
+    line: Line | OversizeLine, *, too_complex: bool = False
 ) -> JSONRPCMessage | Refusal | Noise | None:
     """Return the message that a client's line is, repaired if need be.
 
@@ -217,7 +217,7 @@ def read_line(
             return Noise(f"{line.size} bytes, of which at most {MAX_MESSAGE_BYTES} are read")
         problem = f"The message has {line.size} bytes; at most {MAX_MESSAGE_BYTES} are taken."
         return _refusal(found, INVALID_REQUEST, problem)
-    if crowded:
+    if too_complex:
         found = decode_too_many(line)
         return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
     message = decode_line(line)
@@ -287,7 +287,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                     return self._of_batch(self._batch.popleft())
                 message = await self._read(self._lines.popleft())
                 if message is not None:
-                    self._writer.batches.seen(message)
+                    self._writer.batches.note_version(message)
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
@@ -305,7 +305,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         number = message.id
 
         async def unanswered() -> None:
-            await self._writer.send_batch(self._writer.batches.unanswered(number))
+            await self._writer.send_batch(self._writer.batches.drop_pending(number))
 
         return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
 
@@ -323,11 +323,11 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         await self._writer.send_batch(found.answers)
 
     async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
-        crowded = isinstance(line, Line) and await is_crowded(line)
-        if isinstance(line, Line) and line.data[:1] == b"[" and not crowded:
+        too_complex = isinstance(line, Line) and await is_too_complex(line)
+        if isinstance(line, Line) and line.data[:1] == b"[" and not too_complex:
             await self._read_batch(line)
             return None
-        match read_line(line, crowded=crowded):
+        match read_line(line, too_complex=too_complex):
             case Refusal(answer):
                 logger.warning("the client sent what cannot be read: %s", answer.error.message)
                 await self._writer.send(SessionMessage(answer))

@@ -47,11 +47,11 @@ class ProjectConsents:
             warnings = (ConfigWarning(path=str(self._file.path), key="", reason=str(error)),)
         else:
             readable = True
-        given = frozenset(each.definition for each in kept if each.by == PERSON)
+        by_person = frozenset(each.definition for each in kept if each.by == PERSON)
         first = self._seen is None and readable
         if self._seen is None:
             self._seen = frozenset(each for each in kept if each.by != PERSON)
-        consents = Consents(given=given | self._now, seen=self._seen, first=first)
+        consents = Consents(by_person=by_person | self._now, seen=self._seen, first=first)
         found = discover(replace(context, consents=consents))
         if found.first_seen and not self._keep(found.first_seen):
             # Unsaved, the next bridge would accept them again, by then perhaps changed.

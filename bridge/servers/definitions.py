@@ -36,7 +36,7 @@ class Definitions:
                 logger.debug("the tools of %s are not known: %s", server, error)
         return known.tool(server, tool)
 
-    async def define_now(self, looked: set[str], server: str, tool: str) -> Tool | None:
+    async def define_now(self, look_record: set[str], server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it now, for a policy that decides by that.
 
         Args:
@@ -54,9 +54,9 @@ class Definitions:
             logger.debug("the tools of %s are not known: %s", server, error)
             return None
         found = self._servers.inventory.tool(server, tool)
-        if found is None and server not in looked:
+        if found is None and server not in look_record:
             # A call of what is not listed is denied, and some do not say that they list more.
-            looked.add(server)
+            look_record.add(server)
             await self._servers.ask_again([server])
             found = self._servers.inventory.tool(server, tool)
         return found

@@ -26,7 +26,7 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.program.report import nearest
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
-from bridge.catalog.typed import server_stub
+from bridge.catalog.typed_stubs import server_stub
 from bridge.errors import UsageError
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.flavour import runs_in_data_image

@@ -143,7 +143,7 @@ class Lister:
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
             before = self._pool.connection_epoch(name)
-            tools = await self._pool.tools(name, again=again)
+            tools = await self._pool.tools(name, refresh=again)
             after = self._pool.connection_epoch(name)
         except BridgeError as error:
             return error
@@ -398,6 +398,6 @@ class Refresher:
         if name in self._used:
             return
         try:
-            self._pool.rest(name)
+            self._pool.stop_if_unused(name)
         except BridgeError as error:
             logger.debug("server %s is gone already: %s", name, error)

@@ -103,7 +103,7 @@ class ConfigFinder:
     def find(self) -> Discovery:
         """Read the files."""
         found = self._consents.discover(self._context)
-        self._watch.follow(found.references)
+        self._watch.add_references(found.references)
         return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from bridge.errors import SessionLimitError
-from bridge.fair_shares import Taken, place_for, yields
+from bridge.fair_shares import Taken, gives_up_place, place_for
 
 if TYPE_CHECKING:
     from bridge.sessions.session import Session
@@ -93,7 +93,7 @@ class Admission:
         waiting = [each.owner for each in self._waiting]
         # Those that go already are not theirs any more.
         staying = [each for each in self._by_age() if each not in self._yielding]
-        if not yields(session.owner, _taken(staying), self._places, waiting):
+        if not gives_up_place(session.owner, _taken(staying), self._places, waiting):
             return False
         self._yielding.add(session)
         return True

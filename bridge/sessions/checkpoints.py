@@ -27,7 +27,7 @@ import anyio.to_thread
 from bridge.model import Json, Loss
 from bridge.sessions.state import MAX_LOST, MAX_STATE_BYTES, losses
 from bridge.store import Store, Transaction, owner_digest
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:
     from sqlalchemy import Row, Table
@@ -176,7 +176,7 @@ class Checkpoints:
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
-            with self._store.placing(unfinished, row["digest"], durable=True) as kept:
+            with self._store.writing_blob(unfinished, row["digest"], durable=True) as kept:
                 assert kept.connection is not None
                 found = _row(kept, owner, session_id)
                 before = None if found is None else found.digest
@@ -250,13 +250,13 @@ class Checkpoints:
             assert kept.connection is not None
             columns = (table.c.owner, table.c.id, table.c.saved, table.c.digest, table.c.size)
             rows = kept.connection.execute(table.select().with_only_columns(*columns))
-            bounds = Bounds(
+            bounds = RetentionLimits(
                 total_bytes=self._total_bytes,
                 oldest=self._oldest(),
                 entries=MAX_KEPT,
                 owner_entries=MAX_OF_OWNER,
             )
-            goes = surplus_of([Held(*row) for row in rows], bounds) or []
+            goes = items_to_remove([StoredItem(*row) for row in rows], bounds) or []
             for one in goes:
                 ours = (table.c.owner == one.owner) & (table.c.id == one.id)
                 kept.connection.execute(table.delete().where(ours))

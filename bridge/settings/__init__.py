@@ -18,10 +18,10 @@ from typing import Any, cast, get_args
 from bridge.errors import SettingsError
 from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile
-from bridge.settings.directories import engine_directories, settled
+from bridge.settings.directories import engine_directories, resolve_directories
 from bridge.settings.file import ConfigFile, as_text, read_config
 from bridge.settings.parsers import parse_size
-from bridge.settings.places import (
+from bridge.settings.paths import (
     config_path,
     default_state_dir,
     home,
@@ -31,8 +31,8 @@ from bridge.settings.places import (
 )
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
-from bridge.settings.removed import REMOVED_SETTINGS, insist_not_removed
-from bridge.settings.state import insist_private, prepare_state
+from bridge.settings.removed import REMOVED_SETTINGS, reject_removed
+from bridge.settings.state import prepare_state, require_private
 from bridge.settings.values import (
     AuditMode,
     GuardMode,
@@ -176,16 +176,16 @@ PREFIX = "MCP_BRIDGE_"
 
 
 def variable(name: str) -> str:
-    """Return what a setting is called in the environment."""
+    """Return the name of a setting's environment variable."""
     return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 
 _TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
-"""Of the file, beside the settings."""
+"""Tables of the settings file, besides the settings."""
 
 
 def defaults() -> Settings:
-    """Return the settings of a bridge that has none, for what runs no program of anybody's."""
+    """Return the default settings, for commands that run no program of a user."""
     environment = dict(os.environ)
     return Settings(environ=environment, state_dir=default_state_dir(environment))
 
@@ -197,14 +197,14 @@ def load(
 
     Args:
         flags: Field name to text, for the flags that were given.
-        environ: Stands in for the process's environment.
+        environ: Used in place of the process's environment.
 
     Raises:
         SettingsError: A value does not parse; the text names the flag, variable or key.
     """
     environment = dict(os.environ if environ is None else environ)
     file = read_config(
-        config_path(environment), demanded=bool(environment.get("MCP_BRIDGE_CONFIG"))
+        config_path(environment), required=bool(environment.get("MCP_BRIDGE_CONFIG"))
     )
     own = _from_file(file.values, file)
     profiles = {
@@ -214,11 +214,11 @@ def load(
     given = {**_from_environment(environment), **_from_flags(flags or {})}
     named = given.get("profile", own.get("profile"))
     name = str(named.value) if named is not None else "standard"
-    profile = _named(name, file, named.place if named is not None else "")
+    profile = _chosen_profile(name, file, named.place if named is not None else "")
     found = {**own, **profiles[name], **given}
     values = {key: each.value for key, each in found.items()}
     if profile.strict:
-        # Only the profile itself can widen it so; the rest can still say no.
+        # Only a strict profile itself can allow these; flags and variables can only refuse.
         for key in ("allow_packages", "allow_directories"):
             allowed, refused = profiles[name].get(key), given.get(key)
             values[key] = (
@@ -229,7 +229,7 @@ def load(
         commands=file.commands,
         policy=file.policy,
         dependencies=file.dependencies,
-        eras=file.eras,
+        server_settings=file.servers,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(
@@ -237,15 +237,15 @@ def load(
             {"state_dir": default_state_dir(environment), **values},
         ),
     )
-    insist_private(settings.state_dir, "The state directory")
+    require_private(settings.state_dir, "The state directory")
     if settings.store is not None:
-        insist_private(settings.store, "The store")
+        require_private(settings.store, "The store")
     settings = _with_consistent_timeouts(settings, asked="timeout" in values)
     return _with_directories(settings, file) if file.directories else settings
 
 
 def reload_policy(settings: Settings) -> PolicySpec:
-    """Return the policy as its file has it now; the one in force if it is in no file.
+    """Return the policy read again from its file; the current one if it has no file.
 
     Raises:
         SettingsError: The file, or its policy, does not parse.
@@ -253,7 +253,7 @@ def reload_policy(settings: Settings) -> PolicySpec:
     path = settings.policy.path
     if path is None:
         return settings.policy
-    return read_config(path, demanded=False).policy
+    return read_config(path, required=False).policy
 
 
 def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
@@ -269,7 +269,7 @@ def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
 
 
 def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
-    found = settled(
+    found = resolve_directories(
         file.directories,
         f"{file.path}: directories",
         home=home(settings.environ),
@@ -280,7 +280,7 @@ def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
 
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
-    """Return where the bridge and the engines keep their own files: nothing there is granted."""
+    """Return the directories of the bridge and the engines, to which no program gets access."""
     kept = (settings.store, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
     own = (settings.state_dir, runtime_dir(settings), *filter(None, chosen))
@@ -288,16 +288,16 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
 
 
 def trusted_places(settings: Settings) -> tuple[Path, ...]:
-    """Return what the bridge executes or believes: nothing that holds it is granted to write to."""
+    """Return the paths that the bridge executes or trusts: no program may write to them."""
     code = (Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1])
     named = (settings.servers_config, settings.dependencies.directory, settings.packages)
     return (*code, *filter(None, named))
 
 
 def writable_places(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories of the host that programs, commands and packages fill.
+    """Return the directories of the host that programs, commands and packages write to.
 
-    Nothing in them may say what the bridge starts.
+    No file in them may define what the bridge starts.
     """
     offered = (Path(one.path) for one in settings.offered_directories if one.writable)
     written = (
@@ -306,7 +306,7 @@ def writable_places(settings: Settings) -> tuple[Path, ...]:
     return (*offered, *written, packages_dir(settings))
 
 
-def _named(name: str, file: ConfigFile, place: str) -> ProfileSpec:
+def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:
     if name in file.profiles:
         return file.profiles[name]
     message = (
@@ -320,11 +320,11 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "MCP_BRIDGE_INPUT_": "The value of an input that a server's entry asks for; its name follows.",
     "MCP_BRIDGE_TEST_": "Read by the tests of this project.",
 }
-"""Variables that are no settings, or the beginnings of their names, to what they say."""
+"""Names of variables that are not settings, or their beginnings, with their meanings."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return what to say of variables that begin like settings and are none."""
+    """Return a warning for each variable that is named like a setting and is none."""
     known = {variable(name).removeprefix(PREFIX) for name in SETTINGS}
     said = []
     for name in sorted(environ):
@@ -337,27 +337,27 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Given:
-    """A value, and where it stands."""
+class _Value:
+    """A setting's value, and its place for error messages."""
 
     value: object
     place: str
 
 
-def _from_flags(flags: Mapping[str, str]) -> dict[str, _Given]:
-    found: dict[str, _Given] = {}
+def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
+    found: dict[str, _Value] = {}
     for key, text in flags.items():
         place = f"--{key.replace('_', '-')}"
-        insist_not_removed(key, place)
+        reject_removed(key, place)
         found[key] = _parse(key, text, place)
     return found
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
     for key in REMOVED_SETTINGS:
         removed = f"{PREFIX}{key.upper()}"
         if environ.get(removed, "") != "":
-            insist_not_removed(key, removed)
+            reject_removed(key, removed)
     return {
         key: _parse(key, environ[name], name)
         for key, name in ((key, variable(key)) for key in SETTINGS)
@@ -366,11 +366,11 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     }
 
 
-def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> dict[str, _Given]:
-    found: dict[str, _Given] = {}
+def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> dict[str, _Value]:
+    found: dict[str, _Value] = {}
     for key, value in values.items():
         where = file.place(key, table)
-        insist_not_removed(key, where)
+        reject_removed(key, where)
         if key not in SETTINGS:
             known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
@@ -381,9 +381,9 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     return found
 
 
-def _parse(key: str, text: str, place: str) -> _Given:
+def _parse(key: str, text: str, place: str) -> _Value:
     try:
-        return _Given(SETTINGS[key].parse(text), place)
+        return _Value(SETTINGS[key].parse(text), place)
     except ValueError as error:
         # An address may hold a login.
         shown = re.sub("(?<=://)[^/@]*@", "", text)

@@ -16,7 +16,7 @@ from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
 MAX_PATTERNS = 500
-"""More packages than anybody has looked at."""
+"""More packages than a person can review."""
 
 MAX_PATTERN_CHARS = 200
 

@@ -1,8 +1,7 @@
-"""Which directories of the host programs find, from `[directories.NAME]` of `config.toml`.
+"""Reads which host directories programs get, from `[directories.NAME]` of `config.toml`.
 
-Owns the keys, and what may never be one of them. It looks at the disk: a directory has to be there
-when the settings are read, and symbolic links are resolved then and not again, so that nobody can
-turn one around afterwards.
+Owns the keys, and which directories are never allowed. A directory has to exist when the settings
+are read, and its symbolic links are resolved only then, so that no one can redirect them later.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from bridge.settings import fields
 from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 
 INSIDE = "/mnt"
-"""Below which programs find them, each by its name."""
+"""Directory in the sandbox with the granted directories, each by its name."""
 
 MAX_DIRECTORIES = 32
 """Each is a mount in every sandbox."""
 
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
-"""The kernel's and its services' own; sockets in them open the machine."""
+"""Directories of the kernel and of services, whose sockets give control of the machine."""
 
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA)
-"""What one may be: of what can be read there. Nothing leaves the house by it."""
+"""Allowed labels: they describe the data that programs can read there."""
 
 
 def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
-    """Return the `directories` table at `place`; what it says, before the disk is looked at.
+    """Return the directories of the table at `place`, without a look at the disk.
 
     Raises:
-        SettingsError: One has a name, a key or a value that cannot be.
+        SettingsError: A name, a key or a value is not valid.
     """
     if tables is None:
         return ()
@@ -71,7 +70,7 @@ KEYS: Mapping[str, fields.Parse] = {
 }
 
 
-def settled(
+def resolve_directories(
     directories: Iterable[Directory],
     place: str,
     *,
@@ -79,15 +78,15 @@ def settled(
     private: Iterable[Path],
     trusted: Iterable[Path] = (),
 ) -> tuple[Directory, ...]:
-    """Return the directories with their real paths, once they are seen to be there and harmless.
+    """Return the directories with their real paths, after checking that they exist and are allowed.
 
     Args:
-        home: The user's; may hold a directory and not be one.
-        private: The bridge's own and the engines': nothing in or above them may be one.
-        trusted: What the bridge executes or believes: no program may write to what holds it.
+        home: The user's home directory, which may contain a granted directory but not be one.
+        private: The bridge's and the engines' directories, which no granted one may be in or above.
+        trusted: Files that the bridge executes or trusts: none may be in a writable directory.
 
     Raises:
-        SettingsError: One is not there, or may not be.
+        SettingsError: A directory does not exist, or is not allowed.
     """
     directories = tuple(directories)
     found: list[Directory] = []
@@ -110,15 +109,15 @@ def settled(
             message = f"{about} has a colon or a comma in it, which engines cannot mount."
             raise SettingsError(message)
         found.append(replace(directory, path=str(real)))
-    _check_apart(directories, found, place)
+    _check_separate(directories, found, place)
     return tuple(found)
 
 
-def _check_apart(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
-    """Check that no program can turn one directory into a link that the next sandbox follows.
+def _check_separate(given: Iterable[Directory], found: Iterable[Directory], place: str) -> None:
+    """Raise if a directory is in a writable one, where a program could replace it by a link.
 
     Raises:
-        SettingsError: One could be.
+        SettingsError: One is.
     """
     found = tuple(found)
     for asked, real in zip(given, found, strict=True):
@@ -141,7 +140,7 @@ def refusal(
 
     Args:
         real: The path, links resolved.
-        exposed: What they must not be able to write to, if this is given to write to.
+        exposed: Files that must not be in it, if programs may write to it.
     """
     own = Path(os.path.realpath(home))
     if real == Path(real.anchor):
@@ -152,7 +151,7 @@ def refusal(
         if _related(real, path):
             return f"it is in or above {path}, the system's own"
     for path in private:
-        # If it does not exist yet, it is made there later.
+        # Also if it does not exist yet: it may be made later.
         if _related(real, Path(os.path.realpath(path))):
             return f"it is in or above {path}, where the bridge or an engine has its own files"
     for path in exposed:
@@ -166,7 +165,7 @@ def _related(one: Path, other: Path) -> bool:
 
 
 def engine_directories(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return engines' sockets and where they keep their files, as the environment tells."""
+    """Return the engines' directories and sockets, as named in the environment."""
     found = [Path("/var/lib/docker"), Path("/var/lib/containers"), Path("/var/lib/containerd")]
     for variable in ("DOCKER_HOST", "CONTAINER_HOST"):
         scheme, _, path = environ.get(variable, "").partition("://")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar, cast, get_args
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 from bridge.settings import globs, parsers
-from bridge.settings.removed import insist_not_removed
+from bridge.settings.removed import reject_removed
 
 MAX_NAME_CHARS = 100
 """Of a rule; it stands in every decision and record."""
@@ -71,7 +71,7 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
     given = table(value, place)
     name = place.rpartition(" ")[2]
     for key in given:
-        insist_not_removed(f"{name}.{key}", f"{place}.{key}")
+        reject_removed(f"{name}.{key}", f"{place}.{key}")
         if key not in fields:
             fail(below(place, key), f"is no key of {what}. {suggest(key, fields)}".rstrip("."))
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}

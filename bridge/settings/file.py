@@ -1,4 +1,4 @@
-"""`config.toml`: read once, parted into settings, profiles, commands and what else has tables."""
+"""Reads `config.toml` into settings, profiles, commands and its other tables."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pathlib import Path
 from typing import get_args
 
 from bridge.errors import SettingsError
-from bridge.model import Directory, Era, Json
+from bridge.model import Directory, Json, ProtocolMode, ServerSettings
 from bridge.settings import fields
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
-from bridge.settings.state import insist_private
+from bridge.settings.state import require_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
 
 MAX_SERVERS = 500
-"""Of which something is set; more than anybody configures."""
+"""Tables in `servers`; more than any user configures."""
 
-SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(Era))}
-"""Of a table in `servers`."""
+SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(ProtocolMode))}
+"""Keys of a table in `servers`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """What a settings file says; empty but for the built-in profiles where there is none.
+    """The content of a settings file; without a file only the built-in profiles.
 
     Attributes:
-        path: For errors.
-        text: The whole file, for errors.
-        values: The keys at its top.
+        path: For error messages.
+        text: The whole file, for line numbers in error messages.
+        values: The keys at its top level.
     """
 
     path: Path
@@ -47,10 +47,10 @@ class ConfigFile:
     policy: PolicySpec = field(default_factory=PolicySpec)
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
-    eras: Mapping[str, Era] = field(default_factory=dict)
+    servers: Mapping[str, ServerSettings] = field(default_factory=dict)
 
     def place(self, key: str, table: str = "") -> str:
-        """Return where a key stands, for errors: the file, its line if that is seen, the key."""
+        """Return the place of a key for error messages: file, line if it is found, and key."""
         within, line = "", ""
         for number, text in enumerate(self.text.splitlines(), 1):
             if heading := re.match(r"\s*\[([^\[\]]+)\]", text):
@@ -60,17 +60,17 @@ class ConfigFile:
         return f"{self.path}{line}: {f'{table}.' if table else ''}{key}"
 
 
-def read_config(path: Path, *, demanded: bool) -> ConfigFile:
+def read_config(path: Path, *, required: bool) -> ConfigFile:
     """Read the settings file.
 
     Args:
-        path: Where it is looked for.
-        demanded: Whether the user named it, so that it must be there.
+        path: May be absent.
+        required: Whether the user named it, so that it must exist.
 
     Raises:
-        SettingsError: It cannot be read, or is no settings file.
+        SettingsError: It cannot be read, or is not a settings file.
     """
-    text = _text(path, demanded=demanded)
+    text = _text(path, required=required)
     try:
         document: dict[str, Json] = tomllib.loads(text)
     except ValueError as error:
@@ -90,38 +90,35 @@ def read_config(path: Path, *, demanded: bool) -> ConfigFile:
         policy=parse_policy(policy, f"{path}: policy", path),
         directories=parse_directories(directories, f"{path}: directories"),
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
-        eras=parse_eras(servers, f"{path}: servers"),
+        servers=parse_servers(servers, f"{path}: servers"),
     )
 
 
-def parse_eras(tables: Json, place: str) -> Mapping[str, Era]:
-    """Return the `protocol` of each table in the `servers` table at `place`.
+def parse_servers(tables: Json, place: str) -> Mapping[str, ServerSettings]:
+    """Return what each table in the `servers` table at `place` sets of the server of its name.
 
     They hold what no client's configuration has a field for, and are named as clients' files name
     servers.
 
-    Keys:
-        protocol: Which protocol the server is spoken to in: "legacy" begins with `initialize`,
-            "modern" with `server/discover`; "auto" finds out.
-
     Raises:
         SettingsError: One has a key or a value that cannot be.
     """
-    eras: dict[str, Era] = {}
-    for name, table in fields.table(tables, place, MAX_SERVERS).items():
-        found = fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
-        eras[name] = found.get("protocol", "auto")
-    return eras
+    return {
+        name: ServerSettings(
+            **fields.record(table, fields.below(place, name), SERVER_KEYS, "a server")
+        )
+        for name, table in fields.table(tables, place, MAX_SERVERS).items()
+    }
 
 
-def _text(path: Path, *, demanded: bool) -> str:
+def _text(path: Path, *, required: bool) -> str:
     try:
         if not path.is_file() and path.exists():
-            # A pipe or a device would be waited for, or read for ever.
+            # Reading a pipe or a device could block, or never end.
             raise SettingsError(f"{path} is not a regular file.")
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
-        insist_private(path, "The settings file")
+        require_private(path, "The settings file")
         return path.read_text("utf-8")
     except FileNotFoundError:
         if (dangling := _dangling_link(path)) is not None:
@@ -129,7 +126,7 @@ def _text(path: Path, *, demanded: bool) -> str:
             if dangling != path:
                 message = f"{path} cannot be read: {message}"
             raise SettingsError(message, remedy="Restore what it leads to, or remove it.") from None
-        if demanded:
+        if required:
             raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
         return ""
     except (OSError, ValueError) as error:
@@ -137,7 +134,7 @@ def _text(path: Path, *, demanded: bool) -> str:
 
 
 def _dangling_link(path: Path) -> Path | None:
-    """Return the link on the way to a path that leads nowhere; None if there is none."""
+    """Return the first broken symbolic link of a path and its parents; None if there is none."""
     return next(
         (each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None
     )
@@ -147,13 +144,12 @@ def as_text(value: Json, place: str, *, many: bool = False, boolean: bool = Fals
     """Return a value of the file as the text that a flag or variable would have.
 
     Args:
-        value: What stands in the file.
-        place: Where, for errors.
-        many: Whether a list will do too.
-        boolean: Whether `true` and `false` will.
+        place: The key's place, for errors.
+        many: Whether a list is allowed.
+        boolean: Whether `true` and `false` are allowed.
 
     Raises:
-        SettingsError: It is of a kind that no setting has.
+        SettingsError: The value has a type that this setting does not have.
     """
     if boolean and isinstance(value, bool):
         return "1" if value else "0"

@@ -1,4 +1,4 @@
-"""Globs: texts in which `*` stands for any characters, none included, and `?` for one. Pure.
+"""Globs: patterns in which `*` matches any number of characters and `?` matches one. Pure.
 
 Owns their syntax, the matching, and how an exact text is written as one. There are no character
 classes, so that brackets in titles and paths mean themselves. A backslash takes the meaning from
@@ -71,7 +71,7 @@ def covers(first: str, second: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def matcher(glob: str) -> Matcher:
-    """Return what tells whether a text matches the whole of a glob.
+    """Return a function that says whether a whole text matches a glob.
 
     It takes time in proportion to the text times the glob at most.
 
@@ -95,7 +95,7 @@ def matcher(glob: str) -> Matcher:
 
 
 def any_matcher(globs: Sequence[str]) -> Matcher:
-    """Return what tells whether a text matches one of several globs."""
+    """Return a function that says whether a whole text matches one of several globs."""
     if len(globs) == 1:
         return matcher(globs[0])
     found = [matcher(glob) for glob in globs]

@@ -87,7 +87,7 @@ class Directory:
         self._folded = _folded(path)
 
     def holds(self, path: str) -> bool | None:
-        """Tell whether a normal path is this directory, or below it.
+        """Return whether a normal path is this directory, or below it.
 
         None stands for unknown: one of them is relative, or they differ only in ways
         that some file systems do not see (case, and how Unicode writes a letter).

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.atomic_files import replace_file, turn
+from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.errors import SettingsError
 from bridge.model import Action, Json
 from bridge.settings.file import MAX_CONFIG_BYTES
@@ -80,7 +80,7 @@ def add_rule(path: Path, rule: NewRule, *, before: Rule | None = None) -> None:
     def changed(text: str) -> str:
         return with_rule(text, rule, before=before, place=str(path))
 
-    _change(path, changed, demanded=True)
+    _change(path, changed, required=True)
 
 
 def append_policy(path: Path, policy: str) -> None:
@@ -98,10 +98,10 @@ def append_policy(path: Path, policy: str) -> None:
         parse_policy(_parsed(whole, str(path)).get("policy"), f"{path}: policy", path)
         return whole
 
-    _change(path, changed, demanded=False)
+    _change(path, changed, required=False)
 
 
-def _change(path: Path, changed: Callable[[str], str], *, demanded: bool) -> None:
+def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> None:
     """Replace a file's content, unless it is changed meanwhile.
 
     Args:
@@ -109,12 +109,12 @@ def _change(path: Path, changed: Callable[[str], str], *, demanded: bool) -> Non
         demanded: Whether it must be there.
     """
     try:
-        if not demanded:
+        if not required:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # Written where a link points to, so that it stays one.
-        target = path.resolve(strict=demanded)
-        with turn(target.with_name(f".{target.name}.lock")):
-            found = None if not demanded and not target.exists() else target.stat()
+        target = path.resolve(strict=required)
+        with exclusive_lock(target.with_name(f".{target.name}.lock")):
+            found = None if not required and not target.exists() else target.stat()
             text = ""
             if found is not None:
                 if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
@@ -127,7 +127,7 @@ def _change(path: Path, changed: Callable[[str], str], *, demanded: bool) -> Non
             replace_file(target, whole.encode(), durable=True, mode=mode)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        remedy = "" if demanded else "`policy init --print` prints it instead."
+        remedy = "" if required else "`policy init --print` prints it instead."
         raise SettingsError(f"{path} could not be changed: {reason}.", remedy=remedy) from None
 
 

@@ -1,7 +1,7 @@
-"""Settings that are gone, and what replaces each.
+"""Settings that were removed, and what replaces each.
 
-To set one is a mistake like any other, in a flag, the environment or `config.toml`, so that nobody
-goes on believing that it does something. An entry stays here for one release.
+To set one is an error, in a flag, the environment or `config.toml`, so that no user believes that
+it has an effect. An entry stays here for one release.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ REMOVED_SETTINGS: Mapping[str, str] = {
     "isolation": "Each run has a sandbox of its own; MCP_BRIDGE_WARM says how many wait ready.",
     "type_checker": "Programs are checked before they run; MCP_BRIDGE_PREFLIGHT says whether.",
 }
-"""What was a key of `config.toml`, with its table's name and a dot before it if it stood in one, to
-what replaces it. One without a dot was a variable and a flag too."""
+"""Removed keys of `config.toml`, as TABLE.KEY if they were in a table, with their replacements. A
+key without a dot was a variable and a flag too."""
 
 
-def insist_not_removed(name: str, place: str) -> None:
-    """Refuse a setting that is gone.
+def reject_removed(name: str, place: str) -> None:
+    """Raise if a setting was removed.
 
     Args:
         name: As in `REMOVED_SETTINGS`.
         place: Where it is set: a flag, a variable, or a line of the file.
 
     Raises:
-        SettingsError: It is gone; says what replaces it.
+        SettingsError: It was removed; the remedy says what replaces it.
     """
     if name in REMOVED_SETTINGS:
-        message = f"{place}: this setting is gone; remove it."
+        message = f"{place}: this setting no longer exists; remove it."
         raise SettingsError(message, remedy=REMOVED_SETTINGS[name])

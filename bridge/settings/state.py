@@ -1,7 +1,6 @@
-"""The state directory, looked at and made ready before anything is kept in it.
+"""Makes the state directory, and refuses files that other users could change.
 
-Owns the refusal of directories and settings files that other users could change, and the memory of
-a policy: one that was in force and is lost stops the next bridge, too.
+Also remembers which settings files had a policy: if such a file is lost, no later bridge starts.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from bridge.settings.values import Settings
 logger = logging.getLogger(__name__)
 
 POLICY_MARK = "policy-in-force.json"
-"""In the state directory: the settings files that held a policy when a bridge last read them."""
+"""In the state directory: the settings files that had a policy when a bridge last read them."""
 
 MAX_MARKED = 50
-"""Settings files remembered; beyond, the one that was first marked is forgotten."""
+"""Settings files in `POLICY_MARK`; beyond this the oldest is removed."""
 
 
-def insist_private(path: Path, what: str) -> None:
+def require_private(path: Path, what: str) -> None:
     """Refuse a file or directory that other users of this machine could change.
 
     Raises:
@@ -44,7 +43,7 @@ def prepare_state(settings: Settings) -> None:
     try:
         make_directory(settings.state_dir)
     except OSError as error:
-        # Read-only homes exist. What needs the directory says so when it needs it.
+        # The home directory may be read-only. Code that needs the directory raises an error then.
         logger.debug("%s cannot be made: %s", settings.state_dir, error)
     _require_policy(settings)
 
@@ -54,10 +53,10 @@ def _require_policy(settings: Settings) -> None:
     if config is None:
         return
     mark = settings.state_dir / POLICY_MARK
-    marked = _marked(mark)
+    marked = _read_mark(mark)
     if settings.policy.present:
         if str(config) not in marked:
-            _remember(mark, [*marked, str(config)])
+            _write_mark(mark, [*marked, str(config)])
         return
     if str(config) not in marked:
         return
@@ -69,10 +68,10 @@ def _require_policy(settings: Settings) -> None:
         )
         raise SettingsError(message, remedy=remedy)
     # The table was removed from a file that is still there.
-    _remember(mark, [path for path in marked if path != str(config)])
+    _write_mark(mark, [path for path in marked if path != str(config)])
 
 
-def _marked(mark: Path) -> list[str]:
+def _read_mark(mark: Path) -> list[str]:
     try:
         found = json.loads(mark.read_bytes())
         return [str(path) for path in found["files"]]
@@ -80,11 +79,13 @@ def _marked(mark: Path) -> list[str]:
         return []
 
 
-def _remember(mark: Path, files: list[str]) -> None:
+def _write_mark(mark: Path, files: list[str]) -> None:
     try:
         replace_file(mark, json.dumps({"files": files[-MAX_MARKED:]}).encode())
     except OSError as error:
-        logger.warning("it cannot be remembered that there is a policy: %s", error)
+        logger.warning(
+            "%s cannot be written, so a lost policy will not be noticed: %s", mark, error
+        )
 
 
 def _holds_text(path: Path) -> bool:

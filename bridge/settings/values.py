@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bridge.model import Directory, Era
+from bridge.model import Directory, ServerSettings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.policy import PolicySpec
@@ -84,7 +84,7 @@ class Settings:
         allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
             do if not set.
         allow_directories: Whether runs get `[directories]`; all but strict ones do if not set.
-        eras: Which protocol servers are spoken to in, by name, where the file says so.
+        server_settings: What the file sets of single servers, by name.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         places: Where each setting stands that does not have its default, for errors.
@@ -137,7 +137,7 @@ class Settings:
     skills_dir: Path | None = None
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
-    eras: Mapping[str, Era] = field(default_factory=dict)
+    server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
     allow_packages: bool | None = None
     allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)

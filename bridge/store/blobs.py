@@ -1,10 +1,10 @@
-"""Contents as files, each once, by the SHA-256 of what is in it.
+"""Stores contents as files, each once, named by their SHA-256.
 
-    writing/            what is not finished; a bridge holds a lock on each of its own
+    writing/            unfinished files; each is locked by the bridge that writes it
     ab/<digest>         contents
 
-A content is complete before it has its name. It is placed and removed by whoever writes to the
-database in that moment, so that none goes that something is about to speak of. Everything here
+A file is complete before it gets its name. Files are named and removed only inside a write
+transaction of the database, so that none is removed that a new row refers to. Everything here
 blocks, and raises OSError.
 """
 
@@ -31,26 +31,26 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """A file that is being written, locked by the open descriptor."""
+    """A file in progress, locked by its open descriptor."""
 
     descriptor: int
     path: Path
 
     def write(self, data: bytes) -> None:
-        """Append data, in several writes if one takes only a part."""
+        """Append all of the data, with several system calls if needed."""
         view = memoryview(data)
         while view:
             view = view[os.write(self.descriptor, view) :]
 
 
 class Blobs:
-    """The directory, which is made when it is first written to."""
+    """The directory of contents, made at the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def begin(self) -> Unfinished:
-        """Begin a file without a name."""
+        """Create an unfinished file."""
         folder = self._folder(_WRITING)
         while True:
             path = folder / secrets.token_hex(8)
@@ -59,10 +59,10 @@ class Blobs:
             if os.fstat(descriptor).st_nlink:
                 os.fchmod(descriptor, 0o600)
                 return Unfinished(descriptor=descriptor, path=path)
-            # Another bridge tidied between the two lines above and took it for a dead bridge's.
+            # Another bridge removed it before it was locked, as a dead bridge's file.
             os.close(descriptor)
 
-    def place(self, unfinished: Unfinished, digest: str, *, durable: bool = False) -> None:
+    def publish(self, unfinished: Unfinished, digest: str, *, durable: bool = False) -> None:
         """Give a finished file its name; its descriptor stays open.
 
         Args:
@@ -70,22 +70,22 @@ class Blobs:
         """
         if durable:
             os.fsync(unfinished.descriptor)
-        # Over one that is there, which may have been damaged since.
+        # Replaces an existing file, which may be damaged.
         unfinished.path.replace(self._folder(digest[:2]) / digest)
 
     def discard(self, unfinished: Unfinished) -> None:
         """Close a file, and remove it if it has no name yet."""
-        # A file that stays is found by the next tidying, once its lock is free.
+        # If this fails, `remove_unfinished` removes the file once its lock is free.
         with suppress(OSError):
             unfinished.path.unlink(missing_ok=True)
         os.close(unfinished.descriptor)
 
     def open(self, digest: str) -> int:
-        """Return a descriptor of a content.
+        """Open a content for reading; return the descriptor.
 
         Raises:
-            FileNotFoundError: There is no such.
-            OSError: It is a link or no plain file.
+            FileNotFoundError: There is no such content.
+            OSError: It is a link, or not a regular file.
         """
         descriptor = os.open(self.root / digest[:2] / digest, _READ)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -94,7 +94,7 @@ class Blobs:
         return descriptor
 
     def remove(self, digest: str) -> bool:
-        """Remove a content, or the link in its place; tell whether it was there."""
+        """Remove a content, or the link in its place; return whether it existed."""
         try:
             (self.root / digest[:2] / digest).unlink()
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Blobs:
         return True
 
     def all(self) -> set[str]:
-        """Return the digests of the contents there are; removes what is none, such as a link."""
+        """Return the digests of all contents; remove entries that are none, such as links."""
         found: set[str] = set()
         for folder in self._folders():
             for entry in os.scandir(folder):
@@ -121,7 +121,7 @@ class Blobs:
                 try:
                     descriptor = os.open(entry.path, _READ)
                 except OSError as error:
-                    # Not there any more, or a link.
+                    # It no longer exists, or is a link.
                     removed += error.errno == errno.ELOOP
                     if error.errno == errno.ELOOP:
                         Path(entry.path).unlink(missing_ok=True)
@@ -144,10 +144,10 @@ class Blobs:
         return [self._folder(name) for name in names if _PREFIX.fullmatch(name)]
 
     def _folder(self, name: str, *, make: bool = True) -> Path:
-        """Return a directory that is this user's alone.
+        """Return a subdirectory after checking that it is private.
 
         Raises:
-            FileNotFoundError: It is not there, and is not to be made.
+            FileNotFoundError: It does not exist, and `make` is false.
             OSError: It cannot be made, is a link, or belongs to another user.
         """
         for path in (self.root, self.root / name):

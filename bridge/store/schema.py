@@ -1,7 +1,7 @@
-"""The tables, their migrations, and how a database is reached.
+"""The tables, their migrations, and the connections to databases.
 
-Nothing here is particular to SQLite but what is done when a connection is made or begins to write,
-so that another database is another URL. Imported by `bridge.store.store` alone, when it is needed.
+Only opening a connection and beginning a transaction are specific to SQLite. Imported by
+`bridge.store.store` alone, when it is needed, because SQLAlchemy is slow to import.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.earlier import carry_over
+from bridge.store.legacy_files import import_legacy_files
 from bridge.store.store import BUSY_SECONDS
 
 MAX_DATABASES = 8
-"""Kept connected to. A bridge has one."""
+"""Databases with open connections. A bridge has one."""
 
 WRITES = "bridge_writes"
-"""The execution option of connections that write: they wait for their turn before they read."""
+"""The execution option of write transactions, which take the write lock before they read."""
 
 DURABLE = "bridge_durable"
-"""The one of those whose changes have to survive a power cut, and wait for the disk."""
+"""The execution option of those that have to survive a power cut: they wait for the disk."""
 
 metadata = MetaData()
 
@@ -82,8 +82,8 @@ artifacts = Table(
     Column("provenance", Text),
     Index("contents", "digest", "size"),
 )
-"""What runs left: whose and what; the contents are files by their digests. `created` is in
-milliseconds since the epoch, and never twice the same of one bridge."""
+"""Files and outputs of runs; the contents are files by their digests. `created` is in milliseconds
+since the epoch, and unique within one bridge."""
 
 sessions = Table(
     "sessions",
@@ -96,20 +96,20 @@ sessions = Table(
     Column("digest", String(64), nullable=False, index=True),
     Column("facts", Text, nullable=False),
 )
-"""What sessions held when they were last saved; the states are files by their digests."""
+"""Saved sessions; their states are files by their digests."""
 
 CONTENTS = (artifacts, sessions)
 """The tables with a digest of a file. A file that none of them names is unused."""
 
 
-def _first(connection: Connection, directory: Path) -> None:
+def _create_tables(connection: Connection, directory: Path) -> None:
     metadata.create_all(connection)
-    carry_over(connection, documents, directory)
+    import_legacy_files(connection, documents, directory)
 
 
-MIGRATIONS: tuple[Callable[[Connection, Path], None], ...] = (_first,)
-"""What makes a database of one version one of the next, in order. One is never changed once it was
-released: what differs is another at the end. The first makes an empty one complete."""
+MIGRATIONS: tuple[Callable[[Connection, Path], None], ...] = (_create_tables,)
+"""Each changes a database of one version into the next. A released one never changes: a difference
+is a new one at the end. The first makes all tables of an empty database."""
 
 
 class StoreError(OSError):
@@ -117,7 +117,7 @@ class StoreError(OSError):
 
 
 def prepare(connection: Connection, directory: Path) -> None:
-    """Bring the database to this version, in the transaction that is open.
+    """Migrate the database to this version, in the open transaction.
 
     Raises:
         StoreError: A later version of the bridge has written it.
@@ -132,16 +132,16 @@ def prepare(connection: Connection, directory: Path) -> None:
 
 
 def number(connection: Connection) -> int:
-    """Return the number of the last migration that was made; 0 for an empty database."""
+    """Return the number of the last migration of a database; 0 for an empty one."""
     if not inspect(connection).has_table(migrations.name):
         return 0
     return max((row.number for row in connection.execute(migrations.select())), default=0)
 
 
 class Databases:
-    """The databases that this process uses: one pool of connections for each.
+    """The databases that this process uses, with a pool of connections for each.
 
-    One connection stays open, so that its log need not be made and removed each time.
+    One connection stays open, so that SQLite's log is not made and removed each time.
     """
 
     def __init__(self) -> None:
@@ -149,11 +149,11 @@ class Databases:
         self._changing = threading.Lock()
 
     def engine(self, url: str, file: tuple[int, int], directory: Path) -> Engine:
-        """Return what connects to a database of this version.
+        """Return the engine of a database, migrated to this version.
 
         Args:
-            file: What tells its file from another one of the name.
-            directory: What an empty one takes earlier versions' files from.
+            file: Device and inode of its file: a replaced file gets a new engine.
+            directory: Earlier versions' files, which an empty database imports.
         """
         with self._changing:
             engine, known = self._engines.get(url, (None, None))
@@ -171,7 +171,7 @@ class Databases:
             return engine
 
     def close(self, url: str) -> None:
-        """Close the connections to one database. Those in use are closed when they are let go."""
+        """Close the connections to one database; those in use are closed when released."""
         with self._changing:
             engine, _ = self._engines.pop(url, (None, None))
             if engine is not None:
@@ -202,7 +202,7 @@ def _engine(url: str) -> Engine:
 
 
 def _connected(connection: Any, _: Any) -> None:
-    # Transactions begin where `_begin` says, and not where the driver sees the first change.
+    # Transactions begin in `_begin`, not where the driver sees the first change.
     connection.isolation_level = None
     cursor = connection.cursor()
     # Deleted data is overwritten: it may have held a secret.
@@ -216,15 +216,15 @@ def _begin(connection: Connection) -> None:
     if not options.get(WRITES):
         connection.exec_driver_sql("BEGIN")
         return
-    # Without the disk's word the database is whole after a power cut all the same, and may be
-    # without what was written last.
+    # NORMAL does not wait for the disk: after a power cut the database is consistent, but the last
+    # changes may be lost.
     level = "FULL" if options.get(DURABLE) else "NORMAL"
     connection.exec_driver_sql(f"PRAGMA synchronous={level}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def translated(error: SQLAlchemyError) -> StoreError:
-    """Return what a database's refusal is, as an error of the system."""
+def as_store_error(error: SQLAlchemyError) -> StoreError:
+    """Return a database error as a `StoreError` with the matching errno."""
     original = error.orig if isinstance(error, DBAPIError) else None
     code = getattr(original, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:

@@ -1,8 +1,8 @@
-"""A store: where it is, and its transactions.
+"""The store: a SQLite database, a directory of contents, and transactions on both.
 
-One database holds all of it. A writer holds the database's one write lock from the beginning of the
-transaction to its end, so what was read there still holds when it is written; a reader sees
-one moment. Everything here blocks, and is for threads.
+A write transaction holds the database's only write lock from its beginning to its end, so that no
+other writer changes what it has read; a read transaction sees one snapshot. Everything here blocks:
+call it in threads.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
-from bridge.store.earlier import is_earlier
+from bridge.store.legacy_files import has_legacy_files
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row, Table
 
 FILE = "store.db"
-"""The database, in the state directory; SQLite has two more beside it while it is in use."""
+"""The database, in the state directory; SQLite adds two more files while it is in use."""
 
 BLOBS = "blobs"
-"""The directory of contents, beside it; beside `NAME` of another's choice it is `NAME-blobs`."""
+"""The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`."""
 
 VERSION = 1
 """The number of the last of `schema.MIGRATIONS`."""
 
 BUSY_SECONDS = 30.0
-"""For which a writer waits for another's turn. Most take a millisecond."""
+"""How long a writer waits for another's transaction. Most take a millisecond."""
 
 BATCH = 500
-"""Contents removed in one turn."""
+"""Contents removed in one transaction."""
 
 
 class Document(NamedTuple):
-    """What is known of something that is kept, but for the data."""
+    """The columns of a document without its data."""
 
     owner: str
     name: str
@@ -52,7 +52,7 @@ class Document(NamedTuple):
 
 
 def owner_digest(owner: str) -> str:
-    """Return what stands for an owner in a store, which tells nothing of a credential."""
+    """Return the digest that identifies an owner in a store and reveals no credential."""
     return hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -60,8 +60,8 @@ class Store:
     """One database. Several bridges, and several of these, may use it at once.
 
     Args:
-        directory: Where the database is; made when something is first kept.
-        name: Of its file.
+        directory: Of the database; made at the first write.
+        name: Of the database's file.
     """
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
@@ -72,13 +72,13 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """Begin to read; of a database that is not there, nothing.
+        """Open a read transaction, which is empty without a database.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: The database cannot be read.
         """
-        if not _is_there(self._file):
-            if not is_earlier(self.directory):
+        if not _exists(self._file):
+            if not has_legacy_files(self.directory):
                 yield Transaction(None, time.time)
                 return
             _make_private(self._file)
@@ -86,17 +86,17 @@ class Store:
             yield Transaction(connection, time.time)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
-        """Return the data of some documents, of one moment and by their names.
+        """Return the data of documents by their names, from one snapshot.
 
-        For what a bridge reads as it starts, without the import of SQLAlchemy.
+        Does not import SQLAlchemy, which would slow the bridge's start.
 
         Raises:
             OSError: It cannot be read.
         """
         names = list(names)
         found: dict[str, bytes] | None = None
-        if "sqlalchemy" not in sys.modules and _is_there(self._file):
-            found = _read_plainly(self._file, kind, owner, names)
+        if "sqlalchemy" not in sys.modules and _exists(self._file):
+            found = _read_without_sqlalchemy(self._file, kind, owner, names)
         if found is None:
             with self.reading() as kept:
                 data = {name: kept.get(kind, owner, name) for name in names}
@@ -105,10 +105,10 @@ class Store:
 
     @contextmanager
     def writing(self, *, durable: bool = False) -> Iterator[Transaction]:
-        """Begin to write, when it is this one's turn. What raises inside leaves all as it was.
+        """Open a write transaction, after waiting for the lock; an exception inside rolls it back.
 
         Args:
-            durable: Whether it has to survive a power cut from then on; waits for the disk.
+            durable: Whether its changes have to survive a power cut; waits for the disk.
 
         Raises:
             OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
@@ -119,10 +119,10 @@ class Store:
             yield Transaction(connection, time.time)
 
     @contextmanager
-    def placing(
+    def writing_blob(
         self, unfinished: Unfinished, digest: str, *, durable: bool = False
     ) -> Iterator[Transaction]:
-        """Begin to write what speaks of a content, which has its name from the end of that on.
+        """Open a write transaction for rows that refer to a content, and publish it at the end.
 
         Raises:
             OSError: It cannot be written; see `writing`.
@@ -130,15 +130,15 @@ class Store:
         try:
             with self.writing(durable=durable) as kept:
                 yield kept
-                self.blobs.place(unfinished, digest, durable=durable)
+                self.blobs.publish(unfinished, digest, durable=durable)
         except OSError:
-            # It may have got its name without a row that refers to it.
+            # The content may have been published although the rows were rolled back.
             with suppress(OSError):
                 self.drop([digest])
             raise
 
     def state(self) -> tuple[int, ...]:
-        """Return what is another after every change; () of a database that is not there."""
+        """Return a value that changes with every write; () without a database."""
         found: list[int] = []
         for name in (self._file.name, f"{self._file.name}-wal"):
             with suppress(OSError):
@@ -147,12 +147,13 @@ class Store:
         return tuple(found)
 
     def drop(self, digests: Iterable[str]) -> int:
-        """Remove contents that nothing speaks of any more; return how many went.
+        """Remove those of the contents that no row refers to; return how many.
 
-        Nobody can begin to speak of one meanwhile. Between some and the next others have a turn.
+        Works in transactions of `BATCH` contents, so that no new row can refer to one meanwhile and
+        other writers need not wait for all.
 
         Raises:
-            OSError: They cannot be removed. They are unused, and the next tidying removes them.
+            OSError: They cannot be removed. They stay unused until a later cleanup.
         """
         left, removed = sorted(set(digests)), 0
         while left:
@@ -171,7 +172,7 @@ class Store:
     def _connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
         from sqlalchemy.exc import SQLAlchemyError
 
-        from bridge.store.schema import DURABLE, WRITES, databases, translated
+        from bridge.store.schema import DURABLE, WRITES, as_store_error, databases
 
         try:
             engine = databases.engine(self._url, _identity(self._file), self.directory)
@@ -179,15 +180,15 @@ class Store:
             with engine.execution_options(**options).begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise translated(error) from error
+            raise as_store_error(error) from error
 
 
 class Transaction:
-    """What can be done with documents in one transaction.
+    """One transaction, with operations on documents.
 
     Args:
-        connection: None for a database that is not there.
-        now: Seconds since the epoch.
+        connection: None if there is no database.
+        now: Returns seconds since the epoch.
     """
 
     def __init__(self, connection: Connection | None, now: Callable[[], float]) -> None:
@@ -202,7 +203,7 @@ class Transaction:
     def put(
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
     ) -> None:
-        """Keep a document in place of what was there.
+        """Insert or replace a document.
 
         Args:
             updated: Seconds since the epoch; None for now.
@@ -214,18 +215,18 @@ class Transaction:
         self.connection.execute(_documents().insert().values(updated=moment, **row))
 
     def delete(self, kind: str, owner: str, name: str) -> bool:
-        """Remove a document; tell whether it was there."""
+        """Remove a document; return whether it existed."""
         if self.connection is None:
             return False
-        removed = _documents().delete().where(*_chosen(kind, owner, name))
+        removed = _documents().delete().where(*_where(kind, owner, name))
         return self.connection.execute(removed).rowcount > 0
 
     def listed(self, kind: str, owner: str | None = None) -> list[Document]:
-        """Return what there is of a kind, of an owner or of all, the newest first."""
+        """Return a kind's documents of one owner or of all, newest first."""
         return [Document._make(row) for row in self._rows(Document._fields, kind, owner)]
 
     def owners(self, kind: str) -> set[str]:
-        """Return whose documents of a kind there are."""
+        """Return the owners that have documents of a kind."""
         return {row.owner for row in self._rows(("owner",), kind)}
 
     def all(self, kind: str, owner: str) -> list[tuple[str, bytes]]:
@@ -240,10 +241,10 @@ class Transaction:
         table = _documents()
         chosen = table.select().with_only_columns(*(table.c[each] for each in columns))
         ordered = chosen.order_by(table.c.updated.desc(), table.c.name)
-        return self.connection.execute(ordered.where(*_chosen(kind, owner, name))).all()
+        return self.connection.execute(ordered.where(*_where(kind, owner, name))).all()
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
-        """Return those of some contents, or of all, that something speaks of."""
+        """Return those of the digests that a row refers to; None means all digests."""
         if self.connection is None:
             return set()
         from bridge.store.schema import CONTENTS
@@ -258,11 +259,11 @@ class Transaction:
         return found
 
     def prune(self, kind: str, *, most: int, most_bytes: float = inf, oldest: float = 0.0) -> None:
-        """Remove what is old or too much of a kind; the newest stay.
+        """Remove a kind's documents that are too old or beyond the limits; the newest stay.
 
         Args:
-            most, most_bytes: Documents, and of their data.
-            oldest: What was written before, in seconds since the epoch, goes.
+            most, most_bytes: Limits on the number of documents and on the bytes of their data.
+            oldest: Documents written before this are removed; in seconds since the epoch.
         """
         size = 0
         for number, each in enumerate(self.listed(kind), start=1):
@@ -271,7 +272,7 @@ class Transaction:
                 self.delete(kind, each.owner, each.name)
 
 
-def _chosen(kind: str, owner: str | None, name: str | None) -> list[ColumnElement[bool]]:
+def _where(kind: str, owner: str | None, name: str | None) -> list[ColumnElement[bool]]:
     given = {"kind": kind, "owner": owner, "name": name}
     columns = _documents().c
     return [columns[key] == value for key, value in given.items() if value is not None]
@@ -283,7 +284,7 @@ def _documents() -> Table:
     return documents
 
 
-def _is_there(file: Path) -> bool:
+def _exists(file: Path) -> bool:
     try:
         return file.stat().st_size > 0
     except (FileNotFoundError, NotADirectoryError):
@@ -295,10 +296,10 @@ def _identity(file: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _read_plainly(
+def _read_without_sqlalchemy(
     file: Path, kind: str, owner: str, names: Iterable[str]
 ) -> dict[str, bytes] | None:
-    """Return documents, of one moment; None where the database is not as this version has it."""
+    """Return documents from one snapshot; None if the database is not of this version."""
     import sqlite3
 
     found: dict[str, bytes] = {}
@@ -317,9 +318,9 @@ def _read_plainly(
 
 
 def _make_private(file: Path) -> None:
-    """Make the database's file, for this user alone, if it is not there.
+    """Make the database's file, for this user alone, if it does not exist.
 
-    One that is there is never opened here: to close it would let go of SQLite's locks on it.
+    An existing file is never opened here: closing it would release SQLite's locks on it.
 
     Raises:
         OSError: It cannot be made, is a link, or belongs to another user.
@@ -329,7 +330,7 @@ def _make_private(file: Path) -> None:
         os.close(os.open(file, flags, 0o600))
     places = [(file, stat.S_IFREG)]
     if file.name == FILE:
-        # Else it is in a directory of the user's, which `bridge.settings` has looked at.
+        # A database elsewhere is in a directory of the user, which `bridge.settings` has checked.
         places.append((file.parent, stat.S_IFDIR))
     for place, kind in places:
         found = place.stat(follow_symlinks=place == file.parent)

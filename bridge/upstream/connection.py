@@ -51,7 +51,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
-from bridge.model import Era, ServerSpec
+from bridge.model import ProtocolMode, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import reason, start_error, start_timeout
@@ -167,17 +167,17 @@ class Connection:
         on_tools_changed: Callable[[], None],
         on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
         roots: Sequence[Path] = (),
-        era: Era = "auto",
+        mode: ProtocolMode = "auto",
     ) -> None:
         self.spec = spec
-        self._era = era
+        self._mode = mode
         self.endpoint = endpoint
         self.ready = anyio.Event()
         self.ended = anyio.Event()
         self.listing = anyio.Lock()
         self.client: ClientSession | None = None
         self.failure: BridgeError | None = None
-        self.account = ""
+        self.end_report = ""
         self.idle = False
         self.uses = 0
         self.listings = 0
@@ -258,14 +258,14 @@ class Connection:
         """Have the owner task probe the server, because a request got no response."""
         self._probe_requested.set()
 
-    def retire(self, account: str = "") -> None:
+    def retire(self, end_report: str = "") -> None:
         """Accept no new requests, and close when the pending ones have ended; each has a timeout.
 
         Args:
             account: Why, if it is the server's fault.
         """
         self._retiring = True
-        self.account = self.account or account
+        self.end_report = self.end_report or end_report
         if not self._users:
             self.stop()
 
@@ -287,7 +287,7 @@ class Connection:
             self._record(error)
         finally:
             self._broken = True
-            self.account = f"{self.account} {self.endpoint.account()}".strip()
+            self.end_report = f"{self.end_report} {self.endpoint.end_report()}".strip()
             if self.client is None and self.failure is None:
                 self.failure = ServerStartError(
                     f"Server {self.spec.name!r} did not start: it was closed first.",
@@ -348,7 +348,7 @@ class Connection:
             self.failure = start_timeout(
                 self.spec,
                 self._start_timeout,
-                account=self.endpoint.account(),
+                end_report=self.endpoint.end_report(),
                 remedy=self._remedy,
             )
 
@@ -356,7 +356,7 @@ class Connection:
         """Negotiate the revision, unless the connection is stopped first; return whether ready."""
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
-            await negotiate_version(client, self.endpoint, self._era)
+            await negotiate_version(client, self.endpoint, self._mode)
             if self.endpoint.direct is not None:
                 self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
             self.client = client
@@ -466,8 +466,8 @@ class Connection:
             self.endpoint.direct.start_notification()
 
     def _disconnect_flooding(self) -> None:
-        self.account = f"It made {MAX_OPEN_REQUESTS:,} requests without waiting for the answers."
-        logger.warning("server %r is disconnected: %s", self.spec.name, self.account)
+        self.end_report = f"It made {MAX_OPEN_REQUESTS:,} requests without waiting for the answers."
+        logger.warning("server %r is disconnected: %s", self.spec.name, self.end_report)
         self.stop()
 
     def _handle_disconnect(self) -> None:
@@ -488,13 +488,13 @@ class Connection:
             self.failure = start_error(
                 self.spec,
                 error,
-                account=self.endpoint.account(),
+                end_report=self.endpoint.end_report(),
                 refusal=self.endpoint.refusal,
                 remedy=self._remedy,
             )
             return
-        self.account = f"{reason(error)}.".capitalize()
-        logger.warning("the connection to server %r broke: %s", self.spec.name, self.account)
+        self.end_report = f"{reason(error)}.".capitalize()
+        logger.warning("the connection to server %r broke: %s", self.spec.name, self.end_report)
 
 
 def _announced_lists(client: ClientSession) -> frozenset[ListKind]:

@@ -32,7 +32,7 @@ from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
-LIST_OF = "the list of its "
+LIST_PREFIX = "the list of its "
 """Prefix of a list request in messages; such a request cannot be made smaller."""
 
 _SDK_CLOSED = "Connection closed"
@@ -43,7 +43,7 @@ only one request's own stream did. Servers use the same code for errors of their
 _SESSION_EXPIRED = "Session terminated"
 """The SDK's text for status 404 within a session: the server no longer knows it."""
 
-_NO_ANSWERS = (
+_NOT_A_RESPONSE = (
     "server answered a request with 202",
     "Unexpected content type",
     "Failed to parse",
@@ -88,7 +88,7 @@ def start_error(
     spec: ServerSpec,
     error: BaseException,
     *,
-    account: str,
+    end_report: str,
     refusal: Refusal | None,
     remedy: str,
 ) -> UpstreamError:
@@ -108,16 +108,16 @@ def start_error(
     why = reason(error)
     if status:
         why = f"it answered with HTTP status {status}"
-    elif spec.transport == "stdio" and account and why == _SDK_CLOSED:
+    elif spec.transport == "stdio" and end_report and why == _SDK_CLOSED:
         why = "it ended before it was ready"
     if spec.transport != "stdio":
-        account = f"It is expected at {shown_url(spec)}. {account}".strip()
+        end_report = f"It is expected at {shown_url(spec)}. {end_report}".strip()
     text = f"Server {spec.name!r} did not start: {why}."
-    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=account)
+    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
 
 
 def start_timeout(
-    spec: ServerSpec, seconds: float, *, account: str, remedy: str
+    spec: ServerSpec, seconds: float, *, end_report: str, remedy: str
 ) -> ServerStartError:
     """Report a server that was not ready in time."""
     remedy = (
@@ -125,20 +125,20 @@ def start_timeout(
         "long the bridge waits, in seconds."
     ).lstrip()
     text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s."
-    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=account)
+    return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
 
 
-def lost_error(server: str, account: str, *, sent: bool = True) -> UpstreamError:
+def lost_error(server: str, end_report: str, *, sent: bool = True) -> UpstreamError:
     """Report a connection that ended while it was needed.
 
     Args:
         sent: Whether any of the request may have gone out.
     """
-    if _OVERSIZE.search(account):
+    if _OVERSIZE.search(end_report):
         return MessageTooLargeError(
             f"Server {server!r} was disconnected: it sent more than the bridge takes.",
             server=server,
-            host_detail=account,
+            host_detail=end_report,
             remedy="Ask it for less at a time. The next call connects again.",
             doubtful=sent,
         )
@@ -146,7 +146,7 @@ def lost_error(server: str, account: str, *, sent: bool = True) -> UpstreamError
     return ServerLostError(
         f"Server {server!r} went away during the call.",
         server=server,
-        host_detail=account,
+        host_detail=end_report,
         remedy=f"The next call connects again. {effect}",
         doubtful=sent,
     )
@@ -176,7 +176,7 @@ def call_error(
             f"Server {server!r}, {what}: {error.message}",
             server=server,
             remedy="The server has to list less, or in more pages; its other answers still arrive."
-            if what.startswith(LIST_OF)
+            if what.startswith(LIST_PREFIX)
             else "Ask for less at a time; the connection stays open.",
         )
     if error.code == CONNECTION_CLOSED and error.message.startswith(_SDK_ABANDONED):
@@ -203,11 +203,13 @@ def _is_doubtful(error: MCPError, refusal: Refusal | None) -> bool:
     of several concurrent requests, so that after a doubtful one all of them are.
     """
     text = error.message.casefold()
-    if error.message.startswith(_NO_ANSWERS) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):
+    if error.message.startswith(_NOT_A_RESPONSE) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):
         return True
     if error.code == CONNECTION_CLOSED and "closed" in text:
         return True
-    return error.message.startswith(_STATUS_TEXTS) and refusal is not None and refusal.failing
+    return (
+        error.message.startswith(_STATUS_TEXTS) and refusal is not None and refusal.server_failing
+    )
 
 
 def shown_url(spec: ServerSpec) -> str:
@@ -237,11 +239,11 @@ def _unauthorized(spec: ServerSpec, status: int, refusal: Refusal | None) -> Ser
     The model sees the message and nothing else of it, so that what the user has to do about a
     login stands there; what concerns the configuration does not.
     """
-    said = refusal if refusal and refusal.status == status else Refusal(status=status)
+    refused = refusal if refusal and refusal.status == status else Refusal(status=status)
     where = f"It is expected at {shown_url(spec)}."
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
-    if said.own_header:
+    if refused.sets_authorization:
         return ServerStartError(
             f"Server {spec.name!r} refused the Authorization header of its configuration: it "
             f"answered with HTTP status {status}.",
@@ -249,21 +251,21 @@ def _unauthorized(spec: ServerSpec, status: int, refusal: Refusal | None) -> Ser
             host_detail=where,
             remedy=f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
         )
-    if said.lacking:
-        more = f" ({said.scope})" if said.scope else ""
+    if refused.insufficient_scope:
+        more = f" ({refused.scope})" if refused.scope else ""
         text = f"Server {spec.name!r} wants you to log in with more permissions{more}. {ask}"
         return LoginRequiredError(text, server=spec.name)
-    if status == httpx2.codes.FORBIDDEN and not said.challenged:
-        who = "the account that is logged in" if said.logged_in else "the bridge"
+    if status == httpx2.codes.FORBIDDEN and not refused.challenged:
+        who = "the account that is logged in" if refused.logged_in else "the bridge"
         return ServerStartError(
             f"Server {spec.name!r} does not let {who} do this: it answered with HTTP status "
             f"{status}.",
             server=spec.name,
             host_detail=where,
-            remedy="" if said.logged_in else f"If it takes a token, give that in {entry}.",
+            remedy="" if refused.logged_in else f"If it takes a token, give that in {entry}.",
         )
-    detail = f"(There is a login, but {said.trouble}.)" if said.trouble else ""
-    if said.challenged or said.logged_in:
+    detail = f"(There is a login, but {refused.login_problem}.)" if refused.login_problem else ""
+    if refused.challenged or refused.logged_in:
         text = f"Server {spec.name!r} wants you to log in. {ask}"
         return LoginRequiredError(text, server=spec.name, host_detail=detail)
     return LoginRequiredError(

@@ -26,9 +26,9 @@ from mcp_types.jsonrpc import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from bridge.model import Era, Json
+from bridge.model import Json, ProtocolMode
 from bridge.offload import offload
-from bridge.upstream.listing import brief_page
+from bridge.upstream.listing import reduce_page
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class RecordingDispatcher(JSONRPCDispatcher[TransportContext]):
         if slot is not None:
             slot.append(dict(answer))
         if method == "tools/list":
-            return await offload(answer, partial(brief_page, answer))
+            return await offload(answer, partial(reduce_page, answer))
         return answer if slot is None else _without_content(answer)
 
     async def run(
@@ -154,19 +154,21 @@ def _without_content(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-async def negotiate_version(client: ClientSession, endpoint: Endpoint, era: Era = "auto") -> None:
+async def negotiate_version(
+    client: ClientSession, endpoint: Endpoint, mode: ProtocolMode = "auto"
+) -> None:
     """Negotiate the protocol revision.
 
     Args:
-        era: "legacy" sends `initialize` only, "modern" `server/discover` only.
+        mode: "legacy" sends `initialize` only, "modern" `server/discover` only.
 
     Raises:
         MCPError: The server refused, or supports no common revision.
     """
-    if era == "modern":
+    if mode == "modern":
         await client.discover()
         return
-    modern_first = endpoint.transport == "http" and era == "auto"
+    modern_first = endpoint.transport == "http" and mode == "auto"
     if modern_first:
         try:
             await client.discover()
@@ -182,7 +184,7 @@ async def negotiate_version(client: ClientSession, endpoint: Endpoint, era: Era 
         await client.initialize()
     except MCPError as error:
         unsupported = error.code == UNSUPPORTED_PROTOCOL_VERSION
-        if era == "legacy" or (endpoint.transport != "stdio" and not unsupported):
+        if mode == "legacy" or (endpoint.transport != "stdio" and not unsupported):
             raise
         try:
             await client.discover()

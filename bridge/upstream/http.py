@@ -50,15 +50,15 @@ MAX_REDIRECTS = 5
 OLDER_SERVER = frozenset({400, 404, 405})
 """Status codes of a server that only supports HTTP+SSE to a POST, by the specification."""
 
-INFLATED_BYTES = 256 * 1024
-"""Of a compressed body, looked at in one piece."""
+DECOMPRESSED_BYTES = 256 * 1024
+"""Decompressed bytes of one piece of a body."""
 
 _EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
 
 SESSION_HEADER = "mcp-session-id"
 
 REFUSED = "The server refused the request with status"
-"""How the error begins that answers a request whose post was refused."""
+"""Beginning of the error message for a request whose POST was refused."""
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
@@ -69,7 +69,7 @@ MAX_BODY_VALUES = 200_000
 several times as long as a pipe's messages take; see `framing.MAX_VALUES`."""
 
 _BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
-"""What ends an event, or the first two bytes of it."""
+"""The end of an event, or its first two bytes."""
 
 
 class OversizeBody(httpx2.StreamError):
@@ -77,11 +77,11 @@ class OversizeBody(httpx2.StreamError):
 
 
 class _PlainStream(httpx2.AsyncByteStream):
-    """A response's body, not compressed.
+    """A response's body, decompressed.
 
     Args:
-        encoding: How it is compressed. What comes out of here is not any more: the bound is one on
-            memory, and a body of a megabyte can stand for a gigabyte.
+        limit: Of the decompressed bytes: a compressed megabyte may become a gigabyte.
+        encoding: The `Content-Encoding` of `inner`.
     """
 
     def __init__(self, inner: httpx2.AsyncByteStream, limit: int, encoding: str) -> None:
@@ -89,14 +89,14 @@ class _PlainStream(httpx2.AsyncByteStream):
         self._limit = limit
         self._encoding = encoding
 
-    async def _pieces(self) -> AsyncIterator[bytes]:
+    async def _chunks(self) -> AsyncIterator[bytes]:
         inflate = None
         if self._encoding in ("gzip", "x-gzip", "deflate"):
             inflate = zlib.decompressobj(_EITHER_ZLIB_OR_GZIP)
         elif self._encoding not in ("", "identity"):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self._inner:
-            for piece in (chunk,) if inflate is None else _inflated(inflate, chunk):
+            for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
                 yield piece
 
     async def aclose(self) -> None:
@@ -104,11 +104,11 @@ class _PlainStream(httpx2.AsyncByteStream):
 
 
 class _CappedStream(_PlainStream):
-    """A body that fails if it is longer, or holds more values, than it may."""
+    """A body that raises if it is too long or has too many values."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
-        async for piece in self._pieces():
+        async for piece in self._chunks():
             body += piece
             if len(body) > self._limit:
                 raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
@@ -118,20 +118,20 @@ class _CappedStream(_PlainStream):
 
 
 class _EventStream(_PlainStream):
-    """A body of events that fails at one with more values than it may hold.
+    """A body of events that raises at an event with too many values.
 
-    How long an event may be is for whoever decodes it; what is longer passes in parts.
+    The decoder limits an event's length; longer events are passed on in parts.
     """
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         waiting = bytearray()
-        async for piece in self._pieces():
+        async for piece in self._chunks():
             # The blank line may have begun in the piece before.
             start = max(0, len(waiting) - 1)
             waiting += piece
             end = max(waiting.rfind(blank, start) for blank in _BLANK_LINES) + 2
             if waiting[end : end + 1] == b"\n":
-                # The rest of the line's end, which may also come as a piece of its own.
+                # The second byte of a line end, which may also arrive as a piece of its own.
                 end += 1
             if len(waiting) > self._limit or waiting == b"\n":
                 end = len(waiting)
@@ -146,7 +146,7 @@ class _EventStream(_PlainStream):
 
 
 async def _holds_too_many(data: bytes) -> bool:
-    """Whether it is more than the SDK is given to parse."""
+    """Return whether JSON data has more values than the SDK may parse."""
     if len(data) <= LARGE:
         return False
     return await offload(data, partial(has_too_many_values, Line(data), MAX_BODY_VALUES))
@@ -156,14 +156,14 @@ def _too_many(what: str) -> str:
     return f"The {what} exceeded the {MAX_BODY_VALUES} value limit."
 
 
-def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
-    """Yield what a piece of a compressed body stands for, a bounded piece at a time.
+def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
+    """Yield a chunk of a compressed body decompressed, in pieces of bounded size.
 
     Raises:
-        httpx2.StreamError: It is not compressed as it is said to be.
+        httpx2.StreamError: The body is not compressed as its header says.
     """
     try:
-        while piece := inflate.decompress(chunk, INFLATED_BYTES):
+        while piece := inflate.decompress(chunk, DECOMPRESSED_BYTES):
             yield piece
             chunk = inflate.unconsumed_tail
     except zlib.error:
@@ -171,11 +171,11 @@ def _inflated(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
 
 
 class CappedClient(httpx2.AsyncClient):
-    """An HTTP client that sends the login along, caps bodies and remembers the last refusal.
+    """An HTTP client that adds the login's token, limits bodies and stores the last refusal.
 
-    Event streams are not capped as a whole, since they may last for days; each event's values are,
-    and by whoever decodes them its length. Compression is not asked for; where a server compresses
-    all the same, the cap holds for what ends up in memory.
+    An event stream may last for days and has no limit as a whole; each event has one on its values,
+    and its decoder limits its length. Compression is not requested; if a server compresses all the
+    same, the limit is on the decompressed bytes.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class CappedClient(httpx2.AsyncClient):
         self.expired = False
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request. All responses are read as streams, so that capping those is enough."""
+        """Send a request; limit the response's stream, as which each body is read."""
         if request.method == "DELETE":
             leave = httpx2.Timeout(LEAVE_SECONDS).as_dict()
             request.extensions = {**request.extensions, "timeout": leave}
@@ -201,7 +201,7 @@ class CappedClient(httpx2.AsyncClient):
             self.refusal = refusal_of(response, self._spec, self._login, self.refusal)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            # Decompressed where it is counted, and so not once more.
+            # The stream decompresses the body, so that the client must not.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
             bounded = _EventStream if kind == "text/event-stream" else _CappedStream
             response.stream = bounded(response.stream, self._max_body_bytes, encoding)
@@ -209,17 +209,17 @@ class CappedClient(httpx2.AsyncClient):
             # By the specification: the server no longer has the session.
             self.expired = True
             if kind == "text/event-stream":
-                # Nothing would end it, and the SDK does not look into it either.
+                # The stream may never end, and the SDK does not read it either.
                 return response
             with suppress(httpx2.StreamError):
                 if says_unknown_session(await response.aread()):
-                    # In the SDK's words, by which alone a request is known that may be made again.
-                    # The server's would do for others too, which may have been acted on.
+                    # As plain text the SDK ignores it and raises its own error, by which alone a
+                    # request may be repeated. Servers send errors like this one for others too.
                     response.headers["content-type"] = "text/plain"
         return response
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request with the login's token, once more with another if there is one by now."""
+        """Send a request with the login's token; if refused, once more with a newer token."""
         login = self._login
         token = await login.token(request.url) if login else ""
         if login:
@@ -228,37 +228,37 @@ class CappedClient(httpx2.AsyncClient):
         if response.status_code not in UNAUTHORIZED:
             return response
         refusal = refusal_of(response, self._spec, login)
-        another = await _another(login, token, refusal, request.url) if login else ""
-        if another:
+        other_token = await _other_token(login, token, refusal, request.url) if login else ""
+        if other_token:
             await response.aclose()
-            _authorize(request, another)
+            _authorize(request, other_token)
             response = await super().send(request, **options)
             refusal = refusal_of(response, self._spec, login)
-        if login and refusal.lacking:
-            await login.want(refusal.scope)
+        if login and refusal.insufficient_scope:
+            await login.remember_scope(refusal.scope)
         if response.status_code in UNAUTHORIZED:
-            # The SDK would take a JSON-RPC error in the body for the whole answer, and how to get
-            # in would be lost.
+            # The SDK would report only a JSON-RPC error in the body, without the status and the
+            # challenge.
             response.headers["content-type"] = "text/plain"
         return response
 
 
-async def _another(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
-    """Return a token that may do better than the one that was refused; empty if there is none."""
-    another = ""
-    if refusal.lacking:
-        another = await login.replaced(token)
+async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
+    """Return another token than the refused one for a request to `url`; empty if there is none."""
+    other_token = ""
+    if refusal.insufficient_scope:
+        other_token = await login.newer_token(token)
     elif refusal.status == httpx2.codes.UNAUTHORIZED:
-        another = await login.renewed(token)
-    # Asked for again because only that looks at where the request goes.
-    return another if another and await login.token(url) == another else ""
+        other_token = await login.renewed_token(token)
+    # `token` is called again because it checks the request's origin.
+    return other_token if other_token and await login.token(url) == other_token else ""
 
 
 def _authorize(request: httpx2.Request, token: str) -> None:
     if token:
         request.headers["Authorization"] = f"Bearer {token}"
     else:
-        # One that followed a redirect has the headers of the one before.
+        # A redirected request has the headers of the previous one.
         request.headers.pop("Authorization", None)
 
 
@@ -266,8 +266,8 @@ class HttpEndpoint:
     """One server behind a URL.
 
     Args:
-        logins: Where its login is, if it has one.
-        owner: Whose login that is, where it is not `spec` itself but a variant of it.
+        logins: The user's logins; None to send no tokens.
+        owner: The server whose login is used, if `spec` is a variant of it.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class HttpEndpoint:
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._client: CappedClient | None = None
-        self._account = ""
+        self._end_report = ""
 
     @property
     def pid(self) -> int | None:
@@ -297,7 +297,7 @@ class HttpEndpoint:
 
     @property
     def expired(self) -> bool:
-        """Whether the server has said that it no longer knows the session."""
+        """Whether the server has rejected the session (HTTP 404)."""
         return self._client is not None and self._client.expired
 
     @property
@@ -307,14 +307,14 @@ class HttpEndpoint:
 
     @property
     def direct(self) -> None:
-        """None: the SDK adds to every request what HTTP needs."""
+        """None: over HTTP all requests pass through the SDK's session."""
         return None
 
     def alternative(self) -> HttpEndpoint | None:
-        """Return the event-stream way to a server that refused the streamable one.
+        """Return the HTTP+SSE transport if the server refused Streamable HTTP; else None.
 
-        The protocol's own rule for older servers. Many entries carry the URL of an event stream
-        without saying so.
+        As the specification says for older servers. Many entries have such a server's URL without
+        its transport.
         """
         status = self.refusal.status if self.refusal else None
         if self._spec.transport != "http" or status not in OLDER_SERVER:
@@ -326,13 +326,13 @@ class HttpEndpoint:
             owner=self._owner,
         )
 
-    def account(self) -> str:
-        """Say what is known about how the connection ended."""
-        return self._account
+    def end_report(self) -> str:
+        """Return how the connection ended, in sentences; may be empty."""
+        return self._end_report
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
-        """Connect. Failures to connect surface here, possibly in an exception group."""
+        """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
             login = self._logins.of(self._owner) if self._logins else None
             self._client = CappedClient(self._spec, max_body_bytes=self._max_bytes, login=login)
@@ -352,7 +352,7 @@ class HttpEndpoint:
 async def _open_events(
     client: CappedClient, url: str, max_event_bytes: int
 ) -> AsyncGenerator[tuple[Any, Any], None]:
-    """Connect to an event-stream server: messages come as events, and go as posts."""
+    """Connect over HTTP+SSE: messages are received as events and sent by POST."""
     inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, outbound = anyio.create_memory_object_stream[SessionMessage](0)
     async with AsyncExitStack() as stack:
@@ -377,11 +377,11 @@ async def _read_events(
     *,
     task_status: anyio.abc.TaskStatus[str],
 ) -> None:
-    """Deliver messages; report where to post once the server has said it.
+    """Deliver messages; report the URL to post to once the server has sent it.
 
     Raises:
-        httpx2.TransportError: The stream broke, or an event was beyond the cap. An event stream
-            cannot be taken up again in the middle of an event, so the connection is over.
+        httpx2.TransportError: The stream broke, or an event was too long. An event stream cannot be
+            resumed in the middle of an event, so the connection has ended.
     """
     announced = False
     async with inbound:
@@ -405,10 +405,10 @@ async def _post_messages(
         async for item in outbound:
             message = item.message
             body = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
-            # The answer comes as an event. Posts go one after the other, so that order is kept, and
-            # one that is never acknowledged would hold up all that follow.
-            patience = httpx2.Timeout(REQUEST_SECONDS)
-            async with _stream(client, "POST", target, json=body, timeout=patience) as response:
+            # The response arrives as an event. Messages are posted one by one to keep their order,
+            # so a POST that is never acknowledged would block all later ones.
+            timeout = httpx2.Timeout(REQUEST_SECONDS)
+            async with _stream(client, "POST", target, json=body, timeout=timeout) as response:
                 refused = response.is_error or response.is_redirect
             if refused and isinstance(message, JSONRPCRequest):
                 data = ErrorData(
@@ -423,15 +423,15 @@ async def _post_messages(
 async def _stream(
     client: CappedClient, method: str, url: str, **options: Any
 ) -> AsyncGenerator[httpx2.Response, None]:
-    """Send a request and follow redirects as the SDK does: same origin, same method, a few."""
+    """Send a request; follow a few redirects of same origin and method, as the SDK does."""
     request = client.build_request(method, url, **options)
     response = await client.send(request, stream=True, follow_redirects=False)
     for _ in range(MAX_REDIRECTS):
-        following = response.next_request
-        if following is None or not may_follow(request, following):
+        redirect = response.next_request
+        if redirect is None or not may_redirect(request, redirect):
             break
         await response.aclose()
-        request = following
+        request = redirect
         response = await client.send(request, stream=True, follow_redirects=False)
     try:
         yield response
@@ -439,13 +439,13 @@ async def _stream(
         await response.aclose()
 
 
-def may_follow(sent: httpx2.Request, following: httpx2.Request) -> bool:
-    """Say whether a redirect keeps the method and stays where the headers were meant for."""
-    if following.method != sent.method:
+def may_redirect(sent: httpx2.Request, redirect: httpx2.Request) -> bool:
+    """Return whether a redirect keeps the method and the origin, and so may get the headers."""
+    if redirect.method != sent.method:
         return False
-    if following.url.userinfo and following.url.userinfo != sent.url.userinfo:
+    if redirect.url.userinfo and redirect.url.userinfo != sent.url.userinfo:
         return False
-    return same_origin(following.url, sent.url)
+    return same_origin(redirect.url, sent.url)
 
 
 def _same_origin(url: str, endpoint: str) -> str:

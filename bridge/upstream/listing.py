@@ -50,11 +50,11 @@ HEADER_KEY = "x-mcp-header"
 MAX_URI_CHARS = 8_000
 """As much as web servers take."""
 
-LIST_AGAIN_SECONDS = 2.0
-"""Between two lists of one server's tools, however short-lived it says that they are."""
+MIN_CACHE_SECONDS = 2.0
+"""Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
 
-LONGEST_FRESH_SECONDS = 24 * 3600.0
-"""What is believed of a list's life; as in the SDK."""
+MAX_CACHE_SECONDS = 24 * 3600.0
+"""Longest time that a list is cached; as in the SDK."""
 
 MAX_CURSOR_CHARS = 64 * 1024
 """A longer one is the end of a list: it would be sent back with each request."""
@@ -71,7 +71,7 @@ time that grows with both."""
 
 MAX_COMPARED_CHARS = 200
 
-MAX_NEAR = 3
+MAX_SUGGESTIONS = 3
 
 Page = Mapping[str, Json]
 
@@ -79,13 +79,13 @@ Kind = Literal["resources", "templates", "prompts"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offers:
-    """One kind of things that servers list besides tools.
+class ListKind:
+    """How servers list resources, resource templates or prompts.
 
     Attributes:
-        key: What the list is called in an answer.
-        words: What they are called in a sentence.
-        identity: The field that tells one from another.
+        key: The field of a response with the list.
+        words: Plural for messages.
+        identity: The field that identifies an entry.
     """
 
     key: str
@@ -93,12 +93,12 @@ class Offers:
     identity: str
 
 
-LISTS: Mapping[Kind, Offers] = {
-    "resources": Offers(key="resources", words="resources", identity="uri"),
-    "templates": Offers(
+LISTS: Mapping[Kind, ListKind] = {
+    "resources": ListKind(key="resources", words="resources", identity="uri"),
+    "templates": ListKind(
         key="resourceTemplates", words="resource templates", identity="uriTemplate"
     ),
-    "prompts": Offers(key="prompts", words="prompts", identity="name"),
+    "prompts": ListKind(key="prompts", words="prompts", identity="name"),
 }
 
 
@@ -136,42 +136,42 @@ async def read_all_pages(
     return entries
 
 
-def seconds_fresh(page: Page, *, announced: bool) -> float:
-    """Return how long a page of the newer protocol counts, by its `ttlMs`.
+def cache_seconds(page: Page, *, announced: bool) -> float:
+    """Return for how many seconds a page of protocol 2026-07-28 may be cached, by its `ttlMs`.
 
-    Without one, or with 0, which is what most servers send unasked, it counts until its server says
-    that the list has changed; if the server does not say that, for `LIST_AGAIN_SECONDS`.
+    Without one, or with 0, which most servers send, until the server announces a change; if the
+    server announces no changes, for `MIN_CACHE_SECONDS`.
     """
     ttl = page.get("ttlMs")
     # NaN is no more than 0.
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not ttl > 0:
-        return math.inf if announced else LIST_AGAIN_SECONDS
+        return math.inf if announced else MIN_CACHE_SECONDS
     # Before dividing: there are whole numbers that no float can hold.
-    return max(min(ttl, 1000 * LONGEST_FRESH_SECONDS) / 1000, LIST_AGAIN_SECONDS)
+    return max(min(ttl, 1000 * MAX_CACHE_SECONDS) / 1000, MIN_CACHE_SECONDS)
 
 
-def named(entry: Json) -> str | None:
+def valid_name(entry: Json) -> str | None:
     """Return the name in an entry of a list, if it has a usable one."""
     name = entry.get("name") if isinstance(entry, Mapping) else None
     return name if isinstance(name, str) and 0 < len(name) <= MAX_NAME_CHARS else None
 
 
-def brief_page(page: Page) -> dict[str, Json]:
-    """Return a page of tools with no more than what the SDK makes something of.
+def reduce_page(page: Page) -> dict[str, Json]:
+    """Return a page of tools reduced to the fields that the SDK uses.
 
-    Of each tool that is its name, and its schema if that marks a parameter for a header. The SDK
-    looks through all that it gets, on the event loop.
+    These are each tool's name, and its schema if that marks a parameter for a header. The SDK
+    processes all that it gets on the event loop.
     """
     entries = page.get("tools")
     brief = [
-        {"name": entry["name"], "inputSchema": _marked(entry.get("inputSchema"))}
+        {"name": entry["name"], "inputSchema": _schema_with_headers(entry.get("inputSchema"))}
         for entry in (entries[:MAX_TOOLS] if isinstance(entries, list) else ())
-        if named(entry) is not None
+        if valid_name(entry) is not None
     ]
     return {**page, "tools": brief}
 
 
-def _marked(schema: Json) -> Json:
+def _schema_with_headers(schema: Json) -> Json:
     waiting = [schema]
     for _ in range(MAX_SCHEMA_PARTS):
         if not waiting:
@@ -187,21 +187,21 @@ def _marked(schema: Json) -> Json:
 
 
 def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
-    """Turn entries into tools. Of several with one name the first wins; names stay as they are.
+    """Return the tools of a list's entries; of several with one name the first is used.
 
-    What is left out is told once for each list, however much it is.
+    One warning per reason reports the entries that are left out.
     """
     tools: dict[str, Tool] = {}
     left = MAX_SCHEMA_PARTS_IN_ALL
-    unusable, long, large, again = 0, 0, [], []
+    unusable, long, large, repeated = 0, 0, [], []
     for entry in entries[:MAX_TOOLS]:
-        name = named(entry)
+        name = valid_name(entry)
         if name is None:
             given = entry.get("name") if isinstance(entry, Mapping) else None
             long += isinstance(given, str) and bool(given)
             unusable += not isinstance(given, str) or not given
         elif name in tools:
-            again.append(name)
+            repeated.append(name)
         else:
             tool, parts, whole = _with_bounded_schemas(
                 _parse_tool(server, name, entry), min(left, MAX_SCHEMA_PARTS)
@@ -210,21 +210,21 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
             if not whole:
                 large.append(name)
             tools[name] = tool
-    told = (
+    counts = (
         (unusable, "unusable and left out"),
         (long, f"left out: their names have more than {MAX_NAME_CHARS} characters"),
-        (len(again), f"listed more than once, and the first is used: {_some(again)}"),
-        (len(large), f"shown without a schema, which is too large: {_some(large)}"),
+        (len(repeated), f"listed more than once, and the first is used: {_first_names(repeated)}"),
+        (len(large), f"shown without a schema, which is too large: {_first_names(large)}"),
     )
-    for count, what in told:
+    for count, what in counts:
         if count:
             logger.warning("server %r: of its list of tools %d are %s", server, count, what)
     return tuple(tools.values())
 
 
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:MAX_NEAR]))
-    return f"{shown!r}{', ...' if len(names) > MAX_NEAR else ''}"
+def _first_names(names: Sequence[str]) -> str:
+    shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:MAX_SUGGESTIONS]))
+    return f"{shown!r}{', ...' if len(names) > MAX_SUGGESTIONS else ''}"
 
 
 def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
@@ -243,7 +243,7 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
 
 
 def _with_bounded_schemas(tool: Tool, most: int) -> tuple[Tool, int, bool]:
-    """Return a tool without schemas that are too large, how many parts it has kept, and if all."""
+    """Return a tool without too large schemas, the number of its parts, and if all were kept."""
     whole = True
     parts = _count_parts(tool.input_schema, most)
     if parts > most:
@@ -279,7 +279,7 @@ def _count_parts(schema: Json, most: int) -> int:
 
 
 def parse_offers(server: str, kind: Kind, entries: Sequence[Json]) -> tuple[dict[str, Json], ...]:
-    """Return each entry's public fields; of several with one identity the first counts."""
+    """Return each entry's public fields; of several with one identity the first is used."""
     identity = LISTS[kind].identity
     found: dict[str, dict[str, Json]] = {}
     unusable = 0
@@ -317,7 +317,7 @@ def _offer(entry: Mapping[str, Json], identity: str) -> dict[str, Json]:
     return offer
 
 
-def correction(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
+def suggestion(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) -> str:
     """Return a hint for a failed request: names similar to the wanted one.
 
     For a prompt that exists, its arguments; for a resource that exists, nothing.
@@ -326,18 +326,18 @@ def correction(kind: Kind, wanted: str, offers: Sequence[Mapping[str, Json]]) ->
     found = next((offer for offer in offers if offer[identity] == wanted), None)
     if found is not None:
         return _arguments(found) if kind == "prompts" else ""
-    # By what is compared: the text itself may be longer than anybody wants to read.
+    # Cut as for the comparison: the text itself may be very long.
     known = {str(offer[identity])[:MAX_COMPARED_CHARS] for offer in islice(offers, MAX_COMPARED)}
-    near = difflib.get_close_matches(wanted[:MAX_COMPARED_CHARS], sorted(known), n=MAX_NEAR)
+    near = difflib.get_close_matches(wanted[:MAX_COMPARED_CHARS], sorted(known), n=MAX_SUGGESTIONS)
     return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def _arguments(prompt: Mapping[str, Json]) -> str:
-    told = [
+    counts = [
         f"{argument['name']}{' (required)' if argument['required'] else ''}"
         for argument in prompt.get("arguments", ())
     ]
-    return f"Its arguments: {', '.join(told) or 'none'}."
+    return f"Its arguments: {', '.join(counts) or 'none'}."
 
 
 def _mapping(value: Any) -> Mapping[str, Json]:

@@ -1,11 +1,10 @@
-"""Logins in use: the token that goes with a request, and its renewal.
+"""Gives each request to a server its OAuth token, and renews the tokens.
 
-Owns what happens to tokens while servers are used, without anybody to ask: no browser is opened
-here. Logging in, which needs a person, is `oauth_login.py`'s.
+It opens no browser and asks no person; `oauth_login.py` does.
 
 The SDK's provider is not used here. It lets one request at a time through until the response has
-begun, so that calls would queue up behind each other; and it forgets between processes when a token
-ends and where it is renewed.
+begun, so that calls would wait for each other; and it does not store when a token expires and where
+it is renewed.
 """
 
 from __future__ import annotations
@@ -35,57 +34,57 @@ from bridge.upstream.oauth_web import (
     same_origin,
     web_client,
 )
-from bridge.upstream.tokens import Record, StoreError, TokenStore, key_of
+from bridge.upstream.token_store import Record, StoreError, TokenStore, key_of
 
 logger = logging.getLogger(__name__)
 
-EARLY_SECONDS = 30.0
-"""How long before its end a token is renewed: requests take time, and clocks differ."""
+RENEW_EARLY_SECONDS = 30.0
+"""A token is renewed so long before it expires: requests take time, and clocks differ."""
 
-EARLY_PART = 0.25
-"""Of a token's life, at most: one that lives for seconds is not to be renewed for each request."""
+RENEW_EARLY_SHARE = 0.25
+"""At most this part of a token's lifetime: a token of a few seconds is not renewed every time."""
 
 RETRY_SECONDS = 5.0
-"""How long a renewal that failed is not tried again; requests come by the hundred."""
+"""Time between a failed renewal and the next attempt; requests come by the hundred."""
 
 SETTLE_SECONDS = 1.0
-"""How long a new token is not replaced, whatever its server says of it. One that refuses every
-token would have them renewed without an end."""
+"""A new token is not renewed for so long, even if its server refuses it. One that refuses every
+token would cause renewals without end."""
 
-LONGEST_SECONDS = 366 * 86400.0
-"""What is believed of a token's life."""
+MAX_TOKEN_SECONDS = 366 * 86400.0
+"""Upper bound of a token's lifetime, whatever its server claims."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
-"""What can stand in a header. A token with a line break in it would be two headers."""
+"""Tokens that fit into a header. A token with a line break would make two headers."""
 
 
-Heard = Callable[[str, Mapping[str, str]], None]
-"""Told of a server's name, and of the tokens of its login by what they are called."""
+OnTokens = Callable[[str, Mapping[str, str]], None]
+"""Receives a server's name, and the tokens of its login by their descriptions."""
 
 
 class Logins:
-    """The logins of one user. Reads nothing until one is asked for.
+    """The logins of one user, each read from the store at its first use.
 
     Args:
-        heard: Told of each token before it is used, and of each that is renewed.
+        on_tokens: Called with each token before it is used, and with each renewed token.
     """
 
-    def __init__(self, directory: Path, *, heard: Heard | None = None) -> None:
+    def __init__(self, directory: Path, *, on_tokens: OnTokens | None = None) -> None:
         self.store = TokenStore(directory)
-        self._heard = heard
+        self._on_tokens = on_tokens
 
     def of(self, spec: ServerSpec) -> Login | None:
-        """Return the login to a server; None if its configuration says how to authorize."""
-        if spec.transport == "stdio" or own_header(spec):
+        """Return the login to a server; None over stdio or if the configuration authorizes."""
+        if spec.transport == "stdio" or sets_authorization(spec):
             return None
-        return Login(spec, self.store, heard=self._heard)
+        return Login(spec, self.store, on_tokens=self._on_tokens)
 
 
 class Login:
-    """What requests to one server carry. Used by many tasks at once.
+    """The login to one server; many tasks may use it at once.
 
     Attributes:
-        trouble: Why there is no token although there is a login; for people to read.
+        problem: Why the login has no token, as a sentence for people; empty if it has one.
     """
 
     def __init__(
@@ -94,9 +93,9 @@ class Login:
         store: TokenStore,
         *,
         clock: Callable[[], float] = time.time,
-        heard: Heard | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> None:
-        self._heard = heard
+        self._on_tokens = on_tokens
         self._url = httpx2.URL(spec.url)
         self._key = key_of(spec)
         self._hints = spec.oauth
@@ -106,14 +105,14 @@ class Login:
         self._record: Record | None = None
         self._loaded = False
         self._not_before = -math.inf
-        self.trouble = ""
+        self.problem = ""
 
     def __repr__(self) -> str:
         return f"<Login {self._key.server!r} loaded={self._loaded}>"
 
     @property
-    def known(self) -> bool:
-        """Whether there is a login at all, whatever it is worth."""
+    def exists(self) -> bool:
+        """Whether the store has a login, with or without a usable token."""
         return self._record is not None
 
     @property
@@ -121,29 +120,29 @@ class Login:
         return self._record.access_token if self._record else ""
 
     async def token(self, url: httpx2.URL) -> str:
-        """Return the token for a request to `url`, renewed if it is about to end; empty if none."""
+        """Return the token for a request to `url`, renewed if it expires soon; empty if none."""
         if not same_origin(url, self._url):
             return ""
         if not self._loaded:
             async with self._lock:
                 if not self._loaded:
-                    self._take(await self._load())
+                    self._use(await self._load())
         record = self._record
         if record is None or not record.access_token:
             return ""
         if record.renew_at is not None and self._clock() >= record.renew_at:
-            return await self.renewed(record.access_token) or record.access_token
+            return await self.renewed_token(record.access_token) or record.access_token
         return record.access_token
 
-    async def renewed(self, refused: str) -> str:
-        """Return another token than the one that was refused; empty if there is none.
+    async def renewed_token(self, refused: str) -> str:
+        """Return a newer token than the one that was refused; empty if there is none.
 
-        Another task or process, or the user at a terminal, may have seen to it already.
+        Another task or process, or the user at a terminal, may already have renewed it.
         """
         async with self._lock:
             if not self._current:
-                # Nobody had logged in, so there is nothing to lock; somebody may have since.
-                self._take(await self._load())
+                # Without a login there is nothing to lock; the user may have logged in since.
+                self._use(await self._load())
             due = self._clock() >= self._not_before
             if self._current and self._current == refused and due:
                 try:
@@ -153,17 +152,17 @@ class Login:
                     self._fail(str(error))
             return "" if self._current == refused else self._current
 
-    async def replaced(self, lacking: str) -> str:
-        """Return the token of a login made since the one that lacks a permission; empty if none."""
+    async def newer_token(self, insufficient: str) -> str:
+        """Return the token of a newer login than the one that lacks a permission; empty if none."""
         async with self._lock:
-            if self._current == lacking:
+            if self._current == insufficient:
                 record = await self._load()
                 if record is not None and record.access_token:
-                    self._take(record)
-            return "" if self._current == lacking else self._current
+                    self._use(record)
+            return "" if self._current == insufficient else self._current
 
-    async def want(self, scope: str) -> None:
-        """Remember what the server asks for beyond what the login was granted."""
+    async def remember_scope(self, scope: str) -> None:
+        """Store the scopes that the server demands and the login lacks, for the next login."""
         async with self._lock:
             record = self._record
             if record is None or not scope or joined_scopes(record.wanted, scope) == record.wanted:
@@ -174,7 +173,7 @@ class Login:
                     if stored is not None:
                         wanted = replace(stored, wanted=joined_scopes(stored.wanted, scope))
                         await self._store.save(self._key, wanted)
-                        self._take(wanted)
+                        self._use(wanted)
 
     async def _load(self) -> Record | None:
         try:
@@ -188,51 +187,51 @@ class Login:
             return None
         return record
 
-    def _take(self, record: Record | None) -> None:
+    def _use(self, record: Record | None) -> None:
         self._loaded = True
         self._record = record
         if record is not None and record.access_token:
-            self.trouble = ""
-        if record is not None and self._heard is not None:
+            self.problem = ""
+        if record is not None and self._on_tokens is not None:
             tokens = {
                 "OAuth access token": record.access_token,
                 "OAuth refresh token": record.refresh_token,
                 "OAuth client secret": record.client_secret,
             }
-            self._heard(self._key.server, {name: text for name, text in tokens.items() if text})
+            self._on_tokens(self._key.server, {name: text for name, text in tokens.items() if text})
 
-    def _fail(self, trouble: str) -> None:
-        self.trouble = trouble
+    def _fail(self, problem: str) -> None:
+        self.problem = problem
         self._not_before = self._clock() + RETRY_SECONDS
 
     async def _renew(self, refused: str) -> None:
         stored = await self._load()
         if stored is None or stored.access_token != refused:
-            self._take(stored)
+            self._use(stored)
             return
         if not stored.refresh_token or not stored.token_endpoint:
-            self._fail("it has ended, and cannot be renewed")
+            self._fail("it has expired, and cannot be renewed")
             return
-        # Once it is sent the old refresh token may be used up, so that the new one has to be kept
-        # whatever becomes of the request that it was for. All in here is bounded.
+        # Sending the request may use up the old refresh token, so the new one is stored even if
+        # the caller is cancelled meanwhile. Everything in here has a timeout.
         with anyio.CancelScope(shield=True):
             try:
-                record = await self._refreshed(stored)
+                record = await self._refresh(stored)
             except WebError as error:
                 self._fail(f"it could not be renewed: {error}")
                 return
-            self._take(record)
+            self._use(record)
             self._not_before = self._clock() + SETTLE_SECONDS
             if not record.access_token:
                 self._fail("the authorization server does not renew it any more")
-            # On failure the tokens are good for this process at least.
+            # If storing fails, at least this process can use the tokens.
             try:
                 await self._store.save(self._key, record)
             except StoreError as error:
-                logger.warning("the login to %r is renewed, not kept: %s", self._key.server, error)
+                logger.warning("the renewed login to %r is not stored: %s", self._key.server, error)
 
-    async def _refreshed(self, record: Record) -> Record:
-        """Ask for new tokens; return the login with them, or without any if it was refused."""
+    async def _refresh(self, record: Record) -> Record:
+        """Return the login with new tokens, or without tokens if the renewal was refused."""
         secret = record.client_secret or (self._hints.client_secret if self._hints else "")
         request = refresh_request(record, secret)
         async with web_client() as client:
@@ -246,31 +245,31 @@ class Login:
             token = OAuthToken.model_validate_json(response.content)
             return with_token(record, token, self._clock())
         except (ValidationError, ValueError):
-            raise WebError("what came is no token") from None
+            raise WebError("the response is no token") from None
 
 
-def own_header(spec: ServerSpec) -> bool:
-    """Say whether a server's configuration gives the Authorization header itself.
+def sets_authorization(spec: ServerSpec) -> bool:
+    """Return whether a server's configuration sets the Authorization header itself.
 
-    A name and a password in the address become one.
+    A user name and password in the URL become such a header.
     """
     authority = spec.url.partition("://")[2].partition("/")[0]
     return "@" in authority or any(name.strip().lower() == "authorization" for name in spec.headers)
 
 
 def with_token(record: Record, token: OAuthToken, now: float) -> Record:
-    """Return a login with new tokens; what their answer leaves out stays as it was.
+    """Return a login with new tokens; fields that the response leaves out stay unchanged.
 
     Raises:
-        ValueError: They cannot be used. The text does not show them.
+        ValueError: The tokens cannot be used. The text does not show them.
     """
     for text in (token.access_token, token.refresh_token):
         if text is not None and not _TOKEN.fullmatch(text):
             raise ValueError("the token cannot be sent in a header")
     renew_at = None
     if token.expires_in is not None:
-        life = min(max(token.expires_in, 0), LONGEST_SECONDS)
-        renew_at = now + life - min(EARLY_SECONDS, life * EARLY_PART)
+        life = min(max(token.expires_in, 0), MAX_TOKEN_SECONDS)
+        renew_at = now + life - min(RENEW_EARLY_SECONDS, life * RENEW_EARLY_SHARE)
     return replace(
         record,
         access_token=token.access_token,
@@ -281,21 +280,21 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
 
 
 def refresh_request(record: Record, secret: str) -> httpx2.Request:
-    """Return the request for new tokens."""
+    """Return the request that renews a login's tokens."""
     data = {"grant_type": "refresh_token", "refresh_token": record.refresh_token}
     if record.resource:
         data["resource"] = record.resource
-    return as_client(record.token_endpoint, data, record, secret)
+    return client_request(record.token_endpoint, data, record, secret)
 
 
 def revoke_request(record: Record, secret: str) -> httpx2.Request:
-    """Return the request to end a login at its authorization server."""
+    """Return the request that revokes a login at its authorization server."""
     data = {"token": record.refresh_token or record.access_token}
-    return as_client(record.revocation_endpoint, data, record, secret)
+    return client_request(record.revocation_endpoint, data, record, secret)
 
 
-def as_client(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
-    """Return a request in which the bridge says who it is, as it was registered."""
+def client_request(url: str, data: dict[str, str], record: Record, secret: str) -> httpx2.Request:
+    """Return a POST request that identifies the bridge by its client registration."""
     form = {**data, "client_id": record.client_id}
     headers = {}
     if secret and record.auth_method == "client_secret_basic":

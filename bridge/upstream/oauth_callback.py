@@ -1,8 +1,8 @@
-"""Where the browser comes back to: a listener on loopback for one answer.
+"""Receives the browser's redirect at the end of a login: a listener on loopback.
 
-Owns what is taken from a request. Any page in any of the user's browsers, and any program of this
-machine, can connect here; so a request is small and quick or it is dropped, one without the login's
-secret state changes nothing, and what came with it is never shown as it is.
+Any page in the user's browsers and any program on this machine can connect. So a request that is
+large or slow is dropped, one without the login's secret state changes nothing, and its text is
+never shown without escaping.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bridge.upstream.oauth_web import named
+from bridge.upstream.oauth_web import safe_error_name
 
 PATH = "/callback"
 
 MAX_HEAD_BYTES = 32 * 1024
-"""Of a request. Codes may have some thousand bytes, and a browser adds its cookies."""
+"""Of a request. Codes may have some thousand bytes, and a browser adds cookies."""
 
 CONNECTION_SECONDS = 10.0
-"""For all of a request to arrive, and for its answer to be taken."""
+"""For one connection: its request and the response to it."""
 
 MAX_CONNECTIONS = 16
 """At a time. A browser opens two or three; more than this are closed at once."""
@@ -55,12 +55,12 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What the authorization server sent with the browser.
+class AuthorizationResponse:
+    """The authorization server's response, as parameters of the browser's redirect.
 
     Attributes:
         error, description: Why there is no code.
-        issuer: Who says so, if that was said.
+        issuer: The authorization server, if it names itself.
     """
 
     state: str = field(repr=False)
@@ -71,64 +71,64 @@ class Answer:
 
 
 class Callback:
-    """Waits for the browser. `expect` says for which answer."""
+    """Waits for one redirect of the browser, whose state was given to `expect`."""
 
     def __init__(self, host: Host, port: int) -> None:
         self.port = port
         self.redirect_uri = f"http://{host}:{port}{PATH}"
         self._state = ""
-        self._answer: Answer | None = None
-        self._answered = anyio.Event()
+        self._response: AuthorizationResponse | None = None
+        self._received = anyio.Event()
 
     def expect(self, state: str) -> None:
-        """Take the answer that carries `state`, once, and none before this is called."""
+        """Accept one response, the one with `state`; until this is called none is accepted."""
         self._state = state
 
-    async def wait(self) -> Answer:
-        """Return the answer, whenever it comes."""
-        await self._answered.wait()
-        if self._answer is None:
+    async def wait(self) -> AuthorizationResponse:
+        """Wait for the response and return it."""
+        await self._received.wait()
+        if self._response is None:
             raise AssertionError
-        return self._answer
+        return self._response
 
-    async def take(self, request: Request) -> HTMLResponse:
-        """Return what to show for a request, and take its answer if it is the one."""
+    async def handle(self, request: Request) -> HTMLResponse:
+        """Return the page for a request; accept its response if it is the expected one."""
         query = request.query_params
-        # Twice the same parameter is a mistake or an attack.
-        given = {name: query[name] for name in query if len(query.getlist(name)) == 1}
-        state = given.get("state", "").encode("utf-8", "replace")
+        # A repeated parameter is a mistake or an attack.
+        parameters = {name: query[name] for name in query if len(query.getlist(name)) == 1}
+        state = parameters.get("state", "").encode("utf-8", "replace")
         if not self._state or not secrets.compare_digest(state, self._state.encode()):
             text = (
                 "This answer does not belong to the login that is under way. Nothing was changed. "
                 "Use the address that the terminal shows now."
             )
             return _page(400, "Not this login", text)
-        if self._answer is not None:
+        if self._response is not None:
             text = "This login is over. To log in again, start a new one."
             return _page(410, "Already used", text)
-        code, error = given.get("code", ""), ""
-        if "error" in given:
-            code, error = "", named(given["error"]) or "an error without a name"
+        code, error = parameters.get("code", ""), ""
+        if "error" in parameters:
+            code, error = "", safe_error_name(parameters["error"]) or "an error without a name"
         elif not code:
             return _page(400, "Not understood", "This is no request that can be answered.")
-        said = given.get("error_description", "") if error else ""
-        self._answer = Answer(
+        description = parameters.get("error_description", "") if error else ""
+        self._response = AuthorizationResponse(
             state=self._state,
             code=code,
             error=error,
-            description="".join(filter(str.isprintable, said))[:MAX_DESCRIPTION_CHARS],
-            issuer=given.get("iss"),
+            description="".join(filter(str.isprintable, description))[:MAX_DESCRIPTION_CHARS],
+            issuer=parameters.get("iss"),
         )
-        self._answered.set()
+        self._received.set()
         if not error:
             text = "You can close this page. The terminal says whether all went well."
             return _page(200, "Logged in", text)
-        text = f"The server said: {error}. {self._answer.description} You can close this page."
+        text = f"The server said: {error}. {self._response.description} You can close this page."
         return _page(200, "Not logged in", text)
 
 
 class _BriefConnection(H11Protocol):
-    """A connection that ends after a while, whether a request came or not."""
+    """A connection that is closed after `CONNECTION_SECONDS`."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -139,11 +139,11 @@ class _BriefConnection(H11Protocol):
 
 @asynccontextmanager
 async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callback]:
-    """Listen on loopback.
+    """Listen on loopback for the browser's redirect.
 
     Args:
-        host: What the browser is told. Either way nothing but this machine can connect.
-        port: Any free one if 0.
+        host: The host of the redirect address. Only this machine can connect to either.
+        port: 0 for any free one.
 
     Raises:
         OSError: The port is taken.
@@ -151,15 +151,15 @@ async def listen(host: Host = "127.0.0.1", port: int = 0) -> AsyncIterator[Callb
     with socket.create_server(("127.0.0.1", port)) as listener:
         callback = Callback(host, listener.getsockname()[1])
         app = Starlette(
-            routes=[Route(PATH, callback.take, methods=["GET"])],
-            # A page elsewhere whose host name was made to lead here has another.
+            routes=[Route(PATH, callback.handle, methods=["GET"])],
+            # Refuses pages of other hosts whose names were made to resolve to this machine.
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
             ],
         )
         config = _config(app)
         server = uvicorn.Server(config)
-        # Not `serve`, which takes the process's signals for itself.
+        # Not `serve`, which installs its own signal handlers.
         config.load()
         server.lifespan = config.lifespan_class(config)
         await server.startup([listener])
@@ -177,7 +177,7 @@ def _config(app: Starlette) -> uvicorn.Config:
         "lifespan": "off",
         "log_config": None,
         "log_level": "warning",
-        # It would show codes.
+        # An access log would contain codes.
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,

@@ -1,9 +1,8 @@
-"""Logging in to a server, with a person at a browser, and logging out.
+"""Logs in to a server, with a person at a browser, and logs out.
 
-Owns what goes before and after: where the browser comes back to, as whom the bridge is known to the
-authorization server, and what is kept. Discovery, registration, PKCE and the exchange of the code
-are the SDK's; every request of theirs goes through `oauth_web.fetch`, and so within bounds and to
-addresses that were checked.
+Owns the redirect address, the bridge's client registration and what is stored. The SDK does the
+discovery, the registration, PKCE and the exchange of the code; each of its requests goes through
+`oauth_web.fetch`, which checks the address and bounds time and size.
 """
 
 from __future__ import annotations
@@ -46,27 +45,27 @@ from pydantic import AnyUrl, ValidationError
 from bridge import __version__
 from bridge.errors import LoginFailedError
 from bridge.model import OAuthHints, ServerSpec
-from bridge.upstream.oauth import own_header, revoke_request, with_token
+from bridge.upstream.oauth import revoke_request, sets_authorization, with_token
 from bridge.upstream.oauth_callback import Callback, listen
 from bridge.upstream.oauth_web import (
     WebError,
     error_name,
     fetch,
     joined_scopes,
-    problem_with,
-    shown,
+    safe_url,
+    url_problem,
     web_client,
 )
 from bridge.upstream.refusal import UNAUTHORIZED
-from bridge.upstream.tokens import Place, Record, StoreError, TokenStore, key_of
+from bridge.upstream.token_store import Place, Record, StoreError, TokenStore, key_of
 
 CLIENT_NAME = "mcp-code-bridge"
 
 MAX_REQUESTS = 40
-"""In one login. The SDK's longest way has half of it, with a redirect here and there."""
+"""Requests of one login. The longest login of the SDK makes half as many, with some redirects."""
 
-MAX_SAID_CHARS = 300
-"""Of what the SDK says about a failure."""
+MAX_FAILURE_CHARS = 300
+"""Longest text of the SDK about a failure."""
 
 _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     (
@@ -86,31 +85,32 @@ _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     ),
     ({"jsonrpc": "2.0", "id": 1, "method": "ping"}, {}),
 )
-"""What is asked, in each era, to be told to log in, and its headers. Neither begins a session that
-would have to be ended."""
+"""Requests, with their headers, to which a server responds that a login is needed: one of the
+protocol since 2026-07-28, one of the older protocol. Neither opens a session."""
 
-Show = Callable[[str, Callback], Awaitable[None]]
-"""Shows a person the address to open."""
+ShowAddress = Callable[[str, Callback], Awaitable[None]]
+"""Shows a person the address to open in a browser."""
 
 
 class _DeniedError(Exception):
-    """The browser came back without a code."""
+    """The browser returned without an authorization code."""
 
 
 @dataclass(kw_only=True)
-class Course:
-    """One login under way: what the SDK stores, and what its requests were answered.
+class LoginState:
+    """One login in progress: the SDK's storage, and the responses to its requests.
 
-    It begins without tokens, since those that there are were refused or are to be replaced.
+    It starts without tokens: stored ones were refused or are to be replaced.
 
     Attributes:
-        asked_for: Whether the server refused who came without a token.
+        challenged: Whether the server refused a request without a token.
+        responses: Address, status and error name of each response.
     """
 
-    asked_for: bool = False
+    challenged: bool = False
     client: OAuthClientInformationFull | None = field(default=None, repr=False)
     tokens: OAuthToken | None = field(default=None, repr=False)
-    answers: list[tuple[str, int, str]] = field(default_factory=list)
+    responses: list[tuple[str, int, str]] = field(default_factory=list)
 
     async def get_tokens(self) -> OAuthToken | None:
         return None
@@ -128,7 +128,7 @@ class Course:
 
 
 class Provider(OAuthClientProvider):
-    """The SDK's provider, and what it leaves out."""
+    """The SDK's provider, with authentication of preregistered clients and a record to store."""
 
     registered_by_hand = False
     redirect_uri = ""
@@ -137,7 +137,7 @@ class Provider(OAuthClientProvider):
         client, metadata = self.context.client_info, self.context.oauth_metadata
         if self.registered_by_hand and client is not None and client.client_secret:
             methods = metadata.token_endpoint_auth_methods_supported if metadata else None
-            # Where nothing is said it is the first, by the specification.
+            # By the specification `client_secret_basic` is the default.
             post = methods is not None and "client_secret_basic" not in methods
             client.token_endpoint_auth_method = (
                 "client_secret_post" if post else "client_secret_basic"
@@ -145,7 +145,7 @@ class Provider(OAuthClientProvider):
         return await super()._exchange_token_authorization_code(auth_code, code_verifier)
 
     def record(self, tokens: OAuthToken, now: float) -> Record:
-        """Return what is to be kept."""
+        """Return the login to store."""
         context = self.context
         client, metadata = context.client_info, context.oauth_metadata
         if client is None:
@@ -160,7 +160,7 @@ class Provider(OAuthClientProvider):
             token_endpoint=self._get_token_endpoint(),
             revocation_endpoint=str(revocation) if revocation else "",
             client_id=client.client_id,
-            # The configuration keeps its own; here it would only grow old.
+            # A secret of the configuration stays there: a copy could become outdated.
             client_secret="" if self.registered_by_hand else client.client_secret or "",
             auth_method=client.token_endpoint_auth_method or "",
             redirect_uri=self.redirect_uri,
@@ -169,12 +169,12 @@ class Provider(OAuthClientProvider):
 
 
 def provider_for(
-    spec: ServerSpec, course: Course, callback: Callback, show: Show, seconds: float
+    spec: ServerSpec, state: LoginState, callback: Callback, show: ShowAddress, seconds: float
 ) -> Provider:
-    async def send_there(url: str) -> None:
+    async def open_browser(url: str) -> None:
         address = httpx2.URL(url)
-        if problem := problem_with(address, httpx2.URL(spec.url)):
-            raise WebError(f"{shown(address)} is not opened: {problem}")
+        if problem := url_problem(address, httpx2.URL(spec.url)):
+            raise WebError(f"{safe_url(address)} is not opened: {problem}")
         metadata = provider.context.oauth_metadata
         methods = metadata.code_challenge_methods_supported if metadata else None
         if methods is not None and "S256" not in methods:
@@ -182,68 +182,70 @@ def provider_for(
         callback.expect(parse_qs(urlsplit(url).query)["state"][0])
         await show(url, callback)
 
-    async def come_back() -> AuthorizationCodeResult:
+    async def await_callback() -> AuthorizationCodeResult:
         with anyio.move_on_after(seconds):
-            answer = await callback.wait()
-            if answer.error:
-                msg = f"the authorization server said: {answer.error}. {answer.description}"
+            response = await callback.wait()
+            if response.error:
+                msg = f"the authorization server said: {response.error}. {response.description}"
                 raise _DeniedError(msg.strip())
-            return AuthorizationCodeResult(code=answer.code, state=answer.state, iss=answer.issuer)
+            return AuthorizationCodeResult(
+                code=response.code, state=response.state, iss=response.issuer
+            )
         raise _DeniedError(f"nobody logged in within {seconds:g} s")
 
     provider = Provider(
         str(httpx2.URL(spec.url).copy_with(query=None, fragment=None)),
         OAuthClientMetadata(client_name=CLIENT_NAME, redirect_uris=[AnyUrl(callback.redirect_uri)]),
-        course,
-        redirect_handler=send_there,
-        callback_handler=come_back,
+        state,
+        redirect_handler=open_browser,
+        callback_handler=await_callback,
     )
     provider.redirect_uri = callback.redirect_uri
     provider.registered_by_hand = bool(spec.oauth and spec.oauth.client_id)
     return provider
 
 
-async def carry_out(
+async def run_login(
     provider: Provider,
     web: httpx2.AsyncClient,
     server: httpx2.URL,
     spec: ServerSpec,
-    course: Course,
+    state: LoginState,
     scopes: str,
 ) -> httpx2.Response:
-    """Let the SDK log in; return how the server answered with the token.
+    """Log in through the SDK; return the server's response to the request with the token.
 
     Raises:
-        LoginFailedError: It came to nothing.
+        LoginFailedError: The login failed.
     """
     remedy = ""
     try:
         probe, refused = await _probe(spec, web, server)
-        course.asked_for = refused.status_code in UNAUTHORIZED
+        state.challenged = refused.status_code in UNAUTHORIZED
         async with aclosing(provider.async_auth_flow(probe)) as flow:
-            # Without a token it would only be refused again.
+            # The SDK's first request has no token and would be refused like the probe: not sent.
             await anext(flow)
-            return await _drive(flow, probe, _challenge(refused, scopes), web, server, course)
+            return await _drive(flow, probe, _challenge(refused, scopes), web, server, state)
     except WebError as error:
         text = str(error)
     except _DeniedError as error:
         text = str(error)
     except OAuthRegistrationError:
-        text = _said(course, "the authorization server does not register this program")
+        text = _describe_failure(state, "the authorization server does not register this program")
         remedy = (
-            "If it wants a client that was registered beforehand, or a token, give that in "
+            "If it needs a client that was registered beforehand, or a token, give that in "
             f"{spec.source.path}."
         )
-        if not course.asked_for:
+        if not state.challenged:
             text = f"it did not ask for a login, and {text}"
-            remedy = f"It may need none: `mcp-code-bridge servers --check` tells. {remedy}"
+            remedy = f"It may need none: check with `mcp-code-bridge servers --check`. {remedy}"
     except OAuthTokenError:
-        text = _said(course, "the authorization server gave no token")
+        text = _describe_failure(state, "the authorization server gave no token")
     except OAuthFlowError as error:
         text = _shortened(error)
     except (ValidationError, ValueError, UnicodeError):
-        # Their texts quote what they found.
-        text = _said(course, "the authorization server's answer makes no sense")
+        # The texts of these errors quote the response.
+        text = _describe_failure(state, "the authorization server's response is not valid")
     msg = f"Logging in to server {spec.name!r} did not work: {text.rstrip('.')}."
     raise LoginFailedError(msg, server=spec.name, remedy=remedy)
 
@@ -251,12 +253,12 @@ async def carry_out(
 async def _probe(
     spec: ServerSpec, web: httpx2.AsyncClient, server: httpx2.URL
 ) -> tuple[httpx2.Request, httpx2.Response]:
-    """Return a request that the server refuses without a login, and the refusal.
+    """Return a request that the server refuses without a login, and its response.
 
-    If it refuses neither era's, they are the older era's and the answer to it.
+    If the server refuses none of the probes, return the last one with its response.
 
     Raises:
-        WebError: It cannot be reached, or fails.
+        WebError: The server cannot be reached, or fails.
     """
     if spec.transport == "sse":
         accept = {**spec.headers, "accept": "text/event-stream"}
@@ -284,25 +286,27 @@ async def _drive(
     response: httpx2.Response,
     web: httpx2.AsyncClient,
     server: httpx2.URL,
-    course: Course,
+    state: LoginState,
 ) -> httpx2.Response:
     for _ in range(MAX_REQUESTS):
         try:
             request = await flow.asend(response)
         except StopAsyncIteration:
             return response
-        mine = request is probe
-        response = await fetch(web, request, server, head_only=mine)
-        if not mine:
-            course.answers.append((shown(request.url), response.status_code, error_name(response)))
+        is_probe = request is probe
+        response = await fetch(web, request, server, head_only=is_probe)
+        if not is_probe:
+            state.responses.append(
+                (safe_url(request.url), response.status_code, error_name(response))
+            )
     raise WebError(f"it takes more than {MAX_REQUESTS} requests")
 
 
 def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
-    """Return the refusal that begins a login, asking for `scopes` if any are given.
+    """Return a 401 response with which the SDK starts a login, for `scopes` if any are given.
 
-    Some servers let anybody in and ask for a login with the first call that needs one; the SDK
-    begins at a refusal. And what it is to ask for it takes from there.
+    Some servers accept requests without a login until a call needs one; the SDK starts only at a
+    refusal, and takes the scopes from it.
     """
     parts = []
     if response.status_code in UNAUTHORIZED:
@@ -319,22 +323,22 @@ def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
     )
 
 
-def _said(course: Course, text: str) -> str:
-    """Return what went wrong, with the last answer's address, status and error, and no more."""
-    if not course.answers:
+def _describe_failure(state: LoginState, text: str) -> str:
+    """Return `text` with the last response's address, status and error name, and no more."""
+    if not state.responses:
         return text
-    where, status, error = course.answers[-1]
+    where, status, error = state.responses[-1]
     return f"{text}: {where} answered with HTTP status {status}" + (f", {error}" if error else "")
 
 
 def _shortened(error: Exception) -> str:
     text = "".join(c if c.isprintable() else " " for c in str(error))
-    return text[:MAX_SAID_CHARS] + ("…" if len(text) > MAX_SAID_CHARS else "")
+    return text[:MAX_FAILURE_CHARS] + ("…" if len(text) > MAX_FAILURE_CHARS else "")
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep the SDK from logging a login's failures: its texts quote answers, and so secrets."""
+def silence_sdk_log() -> Iterator[None]:
+    """Turn off the SDK's log of failures: its texts quote responses, and so secrets."""
     log = logging.getLogger("mcp.client.auth.oauth2")
     before = log.level
     log.setLevel(logging.CRITICAL + 1)
@@ -345,12 +349,12 @@ def quiet() -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Done:
-    """A login that worked.
+class LoginResult:
+    """A successful login.
 
     Attributes:
-        scope: What was granted, if that is known.
-        place: Where the tokens are.
+        scope: The granted scopes, if known.
+        place: Where the tokens are stored.
         notice: Why they are not in a keyring.
     """
 
@@ -359,52 +363,54 @@ class Done:
     notice: str = ""
 
 
-async def log_in(spec: ServerSpec, store: TokenStore, show: Show, *, seconds: float) -> Done:
-    """Log in to a server and keep the tokens.
+async def log_in(
+    spec: ServerSpec, store: TokenStore, show: ShowAddress, *, seconds: float
+) -> LoginResult:
+    """Log in to a server and store the tokens.
 
     Args:
         show: Called once with the address that the user has to open in a browser.
         seconds: How long the user may take.
 
     Raises:
-        LoginFailedError: It did not work.
+        LoginFailedError: The login failed, or its tokens cannot be stored.
     """
-    server = _checked(spec)
+    server = _login_url(spec)
     key = key_of(spec)
-    prior = None
+    stored = None
     with suppress(StoreError):
-        prior = await store.load(key)
+        stored = await store.load(key)
     async with AsyncExitStack() as stack:
-        callback, again = await stack.enter_async_context(_listening(spec, prior))
+        callback, registered = await stack.enter_async_context(_open_callback(spec, stored))
         web = await stack.enter_async_context(web_client())
-        course = Course(client=_known_client(spec.oauth, prior if again else None))
-        provider = provider_for(spec, course, callback, show, seconds)
-        with quiet():
-            final = await carry_out(provider, web, server, spec, course, _scopes(spec.oauth, prior))
-    if final.status_code in UNAUTHORIZED or course.tokens is None:
+        state = LoginState(client=_registered_client(spec.oauth, stored if registered else None))
+        provider = provider_for(spec, state, callback, show, seconds)
+        with silence_sdk_log():
+            final = await run_login(provider, web, server, spec, state, _scopes(spec.oauth, stored))
+    if final.status_code in UNAUTHORIZED or state.tokens is None:
         msg = (
             f"Server {spec.name!r} refuses the token that its authorization server gave: it "
             f"answered with HTTP status {final.status_code}."
         )
         raise LoginFailedError(msg, server=spec.name)
-    record = provider.record(course.tokens, time.time())
+    record = provider.record(state.tokens, time.time())
     try:
         async with store.locked(key):
-            place, notice = await store.save_anew(key, record)
+            place, notice = await store.save_in_keyring(key, record)
     except StoreError as error:
-        msg = f"The login to {spec.name!r} worked, but cannot be kept: {error}."
+        msg = f"The login to {spec.name!r} worked, but cannot be stored: {error}."
         raise LoginFailedError(msg, server=spec.name) from None
-    return Done(scope=record.scope, place=place, notice=notice)
+    return LoginResult(scope=record.scope, place=place, notice=notice)
 
 
 async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
-    """Forget a login, and have the authorization server end it if it can.
+    """Remove a login, and revoke it at the authorization server if that is possible.
 
     Returns:
-        Whether there was one, and whether its authorization server ended it.
+        Whether there was a login, and whether its authorization server revoked it.
 
     Raises:
-        LoginFailedError: It is still there.
+        LoginFailedError: The login could not be removed.
     """
     key = key_of(spec)
     revoked = False
@@ -427,25 +433,25 @@ async def log_out(spec: ServerSpec, store: TokenStore) -> tuple[bool, bool]:
     return removed, revoked
 
 
-def _checked(spec: ServerSpec) -> httpx2.URL:
-    """Return the address of a server that can be logged in to.
+def _login_url(spec: ServerSpec) -> httpx2.URL:
+    """Return the URL of a server to log in to.
 
     Raises:
-        LoginFailedError: It cannot.
+        LoginFailedError: The server has no login of this kind.
     """
     problem, remedy = "", ""
     server = httpx2.URL("")
     try:
         server = httpx2.URL(spec.url)
     except httpx2.InvalidURL:
-        problem = "its `url` is none"
+        problem = "its `url` is not a URL"
     if spec.transport == "stdio":
         problem = "it is a program on this machine, which has no login of this kind"
-    elif own_header(spec):
-        problem = "its configuration gives an Authorization header, which is what it is sent"
+    elif sets_authorization(spec):
+        problem = "its configuration sets the Authorization header"
         remedy = f"Take that out of {spec.source.path} to log in instead."
-    elif not problem and (found := problem_with(server, server)):
-        problem = f"{shown(server)} is not used for that: {found}"
+    elif not problem and (found := url_problem(server, server)):
+        problem = f"{safe_url(server)} is not used for that: {found}"
     if problem:
         msg = f"Server {spec.name!r} cannot be logged in to: {problem}."
         raise LoginFailedError(msg, server=spec.name, remedy=remedy)
@@ -453,69 +459,69 @@ def _checked(spec: ServerSpec) -> httpx2.URL:
 
 
 @asynccontextmanager
-async def _listening(
-    spec: ServerSpec, prior: Record | None
+async def _open_callback(
+    spec: ServerSpec, stored: Record | None
 ) -> AsyncIterator[tuple[Callback, bool]]:
-    """Listen where the client is registered to; say whether that registration can be used."""
+    """Listen at the registered redirect address; yield also whether the registration fits it."""
     hints = spec.oauth
     async with AsyncExitStack() as stack:
-        again = False
+        registered = False
         if hints and hints.callback_port is not None:
-            # Whoever registered a client with a fixed port did so for another client of MCP, and
-            # those say `localhost`.
+            # A client with a fixed port was registered for another MCP client, and those use
+            # `localhost`.
             where = listen("localhost" if hints.client_id else "127.0.0.1", hints.callback_port)
             try:
                 callback = await stack.enter_async_context(where)
             except OSError as error:
                 msg = (
-                    f"Port {hints.callback_port}, where the browser is to come back to, cannot be "
-                    f"used: {error.strerror or error}."
+                    f"Port {hints.callback_port}, to which the browser returns, cannot be used: "
+                    f"{error.strerror or error}."
                 )
                 raise LoginFailedError(msg, server=spec.name) from None
-            again = prior is not None and prior.redirect_uri == callback.redirect_uri
+            registered = stored is not None and stored.redirect_uri == callback.redirect_uri
         else:
             # Some authorization servers insist on the very port that was registered.
-            port = _port(prior)
+            port = _port(stored)
             try:
                 callback = await stack.enter_async_context(listen(port=port))
-                again = bool(port)
+                registered = bool(port)
             except OSError:
                 callback = await stack.enter_async_context(listen())
-        yield callback, again
+        yield callback, registered
 
 
-def _port(prior: Record | None) -> int:
+def _port(stored: Record | None) -> int:
     try:
-        return (urlsplit(prior.redirect_uri).port if prior else None) or 0
+        return (urlsplit(stored.redirect_uri).port if stored else None) or 0
     except ValueError:
         return 0
 
 
-def _known_client(
-    hints: OAuthHints | None, prior: Record | None
+def _registered_client(
+    hints: OAuthHints | None, stored: Record | None
 ) -> OAuthClientInformationFull | None:
-    """Return the bridge as the authorization server knows it already; None to register."""
+    """Return the bridge's client registration, configured or stored; None to register anew."""
     if hints and hints.client_id:
         return OAuthClientInformationFull(
             client_id=hints.client_id, client_secret=hints.client_secret or None
         )
-    if prior is None or not prior.client_id or not prior.issuer or prior.wanted:
-        # A registration names scopes, and some authorization servers grant no others.
+    if stored is None or not stored.client_id or not stored.issuer or stored.wanted:
+        # More scopes are wanted: some authorization servers grant only registered scopes.
         return None
     return OAuthClientInformationFull(
-        client_id=prior.client_id,
-        client_secret=prior.client_secret or None,
-        token_endpoint_auth_method=prior.auth_method or None,
-        redirect_uris=[AnyUrl(prior.redirect_uri)],
-        # The SDK registers anew where the server has another authorization server by now.
-        issuer=prior.issuer,
+        client_id=stored.client_id,
+        client_secret=stored.client_secret or None,
+        token_endpoint_auth_method=stored.auth_method or None,
+        redirect_uris=[AnyUrl(stored.redirect_uri)],
+        # The SDK registers anew if the server has changed its authorization server.
+        issuer=stored.issuer,
     )
 
 
-def _scopes(hints: OAuthHints | None, prior: Record | None) -> str:
-    """Return what to ask for; empty for what the server names."""
+def _scopes(hints: OAuthHints | None, stored: Record | None) -> str:
+    """Return the scopes to request; empty to request those that the server names."""
     if hints and hints.scopes:
-        return joined_scopes(*hints.scopes, prior.wanted if prior else "")
-    if prior and prior.wanted:
-        return joined_scopes(prior.scope, prior.wanted)
+        return joined_scopes(*hints.scopes, stored.wanted if stored else "")
+    if stored and stored.wanted:
+        return joined_scopes(stored.scope, stored.wanted)
     return ""

@@ -1,7 +1,7 @@
-"""Requests to authorization servers: where they may go, how long they take, how much comes back.
+"""Sends requests to authorization servers, with checked addresses and bounds on time and size.
 
-The addresses come from a server that may be hostile, and what is sent there are secrets. So each is
-checked before anything goes out, and whatever comes back is read up to a bound.
+The addresses come from a server that may be hostile, and the requests carry secrets. So each
+address is checked before anything is sent, and responses are read up to a bound.
 """
 
 from __future__ import annotations
@@ -15,62 +15,62 @@ import anyio
 import httpx2
 
 MAX_DOCUMENT_BYTES = 256 * 1024
-"""Of metadata, a registration or tokens. Real ones have some thousand bytes."""
+"""Of metadata, a registration or a token response. Real ones have some thousand bytes."""
 
-ANSWER_SECONDS = 15.0
-"""For one such answer, from connecting to its last byte."""
+RESPONSE_SECONDS = 15.0
+"""For one request, from connecting to the response's last byte."""
 
-_ERROR = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What an error's name is made of. It is shown to people, and there is no need for more."""
+_ERROR_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Error names that are shown to people; others are left out."""
 
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
-"""What the specification makes a scope of."""
+"""A scope by the specification (RFC 6749)."""
 
 MAX_SCOPE_CHARS = 1024
-"""Of all scopes of a login. A server that names more gets those that fit."""
+"""Of all scopes of a login; scopes beyond this are left out."""
 
 
 class WebError(Exception):
-    """A request was not made, or had no usable answer. The text names no secret."""
+    """A request was not sent, or had no usable response. The text contains no secret."""
 
 
-def shown(url: httpx2.URL) -> str:
-    """Return an address without what may be secret in it."""
+def safe_url(url: httpx2.URL) -> str:
+    """Return a URL without user name, password, query and fragment, which may be secrets."""
     return str(url.copy_with(userinfo=b"", query=None, fragment=None))
 
 
-def problem_with(url: httpx2.URL, server: httpx2.URL) -> str:
-    """Return why an address must not be used for logging in to `server`; empty if it may.
+def url_problem(url: httpx2.URL, server: httpx2.URL) -> str:
+    """Return why a URL must not be used for logging in to `server`; empty if it may.
 
-    It may be on another host, as the specification has it. But secrets travel encrypted or not
-    beyond this machine, and a server elsewhere has no business with addresses of this machine.
+    It may be on another host, by the specification. But secrets leave this machine only encrypted,
+    and a remote server must not make the bridge connect to this machine.
     """
     if url.scheme not in ("http", "https") or not url.host:
-        return "it is no address of the web"
+        return "it is not an http or https URL"
     if url.userinfo:
-        return "it carries a name or a password"
+        return "it contains a user name or a password"
     local = is_loopback(server.host)
     if url.scheme == "http" and not (local and is_loopback(url.host)):
         return "it is not encrypted"
-    if not local and _is_inside(url.host):
+    if not local and _is_local_address(url.host):
         return "it is an address of this machine or of its network's equipment"
     return ""
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine by its very name."""
+    """Return whether a host is a loopback address or `localhost`."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.rstrip(".").lower() == "localhost"
 
 
-def _is_inside(host: str) -> bool:
+def _is_local_address(host: str) -> bool:
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:
         try:
-            # What connects takes numbers in older spellings too, such as 127.1 and 2130706433.
+            # Connecting accepts older spellings of addresses too, such as 127.1 and 2130706433.
             address = ip_address(socket.inet_aton(host.rstrip(".")))
         except (OSError, UnicodeError):
             return is_loopback(host) or host.rstrip(".").lower().endswith(".localhost")
@@ -84,7 +84,7 @@ def _is_inside(host: str) -> bool:
 
 
 def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
-    """Say whether tokens for `server` may go to `url`: its origin, or its encrypted form."""
+    """Return whether `url` has the origin of `server`, or that origin over https."""
     if (url.scheme, url.host, url.port) == (server.scheme, server.host, server.port):
         return True
     upgraded = (server.scheme, url.scheme) == ("http", "https")
@@ -92,8 +92,8 @@ def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
 
 
 def web_client() -> httpx2.AsyncClient:
-    """Return a client for `fetch`, which bounds each answer's time as a whole."""
-    return httpx2.AsyncClient(timeout=ANSWER_SECONDS)
+    """Return a client for `fetch`, which adds a timeout for each response as a whole."""
+    return httpx2.AsyncClient(timeout=RESPONSE_SECONDS)
 
 
 async def fetch(
@@ -103,39 +103,39 @@ async def fetch(
     *,
     head_only: bool = False,
 ) -> httpx2.Response:
-    """Send a request and read its answer, both within bounds; redirects are not followed.
+    """Send a request and return its response, within bounds and without following redirects.
 
     Args:
-        head_only: Leave the body, which may be an event stream without an end.
+        head_only: Do not read the body, which may be an endless event stream.
 
     Raises:
-        WebError: It may not be sent, or there was no answer within the bounds.
+        WebError: It may not be sent, or there was no response within the bounds.
     """
-    if problem := problem_with(request.url, server):
-        raise WebError(f"{shown(request.url)} is not used: {problem}")
-    # Compressed, a small answer may be a large document.
+    if problem := url_problem(request.url, server):
+        raise WebError(f"{safe_url(request.url)} is not used: {problem}")
+    # A small compressed response may be a large document.
     request.headers["accept-encoding"] = "identity"
-    where = shown(request.url)
+    where = safe_url(request.url)
     try:
-        with anyio.fail_after(ANSWER_SECONDS):
+        with anyio.fail_after(RESPONSE_SECONDS):
             response = await client.send(request, stream=True, follow_redirects=False)
             try:
                 if not head_only:
-                    return await _whole(response, where)
+                    return await _read_body(response, where)
             finally:
                 await response.aclose()
     except TimeoutError:
-        raise WebError(f"{where} did not answer within {ANSWER_SECONDS:g} s") from None
+        raise WebError(f"{where} did not answer within {RESPONSE_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
         raise WebError(f"{where} cannot be reached ({type(error).__name__})") from error
     return response
 
 
-async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
-    """Return the response with its body.
+async def _read_body(response: httpx2.Response, where: str) -> httpx2.Response:
+    """Return the response with its body read.
 
     Raises:
-        WebError: The body is longer than a document may be.
+        WebError: The body is compressed or too long.
     """
     if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise WebError(f"{where} answered with a compressed document, which was not asked for")
@@ -153,21 +153,21 @@ async def _whole(response: httpx2.Response, where: str) -> httpx2.Response:
 
 
 def error_name(response: httpx2.Response) -> str:
-    """Return the error that an authorization server's answer names; empty if it names none."""
+    """Return the error named in an authorization server's response; empty if there is none."""
     try:
         document = json.loads(response.content)
     except (ValueError, RecursionError, httpx2.StreamError):
         return ""
-    return named(document.get("error") if isinstance(document, dict) else None)
+    return safe_error_name(document.get("error") if isinstance(document, dict) else None)
 
 
-def named(error: object) -> str:
-    """Return an error's name if it can be one, so that it can be shown."""
-    return error if isinstance(error, str) and _ERROR.fullmatch(error) else ""
+def safe_error_name(error: object) -> str:
+    """Return an error's name if it is safe to show, else an empty string."""
+    return error if isinstance(error, str) and _ERROR_NAME.fullmatch(error) else ""
 
 
 def joined_scopes(*scopes: str) -> str:
-    """Return all scopes once, in order, without what cannot be one; cut to a bound."""
+    """Return the valid scopes, each once and in order, cut to `MAX_SCOPE_CHARS`."""
     kept: list[str] = []
     room = MAX_SCOPE_CHARS
     for scope in " ".join(scopes)[: 64 * MAX_SCOPE_CHARS].split(" "):

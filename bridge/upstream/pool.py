@@ -1,7 +1,7 @@
-"""The pool of a user's servers; each is started when it is first needed.
+"""The pool of a user's servers, each started when it is first needed.
 
-Owns the set of servers, changes of their configuration, and the task group in which the
-connections' owner tasks run. One server is `server.py`'s. Speaks no protocol itself.
+Owns the set of servers, changes of their configuration, and the task group of the connections'
+owner tasks. `server.py` handles one server.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
-from bridge.model import MEBIBYTE, Era, Json, ServerSpec, Tool
+from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
 from bridge.upstream.server import ServerState, UpstreamServer
-from bridge.upstream.serverlog import ServerLog, log_path
+from bridge.upstream.server_log import ServerLog, log_path
 from bridge.upstream.stdio import StdioEndpoint
 from bridge.upstream.transport import Endpoint
 
@@ -85,7 +85,7 @@ class Pool:
         admission: Decides on each start and connection, and records it.
 
     Args:
-        eras: Names of servers whose protocol era is fixed, with the era.
+        server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
 
@@ -101,7 +101,7 @@ class Pool:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         logins: Logins | None = None,
         roots: Sequence[Path] = (),
-        eras: Mapping[str, Era] | None = None,
+        server_settings: Mapping[str, ServerSettings] | None = None,
         direct: bool = True,
     ) -> None:
         self._log_dir = log_dir
@@ -112,7 +112,7 @@ class Pool:
         self._max_bytes = max_message_bytes
         self._logins = logins
         self._roots = tuple(roots)
-        self._eras = eras or {}
+        self._server_settings = server_settings or {}
         self._direct = direct
         self._tasks: TaskGroup | None = None
         self.on_tools_changed: Callable[[str], None] | None = None
@@ -127,7 +127,7 @@ class Pool:
     async def __aenter__(self) -> Pool:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
-        self._tasks.start_soon(self._reap)
+        self._tasks.start_soon(self._reap_orphans)
         return self
 
     async def __aexit__(
@@ -191,7 +191,7 @@ class Pool:
         """Return one server's current state."""
         return self._server(server).state()
 
-    def rest(self, server: str) -> None:
+    def stop_if_unused(self, server: str) -> None:
         """Stop a server that was used only to list its tools; the next request starts it again."""
         self._server(server).stop_if_unused()
 
@@ -214,17 +214,17 @@ class Pool:
         """
         await self._server(server).start()
 
-    async def tools(self, server: str, *, again: bool = False) -> tuple[Tool, ...]:
+    async def tools(self, server: str, *, refresh: bool = False) -> tuple[Tool, ...]:
         """Return a server's tools, starting it if needed.
 
         Args:
-            again: Request the list even if the cached one is valid, unless it is only
-                `LIST_AGAIN_SECONDS` old.
+            refresh: Request the list even if the cached one is valid, unless it is only
+                `MIN_CACHE_SECONDS` old.
 
         Raises:
             UpstreamError: It cannot be started, or did not answer.
         """
-        return await self._server(server).tools(again=again)
+        return await self._server(server).tools(refresh=refresh)
 
     async def call_tool(
         self,
@@ -332,10 +332,10 @@ class Pool:
             on_tools_changed=partial(self._tools_changed, upstream_server),
             on_offers_changed=upstream_server.forget_offers,
             roots=self._roots,
-            era=self._eras.get(spec.name, "auto"),
+            mode=self._server_settings.get(spec.name, ServerSettings()).protocol,
         )
         self._connections.add(connection)
-        self._tasks.start_soon(self._own, connection, after)
+        self._tasks.start_soon(self._run_connection, connection, after)
         return connection
 
     def _tools_changed(self, upstream_server: UpstreamServer) -> None:
@@ -344,7 +344,7 @@ class Pool:
         if upstream_server.listed and self.on_tools_changed is not None:
             self.on_tools_changed(upstream_server.spec.name)
 
-    async def _own(self, connection: Connection, after: anyio.Event | None) -> None:
+    async def _run_connection(self, connection: Connection, after: anyio.Event | None) -> None:
         try:
             await connection.run(after)
         finally:
@@ -361,7 +361,7 @@ class Pool:
             direct=self._direct,
         )
 
-    async def _reap(self) -> None:
+    async def _reap_orphans(self) -> None:
         try:
             count = await reap_orphans()
         except OSError as error:

@@ -1,17 +1,18 @@
-"""One server process, from its spawn to the end of its whole tree.
+"""Starts a server process, and stops it with all processes that it started.
 
-Owns the process, its three pipes and the order in which it is stopped. What travels through the
-pipes is `stdio.py`'s affair.
+Owns the process, its three pipes and the order in which it is stopped. `stdio.py` sends messages
+through the pipes.
 
-A process belongs to a server's tree when its session or process group is the server's, when its
-environment carries the server's tag, or when its parent belongs. The tag finds what made a session
-of its own and lost its parent. Out of reach: a process that did all of that and also cleared its
-environment, or that runs as another user. Without /proc (macOS) only the process group is known.
+A process belongs to a server's tree if its session or process group is the server's, if its
+environment contains the server's tag, or if its parent belongs to the tree. The tag identifies
+processes that made a session of their own and lost their parent. A process that also cleared its
+environment, or that runs as another user, is not found. Without /proc (macOS) the tree is the
+process group.
 
-If the bridge itself is killed with SIGKILL, the server reads end of file on its stdin, which is
-how MCP servers are told to go. PR_SET_PDEATHSIG is not used: without `preexec_fn` (unsafe in a
-process with threads) it needs a helper program, it fires when the spawning *thread* ends, and it
-reaches no grandchild. What ignores the end of file is found by its tag when the next bridge starts.
+If the bridge is killed with SIGKILL, the server reads end of file on its stdin and should exit.
+PR_SET_PDEATHSIG is not used: without `preexec_fn` (unsafe in a process with threads) it needs a
+helper program, it fires when the spawning *thread* ends, and it reaches no grandchild. Processes
+that ignore the end of file are found by their tag when the next bridge starts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"
-"""In the environment of every server. Its value says which bridge process started it."""
+"""In the environment of every server; its value identifies the bridge process that started it."""
 
 PROC = Path("/proc")
 
@@ -45,8 +46,8 @@ HAS_PROC = (PROC / "self" / "stat").exists()
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One live process, as /proc/<pid>/stat has it."""
+class ProcessStat:
+    """Fields of /proc/<pid>/stat for one process."""
 
     pid: int
     state: str
@@ -57,8 +58,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Member:
-    """A process of a tree, held by a descriptor so that a reused pid is never signalled.
+class TreeProcess:
+    """A process of a tree, with an open descriptor so that a reused pid is never signalled.
 
     Attributes:
         pidfd: None where the kernel has no pidfds.
@@ -68,7 +69,7 @@ class Member:
     pidfd: int | None
 
     def send(self, number: int) -> None:
-        """Signal it; one that is gone is no fault."""
+        """Send a signal; ignored if the process has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if self.pidfd is not None and sys.platform == "linux":
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -76,19 +77,19 @@ class Member:
                 os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Close the descriptor."""
         if self.pidfd is not None:
             os.close(self.pidfd)
 
 
-def parse_stat(text: str) -> Entry | None:
+def parse_stat(text: str) -> ProcessStat | None:
     """Parse /proc/<pid>/stat, whose second field may hold spaces and brackets."""
     head, _, rest = text.rpartition(")")
     fields = rest.split()
     pid = head.partition(" ")[0]
     if len(fields) < 20 or not pid.isdigit():
         return None
-    return Entry(
+    return ProcessStat(
         pid=int(pid),
         state=fields[0],
         parent=int(fields[1]),
@@ -99,12 +100,12 @@ def parse_stat(text: str) -> Entry | None:
 
 
 def new_tag() -> str:
-    """Return a value for `TAG_VARIABLE`: this process, told apart from any other that ever ran."""
+    """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
     return f"{_own_tag()}.{secrets.token_hex(8)}"
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that is readable once the process has ended, if the kernel has them."""
+    """Return a descriptor that is readable once the process has ended; None without pidfds."""
     if sys.platform != "linux":
         return None
     try:
@@ -113,42 +114,42 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
-def members(leader: int, tag: str) -> list[Member]:
+def tree_processes(leader: int, tag: str) -> list[TreeProcess]:
     """Return the live processes of the tree whose first process is `leader`.
 
     `leader` must not have been reaped: until then its pid names no other process or group.
     """
     if not HAS_PROC:
         return []
-    return _hold(lambda: _tree(leader, tag))
+    return _open_processes(lambda: _tree(leader, tag))
 
 
-def orphans() -> list[Member]:
-    """Return processes that a bridge started which has since died without stopping them."""
+def orphans() -> list[TreeProcess]:
+    """Return the processes left by bridges that died without stopping them."""
     if not HAS_PROC:
         return []
-    return _hold(_orphan_pids)
+    return _open_processes(_orphan_pids)
 
 
 def signal_group(leader: int, number: int) -> bool:
-    """Signal the process group of an unreaped leader; say whether anybody was in it."""
+    """Signal the process group of an unreaped leader; return whether it had any process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, number)
         return True
     return False
 
 
-def _hold(find: Callable[[], set[int]]) -> list[Member]:
-    held = {pid: Member(pid, open_pidfd(pid)) for pid in find()}
-    # A pid can end and be reused between being found and being opened: look again, keep both.
+def _open_processes(find: Callable[[], set[int]]) -> list[TreeProcess]:
+    opened = {pid: TreeProcess(pid, open_pidfd(pid)) for pid in find()}
+    # A pid may be reused between `find` and opening it: keep those that a second `find` returns.
     confirmed = find()
-    for pid in [pid for pid in held if pid not in confirmed]:
-        held.pop(pid).close()
-    return list(held.values())
+    for pid in [pid for pid in opened if pid not in confirmed]:
+        opened.pop(pid).close()
+    return list(opened.values())
 
 
 def _tree(leader: int, tag: str) -> set[int]:
-    entries = _entries()
+    entries = _live_processes()
     marker = f"{TAG_VARIABLE}={tag}".encode()
     found = {
         entry.pid
@@ -160,7 +161,7 @@ def _tree(leader: int, tag: str) -> set[int]:
 
 
 def _orphan_pids() -> set[int]:
-    entries = _entries()
+    entries = _live_processes()
     alive = {(entry.pid, entry.started) for entry in entries}
     space = _own_tag().split(".")[0]
     found = set()
@@ -174,7 +175,7 @@ def _orphan_pids() -> set[int]:
     return found - {1, os.getpid()}
 
 
-def _add_descendants(found: set[int], entries: Iterable[Entry]) -> None:
+def _add_descendants(found: set[int], entries: Iterable[ProcessStat]) -> None:
     children: dict[int, list[int]] = {}
     for entry in entries:
         children.setdefault(entry.parent, []).append(entry.pid)
@@ -186,8 +187,8 @@ def _add_descendants(found: set[int], entries: Iterable[Entry]) -> None:
                 queue.append(child)
 
 
-def _entries() -> list[Entry]:
-    """Return all live processes; zombies hold nothing and cannot be signalled."""
+def _live_processes() -> list[ProcessStat]:
+    """Return all processes but zombies, which cannot be signalled."""
     entries = []
     for path in PROC.iterdir():
         if not path.name.isdigit():
@@ -214,7 +215,7 @@ def _tag_of(pid: int) -> str:
 
 
 def _own_tag() -> str:
-    """Name this process by pid namespace, pid and start time, as a value without spaces."""
+    """Return this process's pid namespace, pid and start time, separated by dots."""
     if not HAS_PROC:
         return f"0.{os.getpid()}.0"
     space = "".join(filter(str.isdigit, str((PROC / "self" / "ns" / "pid").readlink())))
@@ -224,7 +225,7 @@ def _own_tag() -> str:
 
 
 EXIT_SECONDS = 2.0
-"""After stdin is closed. The specification's polite way out; real servers take 10 to 500 ms."""
+"""After stdin is closed, as in the specification; real servers take 10 to 500 ms."""
 
 TERM_SECONDS = 2.0
 """After SIGTERM: time for a server's own handlers, as in the SDK."""
@@ -233,19 +234,19 @@ KILL_SECONDS = 1.0
 """After SIGKILL, per round: only the kernel has to act."""
 
 KILL_ROUNDS = 4
-"""How often the tree is looked at again, in case it forked while it was being killed."""
+"""How often the tree is read and killed, in case it forked meanwhile."""
 
 STOP_SECONDS = EXIT_SECONDS + TERM_SECONDS + KILL_ROUNDS * KILL_SECONDS + 1.0
 """Longest that `Child.stop` takes; the last second is for reading /proc on a busy machine."""
 
 POLL_SECONDS = 0.25
-"""How often an exit is looked for where the kernel has no pidfds (macOS, old Linux)."""
+"""Time between checks for an exit where the kernel has no pidfds (macOS, old Linux)."""
 
 READ_BYTES = 256 * 1024
 """One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
 
-_ANYBODY = 0
-"""The signal that only asks whether somebody is there."""
+_EXISTENCE_SIGNAL = 0
+"""Signal 0 only checks whether a process exists."""
 
 
 class Child:
@@ -254,7 +255,7 @@ class Child:
     Made by `spawn`, ended by `stop`; in between its pipes are non-blocking descriptors.
 
     Attributes:
-        output, errors: What reads its stdout and its stderr.
+        output, errors: Readers of its stdout and its stderr.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
@@ -278,17 +279,17 @@ class Child:
         self._ended = anyio.Event()
 
     def exited(self) -> bool:
-        """Say whether it has ended, without reaping it.
+        """Return whether it has ended, without reaping it.
 
-        Unreaped, its pid keeps naming its process group and session, so that no signal can go
-        astray. Where `waitid` is missing (macOS before Python 3.13) it is reaped.
+        While it is not reaped, its pid cannot be reused, so that a signal to its group or session
+        reaches no other process. Where `waitid` is missing (macOS before Python 3.13) it is reaped.
         """
         if self._exit_code is None:
-            self._exit_code = self._look()
+            self._exit_code = self._poll_exit()
         return self._exit_code is not None
 
     async def watch(self) -> None:
-        """Wait for its end and tell those in `wait_exited`. Exactly one task runs this."""
+        """Wait for its end and wake the tasks in `wait_exited`. Exactly one task runs this."""
         while not self.exited():
             if self._pidfd is None:
                 await anyio.sleep(POLL_SECONDS)
@@ -301,7 +302,7 @@ class Child:
         await self._ended.wait()
 
     def describe_exit(self) -> str:
-        """Say how it ended, as the end of a sentence that starts with the server."""
+        """Return how it ended, as a predicate whose subject is the server."""
         if not self.exited() or self._exit_code is None:
             return "closed its end of the connection"
         if self._exit_code >= 0:
@@ -311,23 +312,22 @@ class Child:
         return f"was killed by signal {-self._exit_code}"
 
     def close_stdin(self) -> None:
-        """End its input. Nobody may be writing to it."""
+        """Close its stdin, which no task may be writing to."""
         if self._stdin_open:
             self._stdin_open = False
             with contextlib.suppress(OSError):
                 self._pipes[0].close()
 
     async def stop(self) -> None:
-        """End it and all that it started.
+        """Stop it and all processes that it started, within `STOP_SECONDS`.
 
-        Bounded by `STOP_SECONDS`. Meant to run shielded from cancellation, while other tasks go on
-        with `watch` and with reading its output: a server that is stuck writing cannot see its
-        stdin close.
+        Run it shielded from cancellation, while other tasks run `watch` and read its output: a
+        server that is blocked writing does not notice that its stdin is closed.
         """
         self.close_stdin()
         with anyio.move_on_after(EXIT_SECONDS):
             await self.wait_exited()
-        if await self._signal_tree(_ANYBODY, 0.0):
+        if await self._signal_tree(_EXISTENCE_SIGNAL, 0.0):
             await self._signal_tree(signal.SIGTERM, TERM_SECONDS)
             for _ in range(KILL_ROUNDS):
                 if not await self._signal_tree(signal.SIGKILL, KILL_SECONDS):
@@ -336,7 +336,7 @@ class Child:
             logger.warning("process %d survives SIGKILL and is abandoned", self.pid)
 
     def close(self) -> None:
-        """Release the descriptors. Nobody may be using them."""
+        """Close the descriptors, which no task may be using."""
         self.close_stdin()
         for reader in (self.output, self.errors):
             reader.close()
@@ -346,7 +346,7 @@ class Child:
             os.close(self._pidfd)
             self._pidfd = None
 
-    def _look(self) -> int | None:
+    def _poll_exit(self) -> int | None:
         if not hasattr(os, "waitid"):
             return self._popen.poll()
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -359,15 +359,15 @@ class Child:
         return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
 
     async def _signal_tree(self, number: int, wait_seconds: float) -> bool:
-        """Signal the live processes of the tree and wait for them; say whether there were any."""
-        # A limiter of its own: the shared one may be full of threads that wait for something else.
+        """Signal the tree's processes and wait for their end; return whether there were any."""
+        # A limiter of its own: all threads of the shared one may be busy.
         tree = await anyio.to_thread.run_sync(
-            members, self.pid, self._tag, limiter=anyio.CapacityLimiter(1)
+            tree_processes, self.pid, self._tag, limiter=anyio.CapacityLimiter(1)
         )
         try:
             if not tree and HAS_PROC:
                 return False
-            # The group too: one signal to all of it cannot be outrun by a fork.
+            # The group too: one signal reaches all its processes, including those just forked.
             if not signal_group(self.pid, number) and not tree:
                 return False
             await signal_and_wait(tree, number, wait_seconds)
@@ -378,9 +378,9 @@ class Child:
 
 
 def spawn(argv: Sequence[str], *, environ: Mapping[str, str], cwd: str | None) -> Child:
-    """Start a server.
+    """Start a server's process.
 
-    Synchronous, so that no cancellation can fall between the spawn and its ownership.
+    Synchronous, so that it cannot be cancelled between the spawn and the return.
 
     Raises:
         OSError: The command or the directory cannot be used.
@@ -410,8 +410,8 @@ def _reader(fd: int) -> Reader:
     return Reader(fd, attempt)
 
 
-async def signal_and_wait(tree: Sequence[Member], number: int, seconds: float) -> None:
-    """Signal processes and wait, no longer than `seconds`, until they have ended."""
+async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: float) -> None:
+    """Signal processes, and wait at most `seconds` for their end."""
     for member in tree:
         member.send(number)
     with anyio.move_on_after(seconds):
@@ -423,7 +423,7 @@ async def signal_and_wait(tree: Sequence[Member], number: int, seconds: float) -
 
 
 async def reap_orphans() -> int:
-    """End what bridges left behind that died without stopping their servers; return how many."""
+    """Stop the processes left by bridges that died; return how many there were."""
     found = await anyio.to_thread.run_sync(orphans)
     try:
         if found:

@@ -43,16 +43,16 @@ from bridge.upstream import task_calls
 from bridge.upstream.client_features import current_caller, progress_callback_of, time_limit
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT, DirectDispatcher
-from bridge.upstream.failure import LIST_OF, call_error, is_lost, is_unknown_session, lost_error
+from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
     Kind,
-    named,
+    cache_seconds,
     parse_offers,
     parse_tools,
     read_all_pages,
-    seconds_fresh,
+    valid_name,
 )
 
 logger = logging.getLogger(__name__)
@@ -289,7 +289,7 @@ class Requests:
             page = await fetch_page(cursor)
             if connection.modern:
                 fresh = min(
-                    fresh, seconds_fresh(page, announced=announces_changes(connection, "tools"))
+                    fresh, cache_seconds(page, announced=announces_changes(connection, "tools"))
                 )
             return page
 
@@ -302,7 +302,7 @@ class Requests:
                 kept.update(tool.name for tool in result.tools)
 
             seconds = max(0.0, deadline - anyio.current_time())
-            what = f"{LIST_OF}tools"
+            what = f"{LIST_PREFIX}tools"
             # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
             if connection.direct is not None and not connection.modern:
                 params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
@@ -317,7 +317,7 @@ class Requests:
                 return await self._send_directly(connection, connection.direct, listing)
             page = await self._send_through_session(connection, what, seconds, send)
             if kept and isinstance(page.get("tools"), list):
-                page["tools"] = [e for e in page["tools"] if named(e) in kept]
+                page["tools"] = [e for e in page["tools"] if valid_name(e) in kept]
             return page
 
         try:
@@ -342,7 +342,7 @@ class Requests:
         if not supports(connection, kind):
             return ()
         deadline = anyio.current_time() + self._call_timeout
-        what = f"{LIST_OF}{LISTS[kind].words}"
+        what = f"{LIST_PREFIX}{LISTS[kind].words}"
 
         async def fetch(cursor: str | None) -> Mapping[str, Json]:
             params = PaginatedRequestParams(cursor=cursor) if cursor else None
@@ -421,8 +421,8 @@ class Requests:
         if not connection.endpoint.pid:
             with anyio.move_on_after(LOST_DETAIL_SECONDS):
                 await connection.ended.wait()
-        account = connection.account or connection.endpoint.account()
-        return lost_error(self._spec.name, account, sent=sent)
+        end_report = connection.end_report or connection.endpoint.end_report()
+        return lost_error(self._spec.name, end_report, sent=sent)
 
     def _encode_arguments(self, what: str, arguments: Mapping[str, Json]) -> bytes:
         """Return the arguments as JSON.

@@ -37,7 +37,7 @@ from bridge.model import Json, ServerSpec, Tool
 from bridge.upstream.client_features import complete_url_elicitations, resolve_input
 from bridge.upstream.connection import Connection
 from bridge.upstream.failure import lost_error
-from bridge.upstream.listing import LIST_AGAIN_SECONDS, Kind, correction
+from bridge.upstream.listing import MIN_CACHE_SECONDS, Kind, suggestion
 from bridge.upstream.requests import Call, ExpiredError, Requests, announces_changes
 
 MAX_CHARS = 300
@@ -168,8 +168,8 @@ class UpstreamServer:
             state = "ready"
         else:
             state = "failed"
-            account = connection.account or connection.endpoint.account()
-            error = str(connection.failure) if connection.failure else account
+            end_report = connection.end_report or connection.endpoint.end_report()
+            error = str(connection.failure) if connection.failure else end_report
             if isinstance(connection.failure, LoginRequiredError):
                 state = "login required"
         live = connection is not None and not connection.ended.is_set()
@@ -242,13 +242,13 @@ class UpstreamServer:
         async with self._use():
             pass
 
-    async def tools(self, *, again: bool = False) -> tuple[Tool, ...]:
+    async def tools(self, *, refresh: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
 
         A server that was closed as idle is not started for this; its next connection lists anew.
 
         Args:
-            again: Send `tools/list`, unless that was done less than `LIST_AGAIN_SECONDS` ago.
+            again: Send `tools/list`, unless that was done less than `MIN_CACHE_SECONDS` ago.
 
         Raises:
             UpstreamError: It cannot be started, or did not answer.
@@ -257,10 +257,10 @@ class UpstreamServer:
         if (
             kept is not None
             and not self._closed
-            and (self.connection_epoch is None or self._is_fresh(again))
+            and (self.connection_epoch is None or self._is_fresh(refresh))
         ):
             return kept
-        return await self._list_with_retry(partial(self._list_tools, again))
+        return await self._list_with_retry(partial(self._list_tools, refresh))
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
@@ -299,10 +299,10 @@ class UpstreamServer:
         except ExpiredError:
             raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
 
-    async def _list_tools(self, again: bool) -> tuple[Tool, ...]:
+    async def _list_tools(self, refresh: bool) -> tuple[Tool, ...]:
         async with self._use() as connection, connection.listing:
             connection.listings += 1
-            if self._tools is not None and self._is_fresh(again):
+            if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
             if not connection.usable and not self._closed:
                 # The task that held the lock got no answer over this connection; nor would we.
@@ -319,11 +319,11 @@ class UpstreamServer:
                 self._listed_at, self._fresh_seconds = anyio.current_time(), fresh
             return tools
 
-    def _is_fresh(self, again: bool) -> bool:
+    def _is_fresh(self, refresh: bool) -> bool:
         """Whether the list came over the current connection and is recent enough."""
         age = anyio.current_time() - self._listed_at
         return self._listed_by == self._connection_number and age < (
-            LIST_AGAIN_SECONDS if again else self._fresh_seconds
+            MIN_CACHE_SECONDS if refresh else self._fresh_seconds
         )
 
     async def call_tool(
@@ -383,7 +383,7 @@ class UpstreamServer:
         except ToolCallError as error:
             refusal = error
         try:
-            help_text = correction(kind, call.tool, await self.offers(kind))
+            help_text = suggestion(kind, call.tool, await self.offers(kind))
         except UpstreamError:
             help_text = ""
         msg = f"{refusal.message}. {help_text}" if help_text else refusal.message
@@ -395,7 +395,7 @@ class UpstreamServer:
         )
 
     async def _call_until_complete(self, call: Call) -> dict[str, Json]:
-        async def again(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
+        async def refresh(answers: dict[str, Json] | None, state: str | None) -> dict[str, Json]:
             return await self._call_with_new_session(replace(call, answers=answers, state=state))
 
         try:
@@ -404,7 +404,7 @@ class UpstreamServer:
             if not await complete_url_elicitations(self.spec.name, call.what, refusal):
                 raise
             result = await self._call_with_new_session(call)
-        return await resolve_input(self.spec.name, call.what, result, again, roots=self._roots)
+        return await resolve_input(self.spec.name, call.what, result, refresh, roots=self._roots)
 
     @asynccontextmanager
     async def _use(self) -> AsyncIterator[Connection]:

@@ -46,7 +46,7 @@ from bridge.upstream.framing import (
     has_too_many_values,
 )
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
-from bridge.upstream.serverlog import ServerLog
+from bridge.upstream.server_log import ServerLog
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
 """Prefix of the bridge's own settings, which servers do not inherit."""
@@ -171,7 +171,7 @@ class StdioEndpoint:
         self._direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
-        self._account = ""
+        self._end_report = ""
         self._noise = 0
 
     @property
@@ -202,12 +202,12 @@ class StdioEndpoint:
         """Never: the process is the session."""
         return False
 
-    def account(self) -> str:
+    def end_report(self) -> str:
         """Return how the process ended and its last stderr output."""
-        account = f"{self._account} " if self._account else ""
+        end_report = f"{self._end_report} " if self._end_report else ""
         if tail := self._log.tail():
-            account += f"Its stderr ends with:\n{tail}\n"
-        return f"{account}Its log is {self._log.path}."
+            end_report += f"Its stderr ends with:\n{tail}\n"
+        return f"{end_report}Its log is {self._log.path}."
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Streams, None]:
@@ -303,7 +303,7 @@ class StdioEndpoint:
             message = decode_oversize(line, self._max_bytes)
             self._log.note(f"dropped a message of {line.size} bytes: the cap is {self._max_bytes}")
             if message is None:
-                self._account = (
+                self._end_report = (
                     f"It sent a message of {line.size} bytes, which exceeded the "
                     f"{self._max_bytes} byte limit and showed no request that it answers."
                 )
@@ -379,9 +379,9 @@ class StdioEndpoint:
     async def _record_end(self, child: Child) -> None:
         with anyio.move_on_after(EXIT_STATUS_SECONDS):
             await child.wait_exited()
-        if not self._leaving and not self._account:
-            self._account = f"It {child.describe_exit()}."
-            self._log.note(self._account)
+        if not self._leaving and not self._end_report:
+            self._end_report = f"It {child.describe_exit()}."
+            self._log.note(self._end_report)
 
 
 def explain_spawn_failure(

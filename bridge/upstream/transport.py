@@ -43,5 +43,5 @@ class Endpoint(Protocol):
     def open(self) -> Transport:
         """Connect; leaving the context closes everything."""
 
-    def account(self) -> str:
+    def end_report(self) -> str:
         """Return how the connection ended, in sentences; may be empty."""

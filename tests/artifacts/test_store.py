@@ -10,11 +10,11 @@ import pytest
 
 from bridge.artifacts import store as module
 from bridge.artifacts.store import SWEEP_SECONDS
-from bridge.artifacts.writing import MAX_RUN_ENTRIES
+from bridge.artifacts.writer import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind
 from bridge.store import Store, owner_digest
-from bridge.store.room import surplus_of
+from bridge.store.retention import items_to_remove
 from tests.artifacts.rig import (
     DAY,
     OTHER_RUN,
@@ -332,9 +332,9 @@ def test_what_is_refused_is_not_weighed_again_while_nothing_changes(
 
     def look(*given: Any) -> Any:
         looks.append(given)
-        return surplus_of(*given)
+        return items_to_remove(*given)
 
-    monkeypatch.setattr(module, "surplus_of", look)
+    monkeypatch.setattr(module, "items_to_remove", look)
     for size in (600, 599, 301):
         assert refused(size)
     assert not looks

@@ -14,7 +14,7 @@ from bridge.catalog.entries import ToolEntry
 from bridge.catalog.naming import server_aliases, tool_aliases
 from bridge.catalog.program.tables import SERVER_METHODS
 from bridge.catalog.schema import parameters, schema_order
-from bridge.catalog.typed import tool_stub
+from bridge.catalog.typed_stubs import tool_stub
 from bridge.guest.api.arguments import Parameters
 from bridge.guest.api.proxies import Server, ServerModule, usable
 from bridge.guest.api.runtime import OF_SERVERS, PUBLIC

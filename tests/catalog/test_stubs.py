@@ -20,7 +20,7 @@ from bridge.catalog.stubs import (
     to_call,
     tool_data,
 )
-from bridge.catalog.typed import tool_stub
+from bridge.catalog.typed_stubs import tool_stub
 from bridge.model import Tool
 
 JSON_VALUES = st.recursive(

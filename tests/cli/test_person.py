@@ -60,7 +60,7 @@ async def test_only_yes_is_a_yes_and_what_is_neither_is_asked_again(
     """And said to be no answer."""
     with desk() as (typist, _, person):
         async with typing_answers(typist, *answers) as shown:
-            assert await person.agrees("May it?") is agreed
+            assert await person.confirm("May it?") is agreed
     assert (" is no answer to this." in shown[0]) is (len(answers) > 1)
 
 

@@ -91,7 +91,11 @@ def test_nothing_that_is_there_is_replaced_unless_the_user_says_so(
     assert problems == (
         ["`d` cannot be written: a directory is there."]
         if force
-        else [f"`{name}` is there already; --force replaces it." for name in "ad"]
+        else [
+            f"`{name}` was there already and stays. The run's own: "
+            f"`mcp-code-bridge artifacts get {artifact(name).uri}`. --force replaces files."
+            for name in "ad"
+        ]
     )
 
 

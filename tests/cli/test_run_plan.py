@@ -17,9 +17,9 @@ import pytest
 from bridge.callers.progress import RunProgress
 from bridge.cli.app import read_words
 from bridge.cli.line import Invocation
-from bridge.cli.live import LiveTerminal
-from bridge.cli.run import TERMINAL, asked_in_full, carried_out, exit_status, show
-from bridge.cli.run import _followed as followed
+from bridge.cli.live_display import LiveTerminal
+from bridge.cli.run import TERMINAL, exit_status, is_fully_shown, run_and_apply, show
+from bridge.cli.run import _run_live as followed
 from bridge.cli.run import run as run_command
 from bridge.cli.terminal import Terminal
 from bridge.errors import ApprovalRefusedError
@@ -60,7 +60,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
         async def run(terminal: Terminal, *, scripted: bool = False) -> RunResult:
             request = RunRequest(code=CODE, principal=TERMINAL, mode="plan")
             with anyio.fail_after(60):
-                return await carried_out(engine, request, terminal, scripted=scripted)
+                return await run_and_apply(engine, request, terminal, scripted=scripted)
 
         result = await run(Terminal(io.StringIO(), io.StringIO()))
         show(result, terminal=False)
@@ -107,13 +107,13 @@ def test_a_plan_is_not_listed_where_the_question_says_all_of_it(
         rule="default for writes",
     )
     plan = Plan(plan_id="0" * 16, seconds=60, calls=(call,))
-    assert asked_in_full(plan)
-    assert not asked_in_full(replace(plan, stopped="line 2: it looks at a held result"))
+    assert is_fully_shown(plan)
+    assert not is_fully_shown(replace(plan, stopped="line 2: it looks at a held result"))
     text = "x" * 200
     long = tuple(replace(call, number=n, tool=f"t{n}", arguments={"text": text}) for n in range(99))
-    assert not asked_in_full(replace(plan, calls=long))
+    assert not is_fully_shown(replace(plan, calls=long))
     many = replace(call, arguments={f"a{n}": n for n in range(MAX_PLAN_LINES)})
-    assert not asked_in_full(replace(plan, calls=(many,)))
+    assert not is_fully_shown(replace(plan, calls=(many,)))
     result = RunResult(run_id="r", status="success", summary="", stdout="planned\n", plan=plan)
     show(result, terminal=True, plan=False)
     assert capsys.readouterr().out == "planned\n"

@@ -14,7 +14,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from bridge.cli import main as cli
 from bridge.errors import SettingsError
 from bridge.sandbox.backend import Probe
-from bridge.server.app import mistaken_server
+from bridge.server.app import error_server
 from bridge.settings import Settings, load
 
 
@@ -50,7 +50,7 @@ async def test_a_model_is_not_told_what_the_setting_is(value: str) -> None:
     """It may be a secret that was put in the wrong variable; stderr has it."""
     with pytest.raises(SettingsError) as caught:
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_MEMORY": value})
-    async with Client(mistaken_server(caught.value)) as client:
+    async with Client(error_server(caught.value)) as client:
         said = (await client.list_tools()).tools[0].description or ""
     assert "unter2" not in said
     assert 'MCP_BRIDGE_MEMORY: [its value] is not a size such as "512m" or "1g".' in said

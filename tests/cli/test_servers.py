@@ -22,7 +22,7 @@ from bridge.cli.output import table
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import UnknownServerError
-from bridge.model import OAuthHints, Source, ToolFilter
+from bridge.model import OAuthHints, ServerSettings, Source, ToolFilter
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, load
 from bridge.settings.values import Settings as Values
@@ -87,7 +87,7 @@ class Commands:
         """Run `tools`."""
         unset = {"server": None, "stub": False, "fresh": False, "json": False}
         return await tools_module.tools(
-            SimpleNamespace(query=query, **{**unset, **flags}), self.settings
+            SimpleNamespace(words=[query] if query else [], **{**unset, **flags}), self.settings
         )
 
 
@@ -124,13 +124,28 @@ async def test_servers_shows_where_each_was_found_and_how_definitions_differ(
     assert skipped["reason"] == "it is disabled"
 
 
+async def test_a_table_about_no_server_is_named(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt name would otherwise do nothing, unseen."""
+    tables = {name: ServerSettings() for name in ("work-shop", "off", "work_shop")}
+    commands.settings = replace(commands.settings, server_settings=tables)
+    assert await commands.servers() == 0
+    assert capsys.readouterr().err == (
+        "warning: [servers.work_shop] in config.toml does nothing: no client has a server of that "
+        "name.\n"
+    )
+
+
 async def test_servers_says_what_to_mend_once_and_no_other_command_does(
     commands: Commands, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """On stderr; a reason that stands below the table is not repeated."""
     caplog.set_level(logging.WARNING)
     unset = ConfigWarning(path="/c.json", key="mcpServers.a.env", reason="TOKEN is not set")
-    skipped = ConfigWarning(path="/c.json", key="mcpServers.b", reason="skipped: no url", told=True)
+    skipped = ConfigWarning(
+        path="/c.json", key="mcpServers.b", reason="skipped: no url", reported=True
+    )
     broken = ConfigWarning(path="/d.json", key="", reason="it is no JSON", unread=True)
     commands.finder.warnings = (unset, skipped, broken)
     assert await commands.servers() == 0

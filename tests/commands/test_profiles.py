@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.commands.confine import grants
+from bridge.commands.confinement import grants
 from bridge.commands.environment import (
     MAX_SECRET_BYTES,
     CredentialFile,

@@ -20,7 +20,7 @@ from bridge.runs import Engine, open_engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.settings import Settings, places
+from bridge.settings import Settings, paths
 from tests.contract.rig import Engine as EngineUnderTest
 from tests.contract.rig import EngineShelf
 from tests.engine_rig import ListFinder, settings_in
@@ -190,7 +190,7 @@ async def test_with_default_settings_programs_may_read_packages_whoever_the_brid
     found = engines.get("bubblewrap")
     wheel(tmp_path, "helper", "1.0")
     with open_directory() as place, Index(tmp_path) as index:
-        monkeypatch.setattr(places, "ROOTS_PACKAGES", place / "kept")
+        monkeypatch.setattr(paths, "ROOT_PACKAGES_DIR", place / "kept")
         # Whatever root's mask is.
         before = os.umask(0o077)
         try:

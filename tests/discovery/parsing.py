@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.documents import MalformedError, decode
-from bridge.discovery.fields import Setting
+from bridge.discovery.fields import EntryContext
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.report import ConfigWarning, SkippedServer
 from bridge.discovery.variables import Variables
@@ -29,7 +29,7 @@ class Origin:
     read: Callable[[str], str | None] = lambda _: None
     projects: tuple[str, ...] = ()
 
-    def setting(self) -> Setting:
+    def setting(self) -> EntryContext:
         variables = Variables(
             environ=self.environ,
             home=self.home,
@@ -37,7 +37,7 @@ class Origin:
             directory=str(PurePath(self.path).parent),
             read=self.read,
         )
-        return Setting(
+        return EntryContext(
             client=self.client,
             scope=self.scope,
             path=self.path,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.discovery.user_lists import Approvals, join, read_approvals
+from bridge.discovery.user_lists import Approvals, join_approvals, read_approvals
 
 
 def test_names_match_as_claude_code_folds_them() -> None:
@@ -61,7 +61,7 @@ def test_lists_of_the_wrong_type_are_ignored_with_a_warning() -> None:
 
 
 def test_joined_answers_keep_every_rejection_and_the_first_file_that_made_it() -> None:
-    joined = join(
+    joined = join_approvals(
         [
             Approvals(approved=frozenset({"a"}), rejected={"x": "/1"}),
             Approvals(rejected={"x": "/2", "y": "/2"}, all_approved=True),
@@ -70,4 +70,4 @@ def test_joined_answers_keep_every_rejection_and_the_first_file_that_made_it() -
     assert joined == Approvals(
         approved=frozenset({"a"}), rejected={"x": "/1", "y": "/2"}, all_approved=True
     )
-    assert join([]) == Approvals()
+    assert join_approvals([]) == Approvals()

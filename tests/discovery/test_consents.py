@@ -46,7 +46,7 @@ def names(found: Discovery) -> list[str]:
 def approving(context: DiscoveryContext, found: Discovery) -> DiscoveryContext:
     """The same context after a person approved all that was proposed."""
     given = frozenset(each.definition for each in found.proposed)
-    return replace(context, consents=Consents(given=given))
+    return replace(context, consents=Consents(by_person=given))
 
 
 def after(context: DiscoveryContext, found: Discovery, *, first: bool = False) -> DiscoveryContext:
@@ -270,7 +270,7 @@ def test_what_appears_while_a_bridge_runs_is_proposed_also_to_the_next(
     started_again = after(running, found, first=True)
     assert discover(started_again).servers == ()
     given = frozenset({found.proposed[0].definition})
-    approved = replace(started_again, consents=replace(started_again.consents, given=given))
+    approved = replace(started_again, consents=replace(started_again.consents, by_person=given))
     assert names(discover(approved)) == ["tracker"]
 
 
@@ -280,13 +280,13 @@ def test_what_was_written_as_the_last_bridge_ended_is_proposed(
 ) -> None:
     """No bridge saw it appear, but one had looked before: a program may have written it."""
     approve_in_claude(cautious, enableAllProjectMcpServers=True)
-    looked = after(cautious, discover(cautious), first=True)
+    look_record = after(cautious, discover(cautious), first=True)
     if below:
         cwd = cautious.cwd / "below"
         cwd.mkdir()
-        looked = replace(looked, cwd=cwd)
-    write(looked.cwd / ".mcp.json", entry())
-    found = discover(looked)
+        look_record = replace(look_record, cwd=cwd)
+    write(look_record.cwd / ".mcp.json", entry())
+    found = discover(look_record)
     assert found.servers == ()
     assert "appeared" in found.proposed[0].reason
 
@@ -296,11 +296,11 @@ def test_a_program_cannot_approve_by_a_clients_file_of_the_project(
 ) -> None:
     """In a trusted folder Claude Code believes `.claude/settings.local.json`."""
     approve_in_claude(cautious)
-    looked = after(cautious, discover(cautious), first=True)
+    look_record = after(cautious, discover(cautious), first=True)
     write(cautious.cwd / ".mcp.json", entry())
     write(cautious.cwd / ".claude" / "settings.local.json", {"enableAllProjectMcpServers": True})
     assert names(discover(cautious)) == ["tracker"], "as Claude Code does"
-    assert discover(looked).servers == ()
+    assert discover(look_record).servers == ()
 
 
 @pytest.mark.parametrize(

@@ -116,9 +116,9 @@ def test_a_file_that_an_untrusted_project_names_is_not_opened(context: Discovery
     config.parent.mkdir()
     entry = {"command": "x", "envFile": str(outside)}
     config.write_text(json.dumps({"servers": {"s": entry}}))
-    trusting = discover(context)
-    assert trusting.servers[0].env == {"SECRET": "s3cret"}
-    assert trusting.references == (outside,)
+    trusting_clients = discover(context)
+    assert trusting_clients.servers[0].env == {"SECRET": "s3cret"}
+    assert trusting_clients.references == (outside,)
     assert discover(replace(context, project_servers="approved")).references == ()
 
 

@@ -159,12 +159,12 @@ def test_a_file_that_a_configuration_names_is_followed(context: DiscoveryContext
     settle(context.home)
     watch = Watch(context)
     before = watch.stamp()
-    watch.follow((named,))
+    watch.add_references((named,))
     followed = watch.stamp()
     assert followed[: len(before)] == before
     named.write_text("A=22")
     assert watch.stamp() != followed
-    watch.follow(())
+    watch.add_references(())
     assert watch.stamp() == before
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bridge.gate.redaction import MAX_DEPTH, Redactor, _begins_a_character
 from bridge.gate.redaction_shapes import is_secret, mask, masked, names_secret
-from bridge.text import unlike
+from bridge.text import distinct_key
 
 SECRET = "s3cr3t-Value/42"
 MARK = "[redacted: TOKEN of shop]"
@@ -319,7 +319,7 @@ def test_texts_searched_together_hide_what_each_hides_by_itself(value: Any) -> N
         if isinstance(value, dict):
             found: dict[str, Any] = {}
             for key, item in value.items():
-                found[unlike(known.shown(key), found)] = each(item)
+                found[distinct_key(known.shown(key), found)] = each(item)
             return found
         return [each(item) for item in value] if isinstance(value, list) else value
 

@@ -23,7 +23,7 @@ from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import MAX_MASKED, mask
 from bridge.model import Json, Plan, Tool
 from bridge.render.plan import plan_text
-from bridge.text import written_out
+from bridge.text import escape_look_alikes
 from tests.audit_rig import records
 
 ASK = Decision(action="ask", rule="default for writes")
@@ -179,7 +179,7 @@ def test_names_that_only_look_like_a_tools_are_visible_as_such() -> None:
             f'"x = 5"{note}6',
         ):
             assert line in text
-    assert written_out("名前") == "名前"
+    assert escape_look_alikes("名前") == "名前"
 
 
 def test_what_is_cut_or_masked_alike_is_told_apart_by_a_digest() -> None:

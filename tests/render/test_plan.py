@@ -11,7 +11,7 @@ from bridge.render.plan import (
     IN_FULL,
     MAX_CHARACTERS,
     MAX_ROWS,
-    plan_asked,
+    plan_question,
     plan_summary,
     plan_text,
 )
@@ -127,7 +127,7 @@ def test_a_question_knows_which_calls_its_list_has_whole() -> None:
     """What is beyond the table, cut in a cell or cut before is not."""
 
     def whole(*calls: HeldCall) -> list[str]:
-        text, ends = plan_asked(plan(*calls), 5_500)
+        text, ends = plan_question(plan(*calls), 5_500)
         return [text.split("\n")[end - 1] for end in ends]
 
     assert len(whole(*issues(MAX_ROWS + 10))) == MAX_ROWS

@@ -73,7 +73,7 @@ async def test_a_tool_that_is_not_listed_is_looked_for_once_more(
 
     Some servers do not say that they have more tools by now.
     """
-    monkeypatch.setattr(session, "LIST_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(session, "MIN_CACHE_SECONDS", 0.0)
     raw = TOOLBOX.with_name("raw.py")
     finder.specs = (replace(workshop("raw"), args=(str(raw), "quiet")),)
     grow = "await mcp_raw.grow()\n"

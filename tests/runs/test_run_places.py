@@ -14,7 +14,7 @@ from bridge.commands.runner import Commands
 from bridge.errors import CannotAskError, OverloadedError
 from bridge.model import CommandRequest, RunRequest, RunResult
 from bridge.runs import Engine, open_engine
-from bridge.runs.suspended import SuspendedRun, SuspendedRuns
+from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns
 from bridge.sandbox import run_queue
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.settings import Settings

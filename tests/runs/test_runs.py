@@ -21,7 +21,7 @@ from bridge.errors import (
     ServerStartError,
     UnknownServerError,
 )
-from bridge.model import RunRequest, RunResult, ServerSpec
+from bridge.model import RunRequest, RunResult, ServerSettings, ServerSpec
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings
 from tests.engine_rig import ListFinder, workshop
@@ -80,7 +80,7 @@ async def test_a_server_is_spoken_to_in_the_protocol_that_the_settings_give_it(
     async def choose(_: Settings) -> FakeBackend:
         return backend
 
-    own = dataclasses.replace(settings, eras={"raw": "modern"})
+    own = dataclasses.replace(settings, server_settings={"raw": ServerSettings(protocol="modern")})
     async with open_engine(own, finder=finder, choose_backend=choose) as engine:
         await _run(engine, "await runtime.call_tool('raw', 'echo')")
         assert engine.servers.pool.state("raw").server_info["protocol"] == "2026-07-28"

@@ -10,7 +10,7 @@ from tests.security.guarantee import Guarantee
 
 COMMANDS_GUARDED = "tests/commands/test_command_guarded.py"
 CONSENTS = "tests/discovery/test_consents.py"
-EXPOSED = "tests/discovery/test_exposed.py"
+EXPOSED = "tests/discovery/test_writable_paths.py"
 FIND = "tests/discovery/test_finder.py"
 INJECTIONS = "tests/runs/test_injections.py"
 PRIVATE = "tests/test_private_files.py"

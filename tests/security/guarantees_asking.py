@@ -6,7 +6,7 @@ from tests.security.guarantee import Guarantee
 
 APPROVING = "tests/server/test_approving.py"
 ASKED = "tests/callers/test_server_questions.py"
-LIVE = "tests/cli/test_live.py"
+LIVE = "tests/cli/test_live_display.py"
 OUTPUT = "tests/cli/test_output.py"
 PERSON = "tests/cli/test_person.py"
 QUESTIONS = "tests/gate/test_server_questions.py"

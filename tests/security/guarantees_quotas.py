@@ -10,7 +10,7 @@ QUEUE = "tests/sandbox/test_run_queue.py"
 REBINDING = "tests/attacks/test_rebinding.py"
 REFUSALS = "tests/gate/audit/test_refusals.py"
 REPEATED = "tests/cli/test_output_logs.py"
-SERVER_LOGS = "tests/upstream/test_serverlog.py"
+SERVER_LOGS = "tests/upstream/test_server_log.py"
 TRANSPORTS = "tests/server/test_transports.py"
 
 QUOTA_GUARANTEES = (

@@ -86,9 +86,9 @@ async def test_a_cancelled_task_leaves_nothing(
 
     def noting(*given: Any) -> dict[str, Any]:
         looks.set()
-        return task_runs.looked_at(*given)
+        return task_runs.task_status(*given)
 
-    monkeypatch.setattr("bridge.server.app.looked_at", noting)
+    monkeypatch.setattr("bridge.server.app.task_status", noting)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, pool, "import time\ntime.sleep(60)")
         await looks.wait()

@@ -105,9 +105,9 @@ class NotingPool(Pool):
 
     callers: tuple[Caller | None, ...] = ()
 
-    async def tools(self, server: str, *, again: bool = False) -> tuple[Tool, ...]:
+    async def tools(self, server: str, *, refresh: bool = False) -> tuple[Tool, ...]:
         self.callers += (current_caller(),)
-        return await super().tools(server, again=again)
+        return await super().tools(server, refresh=refresh)
 
 
 async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ async def test_a_server_in_use_is_not_stopped(tmp_path: Path) -> None:
         assert await servers.load_unknown(servers.names(), fresh=True) == {}
         await until(lambda: servers.pool.state("asked").state == "idle")
         for name in ("loaded", "called"):
-            servers.pool.rest(name)
+            servers.pool.stop_if_unused(name)
         assert servers.pool.state("called").state == "ready"
         assert "echo" in names(servers, "called")
         assert servers.pool.state("loaded").pid is None or starts(tmp_path) == 3

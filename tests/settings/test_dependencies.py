@@ -11,7 +11,7 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.settings import load, packages_dir
 from bridge.settings.dependencies import normalised, parse_dependencies
-from bridge.settings.places import ROOTS_PACKAGES
+from bridge.settings.paths import ROOT_PACKAGES_DIR
 
 PLACE = "config.toml: dependencies"
 
@@ -59,7 +59,7 @@ def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:
         ({"max_bytes": "1k"}, "must be from 1,048,576 to"),
         ({"timeout": 0}, "from 1 to 3600"),
         ({"lock_days": -1}, "must be from 0 to 3,660"),
-        ({"require_hashes": False}, "this setting is gone"),
+        ({"require_hashes": False}, "this setting no longer exists"),
         ({"cache": "here"}, "must be an absolute path"),
     ],
 )
@@ -116,6 +116,6 @@ def test_root_keeps_packages_where_its_programs_may_read_them(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert packages_dir(settings) == settings.state_dir / "packages"
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert packages_dir(settings) == ROOTS_PACKAGES
+    assert packages_dir(settings) == ROOT_PACKAGES_DIR
     named = replace(settings, dependencies=parse_dependencies({"cache": "/srv/packages"}, PLACE))
     assert packages_dir(named) == Path("/srv/packages")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bridge.errors import SettingsError
-from bridge.model import Json
+from bridge.model import Json, ServerSettings
 from bridge.settings import load
-from bridge.settings.file import parse_eras
+from bridge.settings.file import parse_servers
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from bridge.settings.file import parse_eras
 )
 def test_a_mistake_is_named_with_its_place(tables: Json, why: str) -> None:
     with pytest.raises(SettingsError, match=why):
-        parse_eras(tables, "config.toml: servers")
+        parse_servers(tables, "config.toml: servers")
 
 
 def test_a_server_s_protocol_is_read_from_its_table(tmp_path: Path) -> None:
@@ -32,4 +32,7 @@ def test_a_server_s_protocol_is_read_from_its_table(tmp_path: Path) -> None:
     path.write_text('[servers.github]\nprotocol = "legacy"\n[servers."my files"]\n')
     path.chmod(0o600)
     environ = {"MCP_BRIDGE_CONFIG": str(path), "HOME": str(tmp_path)}
-    assert load(environ=environ).eras == {"github": "legacy", "my files": "auto"}
+    assert load(environ=environ).server_settings == {
+        "github": ServerSettings(protocol="legacy"),
+        "my files": ServerSettings(),
+    }

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.atomic_files import turn
+from bridge.atomic_files import exclusive_lock
 from bridge.errors import SettingsError
 from bridge.model import Json
 from bridge.settings import load
@@ -310,7 +310,7 @@ def test_a_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None:
 def test_two_bridges_do_not_lose_each_others_rules(file: Path) -> None:
     """One waits for the other, and says so if that takes too long."""
     with (
-        turn(file.with_name(".config.toml.lock")),
+        exclusive_lock(file.with_name(".config.toml.lock")),
         pytest.raises(SettingsError, match="another bridge"),
     ):
         add_rule(file, NEW)

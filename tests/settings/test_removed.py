@@ -27,7 +27,7 @@ def test_a_variable_that_is_gone_says_what_replaces_it(name: str) -> None:
     variable = f"MCP_BRIDGE_{name.upper()}"
     with pytest.raises(SettingsError) as caught:
         load({}, {"HOME": "/nowhere", variable: "x"})
-    assert str(caught.value).startswith(f"{variable}: this setting is gone")
+    assert str(caught.value).startswith(f"{variable}: this setting no longer exists")
     assert REMOVED_SETTINGS[name] in str(caught.value)
     load({}, {"HOME": "/nowhere", variable: ""})
 
@@ -36,7 +36,7 @@ def test_a_variable_that_is_gone_says_what_replaces_it(name: str) -> None:
 def test_a_key_that_is_gone_says_what_replaces_it(name: str, tmp_path: Path) -> None:
     """At the top of the file or in a table."""
     path = _file(name, tmp_path)
-    with pytest.raises(SettingsError, match="this setting is gone") as caught:
+    with pytest.raises(SettingsError, match="this setting no longer exists") as caught:
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(path)})
     assert str(path) in str(caught.value)
     assert REMOVED_SETTINGS[name] in str(caught.value)
@@ -46,7 +46,7 @@ def test_a_key_that_is_gone_says_what_replaces_it(name: str, tmp_path: Path) -> 
 def test_a_key_that_is_gone_is_gone_in_profiles_too(name: str, tmp_path: Path) -> None:
     """Even of a profile that is not used."""
     path = _file(f"profiles.mine.{name}", tmp_path)
-    with pytest.raises(SettingsError, match="profiles.mine.*this setting is gone"):
+    with pytest.raises(SettingsError, match="profiles.mine.*this setting no longer exists"):
         load({}, {"HOME": "/nowhere", "MCP_BRIDGE_CONFIG": str(path)})
 
 
@@ -59,7 +59,7 @@ def test_a_flag_that_is_gone_says_what_replaces_it(
     flag = f"--{name.replace('_', '-')}"
     assert cli.main(["servers", flag, *value]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"mcp-code-bridge: {flag}: this setting is gone")
+    assert said.startswith(f"mcp-code-bridge: {flag}: this setting no longer exists")
     assert REMOVED_SETTINGS[name] in said
 
 

@@ -21,7 +21,7 @@ from bridge.skills.memories import Memories, Memory
 from bridge.skills.provenance import SKILLS, read_by_writers
 from bridge.store import Store
 from bridge.store import schema as schema_module
-from bridge.store.store import FILE, VERSION, _read_plainly
+from bridge.store.store import FILE, VERSION, _read_without_sqlalchemy
 
 
 def put(store: Store, name: str, data: bytes) -> None:
@@ -288,7 +288,7 @@ assert store.documents("any", ["x", "y"]) == {"x": b"kept", "y": b"too"}
     with store.writing() as kept:
         assert kept.connection is not None
         kept.connection.execute(schema_module.migrations.insert().values(number=VERSION + 1))
-    assert _read_plainly(tmp_path / FILE, "any", "", ["x"]) is None
+    assert _read_without_sqlalchemy(tmp_path / FILE, "any", "", ["x"]) is None
     store.close()
     with pytest.raises(OSError, match="later version"):
         store.documents("any", ["x"])

@@ -9,7 +9,7 @@ import keyring
 import pytest
 from keyring.backends import fail
 
-from bridge.upstream.tokens import unanswered
+from bridge.upstream.token_store import pending
 from tests.fakes.ring import Ring
 from tests.upstream.rig import Rig
 from tests.waiting import PATIENCE_SECONDS
@@ -31,7 +31,7 @@ def ring() -> Iterator[Ring]:
     keyring.set_keyring(made)
     yield made
     made.release.set()
-    for question in unanswered:
+    for question in pending:
         # The next test's keyring is not asked before.
         assert question.wait(PATIENCE_SECONDS)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from bridge.model import ServerSpec, Source, Transport
+from bridge.model import ProtocolMode, ServerSettings, ServerSpec, Source, Transport
 from bridge.upstream.pool import Pool
 from bridge.upstream.process import parse_stat
 
@@ -25,11 +25,19 @@ LOOK_SECONDS = 0.01
 """How often a test looks at a condition that announces itself to nobody, such as a file."""
 
 
+def speaking(protocol: ProtocolMode) -> dict[str, ServerSettings]:
+    """Return settings by which the server "server" is spoken to in this protocol."""
+    return {"server": ServerSettings(protocol=protocol)}
+
+
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "direct": {},
-    "direct, modern": {"eras": {"server": "modern"}},
+    "direct, modern": {"server_settings": speaking("modern")},
     "session": {"direct": False},
-    "session, modern": {"direct": False, "eras": {"server": "modern"}},
+    "session, modern": {
+        "direct": False,
+        "server_settings": speaking("modern"),
+    },
 }
 """How requests reach a stdio server, and what a pool is told for it. The tests of a module that
 names some in `WAYS` go each of them; all but the first are for `make test-all`."""

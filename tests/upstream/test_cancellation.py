@@ -12,7 +12,7 @@ import pytest
 from bridge.model import MEBIBYTE
 from bridge.upstream.connection import Connection
 from bridge.upstream.pool import OpenAdmission, Pool
-from bridge.upstream.serverlog import ServerLog
+from bridge.upstream.server_log import ServerLog
 from bridge.upstream.stdio import StdioEndpoint
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_file
 

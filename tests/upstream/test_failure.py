@@ -26,7 +26,7 @@ from bridge.upstream.failure import (
     reason,
     start_error,
 )
-from bridge.upstream.http import may_follow
+from bridge.upstream.http import may_redirect
 from bridge.upstream.refusal import Refusal, refusal_of
 
 SPEC = ServerSpec(
@@ -51,7 +51,9 @@ def test_a_reason_is_found_behind_groups_and_causes() -> None:
 
 def test_a_start_error_shows_no_secret_of_the_url() -> None:
     """Neither the user's part nor the query."""
-    error = start_error(SPEC, OSError(errno.EHOSTUNREACH, ""), account="", refusal=None, remedy="r")
+    error = start_error(
+        SPEC, OSError(errno.EHOSTUNREACH, ""), end_report="", refusal=None, remedy="r"
+    )
     assert isinstance(error, ServerStartError)
     assert "no route to host" in error.message
     assert "https://example.test/mcp" in error.host_detail
@@ -63,7 +65,7 @@ def test_one_of_our_own_errors_passes_a_start_as_it_is() -> None:
     """It already says all there is."""
     own = ServerStartError("m", server="s")
     wrapped = ExceptionGroup("", [own])
-    assert start_error(SPEC, wrapped, account="", refusal=None, remedy="") is own
+    assert start_error(SPEC, wrapped, end_report="", refusal=None, remedy="") is own
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_redirects_are_followed_only_where_the_headers_belong(
     sent: tuple[str, str], following: tuple[str, str], followed: bool
 ) -> None:
     """Headers often hold a secret, and a post that became a get has lost its message."""
-    assert may_follow(httpx2.Request(*sent), httpx2.Request(*following)) is followed
+    assert may_redirect(httpx2.Request(*sent), httpx2.Request(*following)) is followed
 
 
 PLAIN = replace(SPEC, url="https://example.test/mcp")
@@ -123,7 +125,7 @@ def refused(status: int, challenge: str = "") -> Refusal:
         (refused(401, "Basic"), True, "wants authorization"),
         (refused(403), False, "does not let the bridge do this"),
         (Refusal(status=403, logged_in=True), False, "does not let the account that is logged in"),
-        (Refusal(status=401, own_header=True), False, "refused the Authorization header"),
+        (Refusal(status=401, sets_authorization=True), False, "refused the Authorization header"),
         (
             refused(403, 'Bearer error="insufficient_scope", scope="a \x1b[2J b"'),
             True,
@@ -138,7 +140,7 @@ def test_a_refusal_says_what_to_do_in_the_part_that_programs_see(
     """At the start and in the middle; the configuration's place stays out of it."""
     error = MCPError(-32603, "Server returned an error response")
     for found in (
-        start_error(PLAIN, error, account="", refusal=refusal, remedy=""),
+        start_error(PLAIN, error, end_report="", refusal=refusal, remedy=""),
         call_error(PLAIN, "tool 'x'", error, refusal=refusal),
     ):
         assert isinstance(found, LoginRequiredError) is login

@@ -23,7 +23,7 @@ from bridge.upstream.pool import Pool
 from tests.upstream.rig import SERVERS, Rig, wait_until
 from tests.waiting import PATIENCE_SECONDS
 
-Era = Literal["newer", "older"]
+ProtocolMode = Literal["newer", "older"]
 
 WAYS = ("direct", "session")
 
@@ -36,7 +36,7 @@ UNKNOWN_SESSION = {"code": -32600, "message": "what session?"}
 class _Web(BaseHTTPRequestHandler):
     """A streamable HTTP server that answers each tool in a way of its own."""
 
-    era: Era
+    era: ProtocolMode
     calls: list[str]
     posts: list[str]
     given_up: threading.Event
@@ -157,7 +157,7 @@ def expired(pool: Pool) -> bool:
 
 
 @contextmanager
-def web(era: Era) -> Iterator[tuple[str, list[str]]]:
+def web(era: ProtocolMode) -> Iterator[tuple[str, list[str]]]:
     """Serve, and give the address and the calls that come."""
     calls: list[str] = []
     own = {"era": era, "calls": calls, "posts": [], "given_up": threading.Event()}
@@ -197,7 +197,9 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 @pytest.mark.parametrize("era", ["newer", "older"])
-async def test_over_http_a_call_is_sent_once_whatever_comes_back(rig: Rig, era: Era) -> None:
+async def test_over_http_a_call_is_sent_once_whatever_comes_back(
+    rig: Rig, era: ProtocolMode
+) -> None:
     """And only what the server said no to is not counted among what may have happened."""
     found: dict[str, Outcome] = {}
     for tool in OUTCOMES:
@@ -248,7 +250,7 @@ async def test_a_tool_whose_task_is_forgotten_is_not_called_again(rig: Rig, tool
 @pytest.mark.parametrize("era", ["newer", "older"])
 @pytest.mark.parametrize("tool", ["killed", "crash_holding_stdout"])
 async def test_over_stdio_a_call_is_sent_once_to_a_server_that_dies(
-    rig: Rig, tmp_path: Path, era: Era, tool: str
+    rig: Rig, tmp_path: Path, era: ProtocolMode, tool: str
 ) -> None:
     """What the process read is written down on the way."""
     log = tmp_path / "sent"

@@ -19,9 +19,9 @@ from bridge.errors import LoginFailedError, LoginRequiredError, ServerStartError
 from bridge.model import OAuthHints, ServerSpec, Transport
 from bridge.upstream.oauth import Logins
 from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import Done, Show, log_in, log_out
+from bridge.upstream.oauth_login import LoginResult, ShowAddress, log_in, log_out
 from bridge.upstream.oauth_web import MAX_DOCUMENT_BYTES
-from bridge.upstream.tokens import Record, key_of
+from bridge.upstream.token_store import Record, key_of
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
 
@@ -46,7 +46,7 @@ async def browse(url: str, callback: Callback) -> None:
         await browser.get(url, follow_redirects=True)
 
 
-async def do_login(spec: ServerSpec, logins: Logins, show: Show = browse) -> Done:
+async def do_login(spec: ServerSpec, logins: Logins, show: ShowAddress = browse) -> LoginResult:
     return await log_in(spec, logins.store, show, seconds=PATIENCE_SECONDS)
 
 
@@ -262,7 +262,7 @@ async def test_a_configured_authorization_header_counts_alone(
     assert "refused the Authorization header of its configuration" in caught.value.message
     assert "/tmp/servers.json" in caught.value.remedy
     assert "stale-secret" not in str(caught.value)
-    with pytest.raises(LoginFailedError, match="gives an Authorization header"):
+    with pytest.raises(LoginFailedError, match="sets the Authorization header"):
         await do_login(spec, logins)
 
 
@@ -350,8 +350,8 @@ def document(**fields: object) -> Response:
             "PKCE",
         ),
         ("/register", document(error="invalid_redirect_uri"), "does not register"),
-        ("/token", document(access_token="a\r\nX-More: b"), "makes no sense"),
-        ("/token", document(surprise="secret-surprise"), "makes no sense|gave no token"),
+        ("/token", document(access_token="a\r\nX-More: b"), "is not valid"),
+        ("/token", document(surprise="secret-surprise"), "is not valid|gave no token"),
         ("/mcp", Response(status_code=503), "HTTP status 503"),
     ],
 )
@@ -380,7 +380,9 @@ async def test_a_server_without_a_login_says_so(rig: Rig, logins: Logins) -> Non
     with rig.web("http") as url, pytest.raises(LoginFailedError, match="register") as caught:
         await do_login(rig.remote(url), logins)
     assert "it did not ask for a login, and" in str(caught.value)
-    assert caught.value.remedy.startswith("It may need none: `mcp-code-bridge servers --check`")
+    assert caught.value.remedy.startswith(
+        "It may need none: check with `mcp-code-bridge servers --check`"
+    )
     assert "/tmp/servers.json" in caught.value.remedy
 
 
@@ -400,7 +402,7 @@ async def test_a_server_that_asks_for_a_login_and_registers_nobody_is_not_said_t
     [
         ("http://192.0.2.7/mcp", "not encrypted"),
         ("https://user:word@h.example.test/mcp", "Authorization header"),
-        ("ftp://h.example.test/mcp", "no address of the web"),
+        ("ftp://h.example.test/mcp", "not an http or https URL"),
     ],
 )
 async def test_addresses_that_tokens_must_not_go_to_are_refused(

@@ -18,7 +18,7 @@ from bridge.model import ServerSpec, Source
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in
-from bridge.upstream.tokens import Key, Record, key_of
+from bridge.upstream.token_store import Key, Record, key_of
 from tests.fakes.ring import Ring
 from tests.fakes.servers.guarded import Guarded, guarded
 from tests.upstream.rig import PATIENCE_SECONDS, Rig
@@ -34,7 +34,7 @@ spec = ServerSpec(name="server", transport="http", source=source, url=url)
 login = Logins(Path(directory)).of(spec)
 print("ready", flush=True)
 sys.stdin.readline()
-print(anyio.run(login.renewed, stale))
+print(anyio.run(login.renewed_token, stale))
 """
 
 
@@ -166,14 +166,14 @@ async def test_a_broken_authorization_server_costs_no_login(
     fake.replaced["/token"] = Response(status_code=503)
     login = Login(spec, logins.store, clock=lambda: now[0])
     assert await login.token(httpx2.URL(fake.url)) == before.access_token
-    assert await login.renewed(before.access_token) == ""
-    assert "HTTP status 503" in login.trouble
+    assert await login.renewed_token(before.access_token) == ""
+    assert "HTTP status 503" in login.problem
     assert await kept(fake, logins) == before
     del fake.replaced["/token"]
-    assert await login.renewed(before.access_token) == ""
+    assert await login.renewed_token(before.access_token) == ""
     now[0] += 6
-    assert await login.renewed(before.access_token) != ""
-    assert login.trouble == ""
+    assert await login.renewed_token(before.access_token) != ""
+    assert login.problem == ""
 
 
 async def test_a_server_that_refuses_every_token_does_not_use_them_up(
@@ -185,10 +185,10 @@ async def test_a_server_that_refuses_every_token_does_not_use_them_up(
     login = Login(spec, logins.store, clock=lambda: now[0])
     token = await login.token(httpx2.URL(fake.url))
     for _ in range(5):
-        token = await login.renewed(token) or token
+        token = await login.renewed_token(token) or token
     assert fake.authority.counts["renewed"] == 1
     now[0] += 2
-    assert await login.renewed(token) not in ("", token)
+    assert await login.renewed_token(token) not in ("", token)
 
 
 async def test_two_processes_renew_a_login_once(rig: Rig, logins: Logins, fake: Guarded) -> None:
@@ -227,7 +227,7 @@ async def test_a_caller_that_goes_away_does_not_lose_the_renewal(
     async with anyio.create_task_group() as tasks:
 
         async def renew() -> None:
-            await login.renewed(stale)
+            await login.renewed_token(stale)
 
         tasks.start_soon(renew)
         while not fake.authority.counts["renewals tried"]:  # noqa: ASYNC110 - in another thread

@@ -9,8 +9,8 @@ from bridge.upstream.oauth_web import (
     MAX_SCOPE_CHARS,
     error_name,
     joined_scopes,
-    problem_with,
     same_origin,
+    url_problem,
 )
 
 AWAY = "https://mcp.example.test/mcp"
@@ -47,7 +47,7 @@ def test_addresses_are_checked_before_anything_goes_there(
     server: str, url: str, allowed: bool
 ) -> None:
     """They come from the server, which may mean harm."""
-    assert (problem_with(httpx2.URL(url), httpx2.URL(server)) == "") is allowed
+    assert (url_problem(httpx2.URL(url), httpx2.URL(server)) == "") is allowed
 
 
 @pytest.mark.parametrize(

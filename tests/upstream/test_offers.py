@@ -21,9 +21,9 @@ from bridge.upstream.listing import (
     MAX_TEXT_CHARS,
     MAX_URI_CHARS,
     Kind,
-    correction,
     parse_offers,
     parse_tools,
+    suggestion,
 )
 from bridge.upstream.pool import Pool
 from tests.upstream.rig import LOOK_SECONDS, PATIENCE_SECONDS, SERVERS, Rig
@@ -277,7 +277,7 @@ def test_entries_that_make_no_sense_are_left_out_and_texts_are_cut() -> None:
 def test_looking_for_the_nearest_is_bounded() -> None:
     """However many and long the names are; this would otherwise take minutes."""
     offers = [{"uri": f"x://{n}" + "abc" * 2_500} for n in range(10_000)]
-    assert correction("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3
+    assert suggestion("resources", "x://" + "cab" * 2_500, offers).count("x://") <= 3
 
 
 def test_a_schema_that_is_too_large_is_taken_for_one_that_allows_anything() -> None:

@@ -6,7 +6,14 @@ import os
 import subprocess
 import sys
 
-from bridge.upstream.process import TAG_VARIABLE, Entry, members, new_tag, orphans, parse_stat
+from bridge.upstream.process import (
+    TAG_VARIABLE,
+    ProcessStat,
+    new_tag,
+    orphans,
+    parse_stat,
+    tree_processes,
+)
 
 SLEEP = [sys.executable, "-c", "input('ready\\n')"]
 
@@ -14,7 +21,7 @@ SLEEP = [sys.executable, "-c", "input('ready\\n')"]
 def test_a_command_name_with_brackets_does_not_shift_the_fields() -> None:
     """A process may call itself anything."""
     fields = " ".join(["S", "7", "8", "9", *["0"] * 15, "123", "0"])
-    expected = Entry(pid=42, state="S", parent=7, group=8, session=9, started=123)
+    expected = ProcessStat(pid=42, state="S", parent=7, group=8, session=9, started=123)
     assert parse_stat(f"42 (a) b) (c) {fields}") == expected
     assert parse_stat("nonsense") is None
     assert parse_stat("") is None
@@ -34,8 +41,8 @@ def test_a_tagged_process_is_found_wherever_it_is() -> None:
         try:
             assert child.stdout is not None
             child.stdout.readline()
-            found = members(2**22 + 1, tag)
-            others = members(2**22 + 1, new_tag())
+            found = tree_processes(2**22 + 1, tag)
+            others = tree_processes(2**22 + 1, new_tag())
             assert [member.pid for member in found] == [child.pid]
             assert others == []
             for member in found:
@@ -46,7 +53,7 @@ def test_a_tagged_process_is_found_wherever_it_is() -> None:
 
 def test_this_process_is_nobodys_to_end() -> None:
     """Even when it looks like a member."""
-    group = members(os.getpgid(0), new_tag())
+    group = tree_processes(os.getpgid(0), new_tag())
     assert os.getpid() not in [member.pid for member in group]
     for member in group:
         member.close()

@@ -20,10 +20,18 @@ from bridge.errors import (
     ToolCallError,
     UnknownServerError,
 )
-from bridge.model import Era, Json, Tool
+from bridge.model import Json, ProtocolMode, ServerSettings, Tool
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session
-from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_dead, wait_file, wait_until
+from tests.upstream.rig import (
+    PATIENCE_SECONDS,
+    Rig,
+    is_alive,
+    speaking,
+    wait_dead,
+    wait_file,
+    wait_until,
+)
 
 WAYS = ("direct", "session")
 
@@ -184,15 +192,21 @@ async def test_a_server_of_neither_era_is_quoted_on_the_handshake(rig: Rig) -> N
     [("modern", "", "2026-07-28"), ("legacy", "strict", "2025-11-25"), ("auto", "", "2025-11-25")],
 )
 async def test_an_era_that_is_set_for_a_server_is_the_only_one_tried(
-    rig: Rig, era: Era, modes: str, protocol: str
+    rig: Rig, era: ProtocolMode, modes: str, protocol: str
 ) -> None:
-    async with rig.pool(rig.raw(modes), eras={"server": era, "other": "legacy"}) as pool:
+    async with rig.pool(
+        rig.raw(modes),
+        server_settings={
+            "server": ServerSettings(protocol=era),
+            "other": ServerSettings(protocol="legacy"),
+        },
+    ) as pool:
         await pool.start("server")
         assert pool.states()["server"].server_info["protocol"] == protocol
 
 
 async def test_a_server_that_does_not_speak_the_era_set_for_it_does_not_start(rig: Rig) -> None:
-    async with rig.pool(rig.raw("no-handshake"), eras={"server": "legacy"}) as pool:
+    async with rig.pool(rig.raw("no-handshake"), server_settings=speaking("legacy")) as pool:
         with pytest.raises(ServerStartError, match="Method not found"):
             await pool.start("server")
 
@@ -249,21 +263,21 @@ async def test_a_list_is_asked_for_again_though_no_change_was_announced(
     async with rig.pool(rig.raw("quiet")) as pool:
         before = await pool.tools("server")
         await pool.call_tool("server", "grow", {})
-        assert await pool.tools("server", again=True) is before
-        monkeypatch.setattr(session, "LIST_AGAIN_SECONDS", 0.0)
+        assert await pool.tools("server", refresh=True) is before
+        monkeypatch.setattr(session, "MIN_CACHE_SECONDS", 0.0)
         assert await pool.tools("server") is before
-        assert "grown" in [tool.name for tool in await pool.tools("server", again=True)]
+        assert "grown" in [tool.name for tool in await pool.tools("server", refresh=True)]
         assert "grown" in [tool.name for tool in await pool.tools("server")]
 
 
 @pytest.mark.parametrize(("era", "kept"), [("modern", False), ("legacy", True)])
 async def test_a_list_counts_as_long_as_its_server_says(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, era: Era, kept: bool
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, era: ProtocolMode, kept: bool
 ) -> None:
     """In the newer protocol; in the older one the field means nothing."""
-    monkeypatch.setattr(listing, "LIST_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(listing, "MIN_CACHE_SECONDS", 0.0)
     spec = rig.raw("quiet", env={"TTL_MS": "1"})
-    async with rig.pool(spec, eras={"server": era}) as pool:
+    async with rig.pool(spec, server_settings=speaking(era)) as pool:
         before = await pool.tools("server")
         await pool.call_tool("server", "grow", {})
         for _ in range(20):
@@ -277,22 +291,22 @@ async def test_a_list_counts_as_long_as_its_server_says(
     [
         (60_000, True, 60.0),
         (60_000, False, 60.0),
-        (1, True, listing.LIST_AGAIN_SECONDS),
-        (1e300, True, listing.LONGEST_FRESH_SECONDS),
-        (10**400, True, listing.LONGEST_FRESH_SECONDS),
-        (math.inf, True, listing.LONGEST_FRESH_SECONDS),
+        (1, True, listing.MIN_CACHE_SECONDS),
+        (1e300, True, listing.MAX_CACHE_SECONDS),
+        (10**400, True, listing.MAX_CACHE_SECONDS),
+        (math.inf, True, listing.MAX_CACHE_SECONDS),
         (math.nan, True, math.inf),
         (0, True, math.inf),
-        (0, False, listing.LIST_AGAIN_SECONDS),
+        (0, False, listing.MIN_CACHE_SECONDS),
         (-5, True, math.inf),
-        (None, False, listing.LIST_AGAIN_SECONDS),
+        (None, False, listing.MIN_CACHE_SECONDS),
         ("60000", True, math.inf),
         (True, True, math.inf),
     ],
 )
 def test_how_long_a_list_counts(ttl: Json, announced: bool, seconds: float) -> None:
     page = {} if ttl is None else {"ttlMs": ttl}
-    assert listing.seconds_fresh(page, announced=announced) == seconds
+    assert listing.cache_seconds(page, announced=announced) == seconds
 
 
 async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -> None:

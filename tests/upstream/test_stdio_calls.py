@@ -20,17 +20,19 @@ from bridge.errors import (
     ServerLostError,
     ToolCallError,
 )
-from bridge.model import MEBIBYTE, Era
+from bridge.model import MEBIBYTE, ProtocolMode
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import on_behalf_of
-from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, wait_file
+from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, speaking, wait_file
 from tests.upstream.test_client_features import FakeCaller
 
 WAYS = ("direct", "direct, modern", "session", "session, modern")
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_call_says_of_itself_what_the_sdks_session_says(tmp_path: Path, era: Era) -> None:
+async def test_a_call_says_of_itself_what_the_sdks_session_says(
+    tmp_path: Path, era: ProtocolMode
+) -> None:
     """Era, client, trace, progress and wanted messages, whichever way it goes."""
     rig = Rig(tmp_path)
     caller = FakeCaller()
@@ -38,7 +40,7 @@ async def test_a_call_says_of_itself_what_the_sdks_session_says(tmp_path: Path, 
     span = SpanContext(trace_id=0xABC, span_id=0xDEF, is_remote=True, trace_flags=TraceFlags(1))
     said = []
     for direct in (True, False):
-        async with rig.pool(rig.raw(), eras={"server": era}, direct=direct) as pool:
+        async with rig.pool(rig.raw(), server_settings=speaking(era), direct=direct) as pool:
             with on_behalf_of(caller), trace.use_span(NonRecordingSpan(span)):
                 result = await pool.call_tool("server", "meta", {"a": 1})
             meta = result["structuredContent"]
@@ -56,7 +58,7 @@ async def test_a_server_that_insists_on_the_newer_protocol_takes_direct_calls(
 ) -> None:
     """The SDK's own, to which a request that does not say its version is none of that protocol."""
     rig = Rig(tmp_path)
-    async with rig.pool(rig.toolbox(), eras={"server": "modern"}) as pool:
+    async with rig.pool(rig.toolbox(), server_settings=speaking("modern")) as pool:
         assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
         assert pool.states()["server"].server_info["protocol"] == "2026-07-28"
 

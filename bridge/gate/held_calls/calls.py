@@ -1,7 +1,7 @@
 """The calls that a run in plan mode holds back.
 
 Owns what is kept of a held call: its arguments, the decisions on it, its tool's definition, and
-what had been read before it. Makes no call. Plans that are kept are `bridge.plans.kept`'s.
+what had been read before it. Makes no call. Plans that are kept are `bridge.plans.plan_store`'s.
 """
 
 from __future__ import annotations

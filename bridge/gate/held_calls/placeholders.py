@@ -30,7 +30,7 @@ from bridge.guest.protocol.placeholders import (
     shown_path,
 )
 from bridge.model import Json
-from bridge.text import unlike
+from bridge.text import distinct_key
 
 MAX_DEPTH = 100
 """Nesting of arguments in a plan, which are walked recursively later. Frames allow more; no tool's
@@ -262,11 +262,13 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
     found: dict[str, Json] = {}
     for key, value in masked.items():
         if characters <= 0:
-            found[unlike("…", found)] = f"({len(masked) - len(found):,} more keys)"
+            found[distinct_key("…", found)] = f"({len(masked) - len(found):,} more keys)"
             break
         room = max(characters, LEAST)
         text = value if isinstance(value, str) else _dumped(value)
-        found[unlike(_cut(key, room), found)] = value if len(text) <= room else _cut(text, room)
+        found[distinct_key(_cut(key, room), found)] = (
+            value if len(text) <= room else _cut(text, room)
+        )
         characters -= min(len(key), room) + min(len(text), room)
     return found, True
 

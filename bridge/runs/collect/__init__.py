@@ -12,7 +12,7 @@ from bridge.callers.client import RunCaller
 from bridge.guest.protocol.wire import File, Output, Progress, Shown, State
 from bridge.model import Limits
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.collected import Collected
+from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.files import FilesOut
 from bridge.runs.collect.pictures import ShownItems
 from bridge.runs.collect.streams import Streams

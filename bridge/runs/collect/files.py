@@ -19,7 +19,7 @@ from bridge.errors import ArtifactStoreError
 from bridge.guest.protocol.wire import File
 from bridge.model import Artifact, Limits, Loss
 from bridge.rpc.channel import Redact, RedactStream
-from bridge.runs.collect.collected import Collected
+from bridge.runs.collect.collected_output import Collected
 from bridge.runs.file_names import name_problem, quoted
 
 MAX_PART_BYTES = 1024 * 1024

@@ -24,7 +24,7 @@ from bridge.guest.protocol.wire import Shown
 from bridge.model import Artifact, Limits, Loss
 from bridge.model import Shown as ShownItem
 from bridge.rpc.channel import Redact
-from bridge.runs.collect.collected import Collected
+from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
 from bridge.text import valid_text, visible
 

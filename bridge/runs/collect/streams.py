@@ -30,7 +30,7 @@ from bridge.rpc.output import (
     cut_notice,
     shares,
 )
-from bridge.runs.collect.collected import Collected
+from bridge.runs.collect.collected_output import Collected
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ import pytest
 from rich.cells import cell_len
 
 from bridge.callers.progress import RunProgress
-from bridge.cli import live
-from bridge.cli.live import (
+from bridge.cli import live_display
+from bridge.cli.live_display import (
     MAX_QUEUED_BYTES,
     LiveTerminal,
     Screen,
-    line_of,
+    status_line,
 )
 from bridge.model import Json
 
@@ -36,12 +36,14 @@ def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
     """As much as there is."""
     run = run_progress()
     with run.calling("git.log"):
-        assert line_of(run, 12.9, 79) == (
+        assert status_line(run, 12.9, 79) == (
             "[######--------------]  30% 12 s · 3 of 10, loading · calling git.log"
         )
-    assert line_of(RunProgress(), 75, 79) == "1:15"
-    assert line_of(run_progress(10, 10, ""), 5, 60).startswith("[####################] 100% 5 s")
-    assert line_of(RunProgress(), 3, 79, note="desk.copy: 3 files (3/9)") == (
+    assert status_line(RunProgress(), 75, 79) == "1:15"
+    assert status_line(run_progress(10, 10, ""), 5, 60).startswith(
+        "[####################] 100% 5 s"
+    )
+    assert status_line(RunProgress(), 3, 79, note="desk.copy: 3 files (3/9)") == (
         "3 s · desk.copy: 3 files (3/9)"
     )
 
@@ -50,7 +52,7 @@ def test_the_line_has_a_bar_the_time_and_what_goes_on() -> None:
 def test_the_line_fits_whatever_is_in_it(width: int) -> None:
     """Wide characters take two columns, accents none."""
     run = run_progress(message="数据" * 50 + "e\u0301" * 30)
-    assert cell_len(line_of(run, 5, width)) <= width
+    assert cell_len(status_line(run, 5, width)) <= width
 
 
 class Glass:
@@ -179,7 +181,7 @@ async def test_whoever_reads_slowly_keeps_the_program_waiting_only_in_the_end() 
     )
     piece, sent = b"x" * (1 << 20), 0
     with anyio.fail_after(60):
-        async with person.showing():
+        async with person.streaming():
             with anyio.move_on_after(0.5):
                 while True:
                     await person.wrote("stdout", piece)
@@ -208,7 +210,7 @@ async def test_on_one_screen_only_the_output_is_left() -> None:
         )
         shown = b""
         with anyio.fail_after(60):
-            async with person.showing():
+            async with person.streaming():
                 person.follow(run_progress())
                 await person.wrote("stdout", b"first\n")
                 while b"loading" not in shown:
@@ -270,7 +272,7 @@ async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None
     hostile = "a\x1b[2J\x9b31m\x00\x7f\r\nb\rc\t\u202e\u200bd\n".encode() + b"\xff\x80 e\n"
     for size in (1, 2, 3, 1000):
         with desk() as (typist, person):
-            async with person.showing():
+            async with person.streaming():
                 for at in range(0, len(hostile), size):
                     await person.wrote("stdout", hostile[at : at + size])
             shown = await seen(typist, b" e\r\n")
@@ -282,7 +284,7 @@ async def test_a_terminal_is_given_nothing_of_a_programs_that_it_obeys() -> None
 async def test_what_is_incomplete_at_the_end_is_shown_all_the_same() -> None:
     """Half a character."""
     with desk() as (typist, person):
-        async with person.showing():
+        async with person.streaming():
             await person.wrote("stdout", b"end\n")
             await person.wrote("stderr", b"\xe2\x80")
         assert await seen(typist, b"\\xe2\\x80") == b"end\r\n\\xe2\\x80"
@@ -292,7 +294,7 @@ async def test_what_is_no_terminal_gets_every_byte() -> None:
     """A pipe or a file, whatever is in it."""
     out = io.BytesIO()
     with desk(out) as (_, person):
-        async with person.showing():
+        async with person.streaming():
             await person.wrote("stdout", b"\x1b[2J\r\xff")
     assert out.getvalue() == b"\x1b[2J\r\xff"
 
@@ -302,7 +304,7 @@ async def test_nothing_is_written_while_a_question_stands() -> None:
     log = logging.getLogger("tests.cli.live")
     answers: list[object] = []
     with desk() as (typist, person):
-        async with person.showing(), anyio.create_task_group() as tasks:
+        async with person.streaming(), anyio.create_task_group() as tasks:
 
             async def ask() -> None:
                 answers.append(await person.elicit(FORM))
@@ -333,11 +335,11 @@ async def test_a_program_that_never_stops_writing_keeps_no_question_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor the bridge busy: while the question stands it waits, once there is enough."""
-    monkeypatch.setattr(live, "MAX_QUEUED_BYTES", 1 << 20)
+    monkeypatch.setattr(live_display, "MAX_QUEUED_BYTES", 1 << 20)
     piece, sent = b"x" * (1 << 16), 0
     out = io.BytesIO()
     with desk(out) as (typist, person):
-        async with person.showing(), anyio.create_task_group() as tasks:
+        async with person.streaming(), anyio.create_task_group() as tasks:
 
             async def flood() -> None:
                 nonlocal sent

@@ -1,9 +1,9 @@
-"""What is kept of the logins to remote servers, and where.
+"""Stores the logins to remote servers, in private files and in the system's keyring.
 
-Owns the files: one per login, readable by nobody else, replaced as a whole, and locked while a
-login is renewed. Where there is a keyring the file only says so, and the keyring has the secret;
-so a server that nobody ever logged in to never costs a question to a keyring. A keyring is asked
-for a bounded time, in a thread of its own. What the secrets are for is `oauth.py`'s.
+Owns the files: one per login, readable by this user alone, replaced as a whole, and locked while a
+login is renewed. Where there is a keyring, it has the secrets and the file only says so; so no
+keyring is asked about a server without a login. Each keyring operation has a timeout and runs in a
+thread of its own. `oauth.py` uses the secrets.
 """
 
 from __future__ import annotations
@@ -39,48 +39,48 @@ logger = logging.getLogger(__name__)
 SERVICE = "mcp-code-bridge"
 
 KEYRING_SECONDS = 20.0
-"""For one answer. Long enough for a person to unlock it when asked to, and short enough for a
-desktop session that nobody sits at."""
+"""For one operation. Long enough for a person to unlock the keyring, short enough for a desktop
+session without a person."""
 
-unanswered: list[threading.Event] = []
-"""Questions whose answers did not come in time; set if they come after all. Until then nothing else
-is asked: each request to each server would leave a thread behind."""
+pending: list[threading.Event] = []
+"""Operations that timed out; each event is set when its operation ends after all. Until then no
+other operation starts: otherwise each request to a server could leave a thread behind."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class KeyringError(Exception):
-    """There is no keyring, or it does not do its part. The text names no secret."""
+    """There is no keyring, or it failed. The text contains no secret."""
 
 
 async def read_keyring(entry: str, seconds: float) -> str | None:
-    """Return what is kept under `entry`.
+    """Return the text stored under `entry`; None if there is none.
 
     Raises:
-        KeyringError: That cannot be found out.
+        KeyringError: The keyring cannot be read.
     """
-    return await _bounded(lambda: _backend().get_password(SERVICE, entry), seconds)
+    return await _run_in_thread(lambda: _backend().get_password(SERVICE, entry), seconds)
 
 
 async def write_keyring(entry: str, text: str, seconds: float) -> None:
-    """Keep `text` under `entry`, and see that it is there.
+    """Store `text` under `entry`, and check that it can be read.
 
     Raises:
-        KeyringError: It is not.
+        KeyringError: It could not be stored.
     """
 
     def keep() -> None:
         backend = _backend()
         backend.set_password(SERVICE, entry, text)
-        # Some take whatever they are given, and keep a part of it or nothing.
+        # Some keyrings report success and store only a part, or nothing.
         if backend.get_password(SERVICE, entry) != text:
-            raise KeyringError("it did not keep what it was given")
+            raise KeyringError("it did not store what it was given")
 
-    await _bounded(keep, seconds)
+    await _run_in_thread(keep, seconds)
 
 
 async def clear_keyring(entry: str, seconds: float) -> None:
-    """Forget what is kept under `entry`, if anything is.
+    """Remove the text stored under `entry`, if there is one.
 
     Raises:
         KeyringError: It may still be there.
@@ -91,12 +91,12 @@ async def clear_keyring(entry: str, seconds: float) -> None:
         if backend.get_password(SERVICE, entry) is not None:
             backend.delete_password(SERVICE, entry)
 
-    await _bounded(forget, seconds)
+    await _run_in_thread(forget, seconds)
 
 
 def _backend() -> KeyringBackend:
-    # Imported only now, in the thread: it looks for backends, and some of those talk to a bus.
-    # Most bridges never need it.
+    # Imported only now, in the thread: the import looks for backends, and some of those connect to
+    # a message bus. Most bridges never need it.
     import keyring
     from keyring.backends import chainer, fail, null
 
@@ -107,17 +107,17 @@ def _backend() -> KeyringBackend:
     return backend
 
 
-async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
-    """Ask in a thread that nobody waits for any longer than `seconds`.
+async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
+    """Return what `ask` returns, run in a thread and waited for at most `seconds`.
 
     Not one of anyio's threads: the interpreter waits for those when it ends, and a keyring that
-    hangs would keep it for ever.
+    hangs would block it for ever.
     """
-    unanswered[:] = [question for question in unanswered if not question.is_set()]
-    if unanswered:
-        raise KeyringError("it has not answered what it was asked before")
+    pending[:] = [question for question in pending if not question.is_set()]
+    if pending:
+        raise KeyringError("it has not finished an earlier operation")
     done, over = anyio.Event(), threading.Event()
-    answers: list[Answer] = []
+    answers: list[Result] = []
     faults: list[BaseException] = []
     loop = anyio.lowlevel.current_token()
 
@@ -130,7 +130,7 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
         try:
             anyio.from_thread.run_sync(done.set, token=loop)
         except RuntimeError:
-            # The loop has ended: nobody waits.
+            # The event loop has ended, so that no task waits.
             return
 
     threading.Thread(target=work, daemon=True, name="keyring").start()
@@ -139,39 +139,38 @@ async def _bounded(ask: Callable[[], Answer], seconds: float) -> Answer:
     if answers:
         return answers[0]
     if not faults:
-        unanswered.append(over)
+        pending.append(over)
         raise KeyringError(f"it did not answer within {seconds:g} s")
     if isinstance(faults[0], KeyringError):
         raise faults[0]
-    # Only the kind: a backend's own text may quote what it was given.
+    # Only the type: a backend's own text may quote the secret.
     raise KeyringError(f"it failed ({type(faults[0]).__name__})") from None
 
 
 MAX_FILE_BYTES = 1024 * 1024
-"""Of one login. Tokens have a few thousand bytes, and the documents they come in a quarter of
-this at most."""
+"""Of one login; a token response has at most a quarter of this."""
 
 LOCK_SECONDS = 30.0
-"""How long another process may take over the same login; longer than renewing it does."""
+"""How long to wait while another process locks the same login; a renewal takes less."""
 
-LOCK_LOOK_SECONDS = 0.05
-"""How often it is looked whether that process is done: the lock announces itself to nobody."""
+LOCK_POLL_SECONDS = 0.05
+"""Time between attempts to take the lock: `flock` has no notification."""
 
 Place = Literal["file", "keyring"]
 
 
 class StoreError(Exception):
-    """A login is kept, but cannot be used, or cannot be kept. The text names no secret."""
+    """A stored login cannot be used, or one cannot be stored. The text contains no secret."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Which login is meant: an entry's name, the address that the tokens are for, the definition.
+    """Identifies a login by the server's name, address and definition.
 
-    Neither another server nor the same entry with another address or definition finds it.
+    A server with another address or definition has another key, and so none of the tokens.
 
     Attributes:
-        address: Origin and path of the server, without what may be secret in a URL.
+        address: The server's URL without user name, password, query and fragment.
         definition: Digest of the server's definition.
     """
 
@@ -181,7 +180,7 @@ class Key:
 
     @property
     def digest(self) -> str:
-        """A file name for it."""
+        """The stem of the login's file name."""
         parts = (self.server, self.address, self.definition)
         text = "\0".join(parts).encode("utf-8", "surrogatepass")
         return hashlib.sha256(text).hexdigest()[:32]
@@ -192,12 +191,12 @@ class Record:
     """One login: the tokens, and what is needed to renew, to revoke and to repeat it.
 
     Attributes:
-        renew_at: When the access token is to be renewed, in seconds of the epoch, shortly before
-            it ends; None if that is unknown.
-        scope: What was granted, in words separated by spaces.
-        wanted: What the server asked for since and the next login is to ask for too.
-        resource: What the tokens are for; empty if the authorization server is not told.
-        client_id, client_secret, auth_method, redirect_uri: The bridge as that server knows it.
+        renew_at: When to renew the access token, shortly before it expires, in seconds since the
+            epoch; None if the expiry is unknown.
+        scope: The granted scopes, separated by spaces.
+        wanted: Scopes that the server demanded since; the next login requests them too.
+        resource: The `resource` parameter of token requests; empty to leave it out.
+        client_id, client_secret, auth_method, redirect_uri: The bridge's client registration.
     """
 
     access_token: str = field(default="", repr=False)
@@ -216,8 +215,8 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Kept:
-    """A file's content. `record` is None where the keyring has it."""
+class _StoredLogin:
+    """The content of a login's file; `record` is None if the keyring has it."""
 
     server: str
     address: str
@@ -226,7 +225,7 @@ class _Kept:
     record: Record | None = field(default=None, repr=False)
 
 
-_KEPT = TypeAdapter(_Kept)
+_STORED_LOGIN = TypeAdapter(_StoredLogin)
 
 
 def key_of(spec: ServerSpec) -> Key:
@@ -237,11 +236,11 @@ def key_of(spec: ServerSpec) -> Key:
 
 
 class TokenStore:
-    """Keeps logins in one directory, and their secrets in a keyring where there is one.
+    """Stores logins in one directory, and their secrets in a keyring where there is one.
 
     Args:
-        directory: Made when something is kept.
-        keyring_seconds: How long a keyring may take to answer.
+        directory: Made when the first login is stored.
+        keyring_seconds: Timeout of one keyring operation.
     """
 
     def __init__(self, directory: Path, *, keyring_seconds: float = KEYRING_SECONDS) -> None:
@@ -253,48 +252,48 @@ class TokenStore:
         return self._directory / f"{key.digest}.json"
 
     async def load(self, key: Key) -> Record | None:
-        """Return what is kept, if anything is.
+        """Return the stored login; None if there is none.
 
         Raises:
-            StoreError: Something is, but cannot be read or must not be trusted.
+            StoreError: It cannot be read, or must not be trusted.
         """
         kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is None or kept.place == "file":
             return kept.record if kept else None
         try:
-            text = await read_keyring(_entry(key), self._keyring_seconds)
+            text = await read_keyring(_keyring_entry(key), self._keyring_seconds)
         except KeyringError as error:
             raise StoreError(f"it is in the system's keyring, and {error}") from None
-        found = _parsed(text.encode(), key) if text is not None else None
+        found = _parse(text.encode(), key) if text is not None else None
         return found.record if found else None
 
     async def save(self, key: Key, record: Record) -> tuple[Place, str]:
-        """Keep a login: where it is already, for a new one in the keyring if possible.
+        """Store a login where it is already stored; a new one in the keyring if possible.
 
         Returns:
-            Where it is, and why not in the keyring.
+            Where it is stored, and why not in the keyring.
 
         Raises:
-            StoreError: It cannot be kept.
+            StoreError: It cannot be stored.
         """
         with suppress(StoreError):
-            # What must not be trusted is replaced by what may be.
+            # A file that must not be trusted is replaced by a trusted one.
             kept = await anyio.to_thread.run_sync(self._read, key)
             if kept is not None and kept.place == "file" and kept.record is not None:
                 await self._write(key, record, "file")
                 return "file", ""
-        return await self.save_anew(key, record)
+        return await self.save_in_keyring(key, record)
 
-    async def save_anew(self, key: Key, record: Record) -> tuple[Place, str]:
-        """Keep a login in the keyring if possible, wherever it was.
+    async def save_in_keyring(self, key: Key, record: Record) -> tuple[Place, str]:
+        """Store a login in the keyring if possible, else in its file; see `save`.
 
         Raises:
-            StoreError: It cannot be kept.
+            StoreError: It cannot be stored.
         """
-        whole = _kept(key, "keyring", record)
-        text = _KEPT.dump_json(whole).decode()
+        whole = _stored_login(key, "keyring", record)
+        text = _STORED_LOGIN.dump_json(whole).decode()
         try:
-            await write_keyring(_entry(key), text, self._keyring_seconds)
+            await write_keyring(_keyring_entry(key), text, self._keyring_seconds)
         except KeyringError as error:
             await self._write(key, record, "file")
             return "file", str(error)
@@ -302,7 +301,7 @@ class TokenStore:
         return "keyring", ""
 
     async def remove(self, key: Key) -> bool:
-        """Forget a login; return whether there was one.
+        """Remove a login; return whether there was one.
 
         Raises:
             StoreError: It is still there.
@@ -313,7 +312,7 @@ class TokenStore:
             kept = await anyio.to_thread.run_sync(self._read, key)
         if kept is not None and kept.place == "keyring":
             try:
-                await clear_keyring(_entry(key), self._keyring_seconds)
+                await clear_keyring(_keyring_entry(key), self._keyring_seconds)
             except KeyringError as error:
                 raise StoreError(f"it is in the system's keyring, and {error}") from None
         try:
@@ -326,21 +325,22 @@ class TokenStore:
 
     @asynccontextmanager
     async def locked(self, key: Key) -> AsyncIterator[None]:
-        """Keep every other task and process from renewing this login meanwhile.
+        """Lock a login against all other tasks and processes.
 
         Raises:
-            StoreError: Somebody else holds it for too long, or it cannot be made.
+            StoreError: Another process holds the lock for too long, or it cannot be made.
         """
         descriptor = await anyio.to_thread.run_sync(self._open_lock, key)
         try:
             with anyio.move_on_after(LOCK_SECONDS) as scope:
-                while not _locks(descriptor):  # noqa: ASYNC110 - another process lets go of it
-                    await anyio.sleep(LOCK_LOOK_SECONDS)
+                while not _try_lock(descriptor):  # noqa: ASYNC110 - another process releases it
+                    await anyio.sleep(LOCK_POLL_SECONDS)
             if scope.cancelled_caught:
                 raise StoreError(f"another process has been busy with it for {LOCK_SECONDS:g} s")
             yield
         finally:
-            # Closing lets go of it. The file stays: removed, two could hold a lock on two files.
+            # Closing releases the lock. The file stays: if it were removed, two processes could
+            # each lock a file of their own.
             os.close(descriptor)
 
     def _open_lock(self, key: Key) -> int:
@@ -352,10 +352,10 @@ class TokenStore:
             raise StoreError(f"{path} cannot be opened: {error.strerror}") from None
 
     def _make_directory(self) -> None:
-        """Have the directory, ours and closed to others.
+        """Make the directory if needed, and close it to other users.
 
         Raises:
-            StoreError: That cannot be had.
+            StoreError: It cannot be made, or belongs to another user.
         """
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -367,10 +367,10 @@ class TokenStore:
         except OSError as error:
             raise StoreError(f"{self._directory} cannot be made: {error.strerror}") from None
 
-    def _read(self, key: Key) -> _Kept | None:
+    def _read(self, key: Key) -> _StoredLogin | None:
         path = self.path(key)
         try:
-            # Not waiting for a pipe's other end, and not following anybody's link.
+            # Not blocking at a pipe, and not following links.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(path, flags)
         except FileNotFoundError:
@@ -378,17 +378,19 @@ class TokenStore:
         except OSError as error:
             raise StoreError(f"{path} is not used: {error.strerror}") from None
         with os.fdopen(descriptor, "rb") as file:
-            if problem := _distrust(os.fstat(file.fileno())):
+            if problem := _file_problem(os.fstat(file.fileno())):
                 raise StoreError(f"{path} is not used: {problem}")
             data = file.read(MAX_FILE_BYTES + 1)
-        found = _parsed(data, key)
+        found = _parse(data, key)
         if found is None:
             raise StoreError(f"{path} is not used: it is no login to this server")
         return found
 
     async def _write(self, key: Key, record: Record | None, place: Place) -> None:
-        whole = _kept(key, place, record)
-        await anyio.to_thread.run_sync(self._replace, self.path(key), _KEPT.dump_json(whole))
+        whole = _stored_login(key, place, record)
+        await anyio.to_thread.run_sync(
+            self._replace, self.path(key), _STORED_LOGIN.dump_json(whole)
+        )
 
     def _replace(self, path: Path, data: bytes) -> None:
         self._make_directory()
@@ -399,8 +401,8 @@ class TokenStore:
             raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _distrust(found: os.stat_result) -> str:
-    """Return why a file must not be used, if it must not."""
+def _file_problem(found: os.stat_result) -> str:
+    """Return why a file must not be used; empty if it may."""
     if not stat.S_ISREG(found.st_mode):
         return "it is no regular file"
     if found.st_uid != os.getuid():
@@ -410,20 +412,20 @@ def _distrust(found: os.stat_result) -> str:
     return ""
 
 
-def _parsed(data: bytes, key: Key) -> _Kept | None:
-    """Return a login that is really for `key`, however it came to be found."""
+def _parse(data: bytes, key: Key) -> _StoredLogin | None:
+    """Return the login in a file's or keyring's data; None if it is not a login for `key`."""
     if len(data) > MAX_FILE_BYTES:
         return None
     try:
-        found = _KEPT.validate_json(data)
+        found = _STORED_LOGIN.validate_json(data)
     except ValidationError:
-        # Its text would quote what it found, which may be a token.
+        # The error's text would quote the data, which may be a token.
         return None
-    return found if _kept(key, found.place, found.record) == found else None
+    return found if _stored_login(key, found.place, found.record) == found else None
 
 
-def _kept(key: Key, place: Place, record: Record | None) -> _Kept:
-    return _Kept(
+def _stored_login(key: Key, place: Place, record: Record | None) -> _StoredLogin:
+    return _StoredLogin(
         server=key.server,
         address=key.address,
         definition=key.definition,
@@ -432,12 +434,12 @@ def _kept(key: Key, place: Place, record: Record | None) -> _Kept:
     )
 
 
-def _entry(key: Key) -> str:
-    """Return the name under which a keyring has a login; people see it there."""
+def _keyring_entry(key: Key) -> str:
+    """Return the name of a login in a keyring, where people see it."""
     return f"{key.server} {key.address} {key.definition}".rstrip()
 
 
-def _locks(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -16,7 +16,7 @@ import pytest
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.packages import uv
 from bridge.packages.requirements import parse_requirements
-from bridge.packages.resolving import Resolver
+from bridge.packages.resolver import Resolver
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 from tests.packages.rig import PATH, TARGET, Index, allowing, entry, tree, wheel

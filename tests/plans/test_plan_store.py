@@ -10,8 +10,8 @@ from bridge.errors import UnknownPlanError
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.held_calls import HeldCalls, calls
 from bridge.model import Plan
-from bridge.plans import kept as kept_plans
-from bridge.plans.kept import KeptPlans
+from bridge.plans import plan_store as kept_plans
+from bridge.plans.plan_store import PlanStore
 
 ALLOW = Decision(action="allow", rule="no policy")
 
@@ -37,13 +37,13 @@ def held(count: int = 1, **arguments: Any) -> HeldCalls:
     return found
 
 
-def keep(plans: KeptPlans, holds: HeldCalls | None = None, owner: str = "me") -> Plan:
+def keep(plans: PlanStore, holds: HeldCalls | None = None, owner: str = "me") -> Plan:
     return plans.keep(held() if holds is None else holds, owner, run_id="r1")
 
 
 def test_a_plan_is_taken_once() -> None:
     """A second time it is told who used it, and when."""
-    plans = KeptPlans()
+    plans = PlanStore()
     plan = keep(plans, held(2))
     assert len(plan.plan_id) == 32
     assert plan.seconds == kept_plans.PLAN_SECONDS
@@ -59,7 +59,7 @@ def test_a_plan_is_taken_once() -> None:
 
 def test_a_plan_is_its_owners_and_for_others_as_if_it_were_not() -> None:
     """Not even that it exists, or was used, is told."""
-    plans = KeptPlans()
+    plans = PlanStore()
     plan = keep(plans)
     for _ in range(2):
         with pytest.raises(UnknownPlanError) as caught:
@@ -77,7 +77,7 @@ def test_a_plan_is_its_owners_and_for_others_as_if_it_were_not() -> None:
 def test_a_plan_expires() -> None:
     """What its reads found may not be so any more; a second before, it can be applied."""
     time = Time()
-    plans = KeptPlans(time)
+    plans = PlanStore(time)
     plan, other = keep(plans), keep(plans)
     time.now += kept_plans.PLAN_SECONDS - 1
     plans.take(other.plan_id, "me", run_id="r2")
@@ -89,7 +89,7 @@ def test_a_plan_expires() -> None:
 def test_a_plan_that_was_given_back_can_be_taken_again() -> None:
     """Nobody could be asked; nothing was done."""
     time = Time()
-    plans = KeptPlans(time)
+    plans = PlanStore(time)
     plan = keep(plans)
     plans.give_back(plans.take(plan.plan_id, "me", run_id="r2"))
     kept = plans.take(plan.plan_id, "me", run_id="r3")
@@ -101,7 +101,7 @@ def test_a_plan_that_was_given_back_can_be_taken_again() -> None:
 
 def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply() -> None:
     """What it held is shown all the same."""
-    plans = KeptPlans()
+    plans = PlanStore()
     failed = plans.keep(held(2), "me", run_id="r", failed=True)
     assert (failed.plan_id, failed.seconds, len(failed.calls)) == ("", 0, 2)
     spoiled = held(2)
@@ -116,7 +116,7 @@ def test_a_failed_or_spoiled_or_empty_run_has_no_plan_to_apply() -> None:
 
 def test_a_withdrawn_plan_cannot_be_taken() -> None:
     """It could not be recorded."""
-    plans = KeptPlans()
+    plans = PlanStore()
     plan = keep(plans)
     gone = plans.withdraw(plan, "the disk is full")
     assert (gone.plan_id, gone.stopped) == ("", "the disk is full")
@@ -126,7 +126,7 @@ def test_a_withdrawn_plan_cannot_be_taken() -> None:
 
 def test_the_oldest_of_an_owner_make_room() -> None:
     """By number and by size; another owner's stay."""
-    plans = KeptPlans()
+    plans = PlanStore()
     others = keep(plans, owner="you")
     mine = [keep(plans) for _ in range(kept_plans.MAX_PLANS + 1)]
     with pytest.raises(UnknownPlanError, match="newer plans took its place"):
@@ -144,7 +144,7 @@ def test_the_oldest_of_an_owner_make_room() -> None:
 
 def test_all_owners_together_are_bounded_too() -> None:
     """However many callers there are."""
-    plans = KeptPlans()
+    plans = PlanStore()
     for number in range(kept_plans.MAX_ALL_PLANS + kept_plans.MAX_REMEMBERED + 10):
         keep(plans, owner=f"o{number}")
     assert repr(plans) == (

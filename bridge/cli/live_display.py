@@ -1,10 +1,10 @@
-"""A run at a terminal, while it goes on: its output as it comes, and below it a line on how it is.
+"""Shows a run at a terminal while it is running: its output, and below it a line with its status.
 
-Owns the two streams of the terminal. The program's output is passed on to the stream it was written
-to: exactly, but to a terminal with nothing in it that a terminal obeys. The line stands on stderr,
-only if that is a terminal, only below a whole line of output, and is gone before anything else is
-written: whether both streams go to one screen or not, what is left on it in the end is the output
-alone. While a question stands nothing is written; what comes meanwhile waits.
+Owns the two streams of the terminal. Output is written to the stream that the program wrote it to:
+unchanged, but to a terminal without control characters. The status line is on stderr, only if that
+is a terminal and only below a whole line of output, and is erased before anything else is written.
+So only the output remains on the screen, whether both streams go to it or not. While a question is
+open, no output is written; it waits.
 """
 
 from __future__ import annotations
@@ -39,40 +39,41 @@ from bridge.text import VisibleDecoder
 
 MAX_QUEUED_BYTES = 32 * 1024 * 1024
 """Of output that its reader, such as a pager, has not read yet, or that waits for the answer to a
-question. More keeps the program waiting, whose time goes on, as with coreutils' `timeout`."""
+question. With more the program waits, and its time limit continues, as with coreutils'
+`timeout`."""
 
 DRAW_SECONDS = 0.2
 FIRST_DRAW_SECONDS = 0.6
-"""Between drawings, and until the first: of a short run there is nothing to see."""
+"""Between drawings, and before the first, so that short runs have no status line."""
 
 LEAST_WIDTH = 20
-"""Columns below which no line is drawn."""
+"""In a narrower terminal no line is drawn."""
 
 MAX_NOTE = 120
-"""Characters of what a server says of its call."""
+"""Characters of a server's progress message."""
 
 _BAR = 20
 
 _ERASE = "\r\x1b[J"
-"""Back to the first column, and everything from there on blank."""
+"""Moves the cursor to the first column and clears everything after it."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Pause:
-    """Where in the output a question stands."""
+class _Question:
+    """The position of a question in the output."""
 
     reached: anyio.Event = field(default_factory=anyio.Event)
     over: anyio.Event = field(default_factory=anyio.Event)
 
 
 class LiveTerminal(Terminal):
-    """Someone who looks on. Shows while `showing` is open.
+    """A terminal that shows a run's output and status while `streaming` is open.
 
     Args:
         reader, writer: Where questions are answered and asked.
-        screen: Where the line is drawn; None for nowhere.
-        out, err: Where the program's streams go.
-        drawn: Whether the terminal knows attributes, which mark what is the bridge's.
+        screen: Draws the status line; None for no line.
+        out, err: Destinations of the program's streams.
+        drawn: Whether the terminal supports attributes, which mark the bridge's own lines.
     """
 
     def __init__(
@@ -92,46 +93,46 @@ class LiveTerminal(Terminal):
         self._decoders = {
             name: VisibleDecoder() for name, stream in self._streams.items() if stream.isatty()
         }
-        self._queue: deque[tuple[str, bytes] | _Pause] = deque()
+        self._queue: deque[tuple[str, bytes] | _Question] = deque()
         self._queued = 0
         self._writing = False
         self._changed = anyio.Event()
 
     @property
     def wants_progress(self) -> bool:
-        """Whether there is a line to show it in."""
+        """Whether there is a status line to show progress in."""
         return self._screen is not None
 
     def follow(self, run_progress: RunProgress) -> None:
-        """Show how a run gets on."""
+        """Show this run's progress from now on."""
         self.run_progress = run_progress
         if self._screen is not None:
             self._screen.follow(run_progress)
 
     async def wrote(self, stream: str, data: bytes) -> None:
-        """Pass output on as fast as its reader reads."""
+        """Queue output; wait while the queue is full."""
         while self._queued >= MAX_QUEUED_BYTES:
             await self._changed.wait()
         self._queue.append((stream, data))
         self._queued += len(data)
-        self._tell()
+        self._notify()
 
     async def progress(self, seconds: float, message: str, total: float | None = None) -> None:
-        """Show what a server says of its call."""
+        """Show a server's progress message in the status line."""
         if self._screen is not None:
             self._screen.note = told(message, MAX_NOTE)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        """Ask, below all the output until here and without a line that is drawn over it.
+        """Ask, after all output until now has been written and without a status line.
 
         Raises:
-            CannotAskError: There is no terminal, or the form is not one for lines.
+            CannotAskError: There is no terminal, or it cannot show the form.
         """
-        pause = _Pause()
+        pause = _Question()
         if self._writing:
-            # Behind it, for a program that goes on writing would keep the question away for ever.
+            # Queued, because a program that keeps writing would delay the question for ever.
             self._queue.append(pause)
-            self._tell()
+            self._notify()
             await pause.reached.wait()
         try:
             with self._hidden():
@@ -140,22 +141,22 @@ class LiveTerminal(Terminal):
             pause.over.set()
 
     @asynccontextmanager
-    async def showing(self) -> AsyncIterator[None]:
-        """Pass output on and draw, as long as this is open; all output is written at its end.
+    async def streaming(self) -> AsyncIterator[None]:
+        """Write output and draw while this is open; all output is written before it closes.
 
         Raises:
-            OSError: Its reader has gone.
+            OSError: The output's reader has closed it.
         """
         async with AsyncExitStack() as stack:
             if self._screen is not None:
-                stack.enter_context(self._screen.among_logs())
+                stack.enter_context(self._screen.erased_for_logs())
                 await stack.enter_async_context(background_task(self._screen.run))
             await stack.enter_async_context(background_task(self._write))
             self._writing = True
             try:
                 yield
             except Exception:
-                # What the program wrote until then is worth as much as before.
+                # The output until the error is written all the same.
                 await self._finish()
                 raise
             finally:
@@ -163,15 +164,15 @@ class LiveTerminal(Terminal):
             await self._finish()
 
     async def _finish(self) -> None:
-        """Write all output, with what the decoder held back as incomplete."""
+        """Write all output, including incomplete characters in the decoders."""
         while self._queued:
             await self._changed.wait()
         for name, decoder in self._decoders.items():
             rest = decoder.decode(b"", final=True).encode("utf-8", "replace")
             if rest:
-                await anyio.to_thread.run_sync(_pass_on, self._streams[name], rest)
+                await anyio.to_thread.run_sync(_write_flushed, self._streams[name], rest)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
@@ -180,51 +181,51 @@ class LiveTerminal(Terminal):
             while not self._queue:
                 await self._changed.wait()
             first = self._queue.popleft()
-            if isinstance(first, _Pause):
+            if isinstance(first, _Question):
                 first.reached.set()
                 await first.over.wait()
                 continue
             pieces = [first]
-            while self._queue and not isinstance(following := self._queue[0], _Pause):
-                pieces.append(following)
+            while self._queue and not isinstance(next_piece := self._queue[0], _Question):
+                pieces.append(next_piece)
                 self._queue.popleft()
-            # Abandoned on an interrupt: a reader that does not read must not block the end.
+            # Abandoned on an interrupt: a reader that does not read must not block it.
             await anyio.to_thread.run_sync(self._write_now, pieces, abandon_on_cancel=True)
             self._queued -= sum(len(data) for _, data in pieces)
-            self._tell()
+            self._notify()
 
     def _write_now(self, pieces: list[tuple[str, bytes]]) -> None:
         for name, data in pieces:
             decoder = self._decoders.get(name)
             if decoder is None:
-                _pass_on(self._streams[name], data)
+                _write_flushed(self._streams[name], data)
                 continue
             shown = decoder.decode(data).encode("utf-8", "backslashreplace")
             with self._hidden():
-                _pass_on(self._streams[name], shown)
+                _write_flushed(self._streams[name], shown)
                 if self._screen is not None:
                     self._screen.wrote(shown)
 
     def _hidden(self) -> AbstractContextManager[None]:
-        """Draw no line while this is open."""
+        """Return a context in which no status line is drawn."""
         return nullcontext() if self._screen is None else self._screen.hidden()
 
 
-def _pass_on(stream: BinaryIO, data: bytes) -> None:
+def _write_flushed(stream: BinaryIO, data: bytes) -> None:
     stream.write(data)
     stream.flush()
 
 
 class Screen:
-    """The last line of a terminal, used by several threads.
+    """The status line of a terminal, which several threads may use.
 
     Args:
         writer: The terminal.
-        columns: Returns how wide it is at this moment.
-        now: Seconds, from whenever.
+        columns: Returns its current width.
+        now: Returns a monotonic time in seconds.
 
     Attributes:
-        note: What a server says of its call.
+        note: A server's progress message.
     """
 
     def __init__(
@@ -242,15 +243,15 @@ class Screen:
         self.note = ""
 
     def follow(self, run_progress: RunProgress) -> None:
-        """Draw how this run gets on from now on."""
+        """Draw this run's progress from now on."""
         self._run_progress = run_progress
         self._started = self._now()
         self.note = ""
 
     def wrote(self, data: bytes) -> None:
-        """Record what was written to the terminal."""
+        """Note the output written to the terminal, to know whether its last line is whole."""
         if data:
-            # A bar that the program draws itself ends with a return, and is not to be drawn over.
+            # A program's own bar ends with a carriage return, and must not be overwritten.
             self._at_line_start = data.endswith(b"\n")
 
     @contextmanager
@@ -266,8 +267,8 @@ class Screen:
                 self._hidden -= 1
 
     @contextmanager
-    def among_logs(self) -> Iterator[None]:
-        """Erase the line before anything is logged."""
+    def erased_for_logs(self) -> Iterator[None]:
+        """Erase the line before each log record while this is open."""
         handlers = tuple(logging.getLogger().handlers)
         for handler in handlers:
             handler.addFilter(self._before_log)
@@ -283,18 +284,18 @@ class Screen:
         return True
 
     async def run(self) -> None:
-        """Draw again and again, until cancelled."""
+        """Draw the line periodically, until cancelled."""
         try:
             while True:
                 await anyio.sleep(DRAW_SECONDS)
-                # A terminal that is stopped (Ctrl-S) takes nothing.
+                # A stopped terminal (Ctrl-S) blocks writes.
                 await anyio.to_thread.run_sync(self.draw, abandon_on_cancel=True)
         finally:
             with self.hidden():
                 self._run_progress = None
 
     def draw(self) -> None:
-        """Draw the line, if this is the time and place for one."""
+        """Draw the line, unless it is hidden, too early, or the output's last line is not whole."""
         with self._changing:
             run_progress = self._run_progress
             if run_progress is None or self._hidden or not self._at_line_start:
@@ -302,7 +303,7 @@ class Screen:
             seconds = self._now() - self._started
             if seconds < FIRST_DRAW_SECONDS:
                 return
-            line = line_of(run_progress, seconds, self._columns() - 1, self.note)
+            line = status_line(run_progress, seconds, self._columns() - 1, self.note)
             encoding = self._writer.encoding or "utf-8"
             line = line.encode(encoding, "replace").decode(encoding)
             if line == self._drawn:
@@ -315,7 +316,7 @@ class Screen:
     def _erase(self) -> None:
         if not self._drawn:
             return
-        # Made narrower, a terminal has broken the line into several.
+        # A terminal that was made narrower has wrapped the line.
         above = (cell_len(self._drawn) - 1) // max(1, self._columns())
         up = f"\x1b[{above}A" if above > 0 else ""
         self._drawn = ""
@@ -324,10 +325,10 @@ class Screen:
 
 
 def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTerminal:
-    """Return one on this process's own streams.
+    """Return a live terminal on this process's own streams.
 
     Args:
-        drawn: Whether the terminal can draw at all; one that is no terminal never does.
+        drawn: Whether the terminal can draw; without a terminal no line is drawn.
     """
     screen = None
     if drawn and writer.isatty():
@@ -345,18 +346,18 @@ def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTermina
 
 def _terminal_columns(descriptor: int) -> int:
     try:
-        # Asked anew each time, as windows change; some terminals know nothing of their size.
+        # Read each time, since windows are resized; some terminals do not know their size.
         return os.get_terminal_size(descriptor).columns or 80
     except OSError:
         return 80
 
 
-def line_of(run_progress: RunProgress, seconds: float, width: int, note: str = "") -> str:
-    """Return the line: a bar if the program says how far it is, the time, and what goes on. Pure.
+def status_line(run_progress: RunProgress, seconds: float, width: int, note: str = "") -> str:
+    """Return the status line: a bar if the program reports its progress, the time, the calls. Pure.
 
     Args:
-        width: Columns that it may take.
-        note: What a server says of its call.
+        width: Most columns of the line.
+        note: A server's progress message.
     """
     if width < LEAST_WIDTH:
         return ""

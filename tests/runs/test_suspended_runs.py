@@ -10,7 +10,13 @@ import pytest
 
 from bridge.errors import CannotAskError, InvalidRequestError
 from bridge.model import Json, RunResult
-from bridge.runs.suspended import KEEP_SECONDS, MAX_WAITING, SuspendedRun, SuspendedRuns, Waiting
+from bridge.runs.suspended_runs import (
+    KEEP_SECONDS,
+    MAX_WAITING,
+    SuspendedRun,
+    SuspendedRuns,
+    Waiting,
+)
 from tests.waiting import PATIENCE_SECONDS, until
 
 OWNER = "me"

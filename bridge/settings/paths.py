@@ -1,4 +1,4 @@
-"""Where the bridge's own files are: its settings, its state, its sockets."""
+"""Returns the paths of the bridge's own files: its settings, its state, its sockets."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bridge.store import Store
 MAX_RUNTIME_DIR_BYTES = 70
 """A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
 
-ROOTS_PACKAGES = Path("/var/cache/mcp-code-bridge")
-"""Where root's bridges keep packages: programs of embedded sandboxes are nobody then, who may not
-enter root's own directories."""
+ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
+"""Packages of bridges that root runs: programs in embedded sandboxes run as `nobody` then, and
+cannot enter root's own directories."""
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Return where the settings file is looked for."""
+    """Return the path of the settings file, which may be absent."""
     if environ.get("MCP_BRIDGE_CONFIG"):
         try:
             return parsers.whole_path(environ["MCP_BRIDGE_CONFIG"])
@@ -44,9 +44,9 @@ def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
 
 
 def runtime_dir(settings: Settings) -> Path:
-    """Return the directory for sockets: the session's own, else in the state, else a short one.
+    """Return the directory for sockets: in `XDG_RUNTIME_DIR`, the state, or a short path in /tmp.
 
-    Whoever uses it makes it private and checks that it is.
+    The caller makes it, and checks that it is private.
     """
     base = Path(settings.environ.get("XDG_RUNTIME_DIR", ""))
     if base.is_absolute() and base.is_dir() and os.access(base, os.W_OK):
@@ -64,13 +64,13 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def store_of(settings: Settings) -> Store:
-    """Return the database of what is kept."""
+    """Return the store that the settings configure."""
     if settings.store is None:
         return Store(settings.state_dir)
     return Store(settings.store.parent, settings.store.name)
 
 
 def packages_dir(settings: Settings) -> Path:
-    """Return where packages for programs are kept."""
-    own = ROOTS_PACKAGES if os.geteuid() == 0 else settings.state_dir / "packages"
+    """Return the directory of packages for programs."""
+    own = ROOT_PACKAGES_DIR if os.geteuid() == 0 else settings.state_dir / "packages"
     return settings.dependencies.cache or own

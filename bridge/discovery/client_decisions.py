@@ -1,7 +1,7 @@
-"""The user's decisions about servers in other clients: approved, trusted, forbidden, switched off.
+"""Reads which servers the user has approved, trusted, forbidden or switched off in other clients.
 
-Owns which files hold them, and that a project's files never decide for the user. The meaning of the
-lists is `user_lists.py`'s.
+Owns which files are read, and that a project's files never decide for the user. `user_lists.py`
+interprets the lists.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bridge.discovery.user_lists import (
     OFF_KEY,
     TRUSTED_KEY,
     Approvals,
-    Forbidden,
     Lists,
+    Restrictions,
     gemini_lists,
     gemini_switched_off,
-    join,
+    join_approvals,
     join_lists,
     names_off,
     read_approvals,
@@ -36,14 +36,14 @@ from bridge.discovery.user_lists import (
 )
 
 ANY_NAME = "*"
-"""How the last part of a template begins that means every such file of its directory."""
+"""A template whose last part begins so matches every file of its directory with that suffix."""
 
 _CLAUDE_STATE = "{claude_state}/.claude.json"
 _GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
 _GEMINI_FORMAT: Format = "json with comments"
 
 
-def answer_files(places: Places) -> Iterator[Path]:
+def decision_files(places: Places) -> Iterator[Path]:
     """Yield the files in which clients keep the user's approvals and trusted directories."""
     templates = [_GEMINI_SWITCHES, *(file.template for file in APPROVAL_FILES)]
     templates += [file.template for file in TRUST_FILES]
@@ -57,22 +57,22 @@ def answer_files(places: Places) -> Iterator[Path]:
                 yield path
 
 
-def brought_along(path: Path, places: Places) -> bool:
-    """Tell whether a file of the user's lies in the project, where a variable leads there.
+def is_in_project(path: Path, places: Places) -> bool:
+    """Return whether one of the user's files is in the project, because a variable points there.
 
-    Not where the project has the user's home in it, as for who keeps that in a repository.
+    False if the project contains the user's home directory, as when that is a repository.
     """
     (home,), project = places["home"], places["project"]
-    return any(_lies_in(path, place) and not _lies_in(home, place) for place in project)
+    return any(_is_below(path, place) and not _is_below(home, place) for place in project)
 
 
-def _lies_in(path: Path, place: Path) -> bool:
-    """Tell whether a path is in a place, as both are written or where their links lead."""
+def _is_below(path: Path, place: Path) -> bool:
+    """Return whether a path is below `place`, as written or with links resolved."""
     real = Path(os.path.realpath(path))
     return path.is_relative_to(place) or real.is_relative_to(os.path.realpath(place))
 
 
-def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:
+def read_claude_approvals(reader: Reader, places: Places, project: Project) -> Approvals:
     """Return the approvals of this project's servers in Claude Code."""
     found: list[Approvals] = []
     trusted = False
@@ -88,45 +88,45 @@ def approvals_of(reader: Reader, places: Places, project: Project) -> Approvals:
                     for key, state in project_entries(document, project.keys)
                 ]
                 trusted = any(state.get(TRUSTED_KEY) is True for _, state in objects)
-                trusted = trusted and not brought_along(path, places)
-            may_approve = file.grants == "always" and not brought_along(path, places)
+                trusted = trusted and not is_in_project(path, places)
+            may_approve = file.grants == "always" and not is_in_project(path, places)
             may_approve = may_approve or (file.grants == "trusted" and trusted)
             for prefix, lists in objects:
-                one, said = read_approvals(
+                one, warnings = read_approvals(
                     lists, path=str(path), prefix=prefix, may_approve=may_approve
                 )
                 found.append(one)
-                reader.warnings.extend(said)
-    return join([*found, Approvals(trusted=trusted)])
+                reader.warnings.extend(warnings)
+    return join_approvals([*found, Approvals(trusted=trusted)])
 
 
-def trusting(
+def trusting_clients(
     reader: Reader, places: Places, project: Project, locations: Iterable[Location]
 ) -> Iterator[tuple[str, str]]:
     """Return the clients in which the user has trusted this project, by their source."""
     read = {row.id for row in locations}
     for file in TRUST_FILES:
         for path in fill(file.template, places) if file.id in read else ():
-            if brought_along(path, places):
+            if is_in_project(path, places):
                 continue
             document = reader.document(path, file.format)
             if document is not None and file.trusts(document, project.keys):
                 yield file.id, file.client
 
 
-def forbidden_of(
+def read_restrictions(
     reader: Reader,
     places: Places,
     project: Project,
     platform: Platform,
     managed: Iterable[Path],
     gemini: Iterable[Path],
-) -> Forbidden:
-    """What Claude Code's settings and state say about which servers may be used.
+) -> Restrictions:
+    """Return which servers the settings and state of Claude Code and Gemini CLI forbid.
 
     Args:
-        managed: Where the company's own file of servers may be.
-        gemini: The files of Gemini CLI that are no project's.
+        managed: Possible paths of the company's own file of servers.
+        gemini: The files of Gemini CLI that belong to no project.
     """
     lists: list[Lists] = []
     unreadable = ""
@@ -141,20 +141,20 @@ def forbidden_of(
             for each in found:
                 document = reader.document(each)
                 if document is not None:
-                    one, said = read_lists(document, path=str(each), managed=file.managed)
+                    one, warnings = read_lists(document, path=str(each), managed=file.managed)
                     lists.append(one)
-                    reader.warnings.extend(said)
+                    reader.warnings.extend(warnings)
                 elif file.managed and not reader.is_absent(each):
                     unreadable = unreadable or str(each)
     exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
     limits = join_lists(lists, exclusive=exclusive, unreadable=unreadable)
-    return replace(limits, **_switched_off(reader, places, project, gemini))
+    return replace(limits, **_disabled_servers(reader, places, project, gemini))
 
 
-def _switched_off(
+def _disabled_servers(
     reader: Reader, places: Places, project: Project, gemini: Iterable[Path]
 ) -> dict[str, Any]:
-    """What clients keep of servers that are switched off, apart from the servers."""
+    """Return the fields `off` and `only` of `Restrictions`, which clients keep in other files."""
     claude: dict[str, str] = {}
     for path in fill(_CLAUDE_STATE, places):
         for _, state in project_entries(reader.document(path), project.keys):

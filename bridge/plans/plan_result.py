@@ -10,7 +10,7 @@ from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Done
 from bridge.model import RunResult
 from bridge.offload import offload
-from bridge.plans.kept import KeptPlans
+from bridge.plans.plan_store import PlanStore
 from bridge.render.plan import plan_summary
 
 HELD_RESULT_ERROR = "HeldResultError"
@@ -21,7 +21,7 @@ MAX_STOPPED = 2_000
 
 
 async def planned(
-    result: RunResult, done: Done | None, run: RunContext, plans: KeptPlans
+    result: RunResult, done: Done | None, run: RunContext, plans: PlanStore
 ) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
     held_calls = run.held_calls

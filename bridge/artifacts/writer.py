@@ -1,7 +1,4 @@
-"""Keeping what one run leaves, within its quota.
-
-Owns the run's quota, and a file's way from its first byte to its entry.
-"""
+"""Writes the artifacts of one run, within its quota."""
 
 from __future__ import annotations
 
@@ -23,22 +20,22 @@ if TYPE_CHECKING:
     from bridge.artifacts.store import ArtifactStore
 
 MAX_RUN_ENTRIES = 1_000
-"""Most of one run: more than a person looks at; a program makes an archive of more."""
+"""Artifacts of one run; a program can put more files into an archive."""
 
 MAX_NAME = 255
-"""Characters of a name, which lists repeat; as long as a file's name may be."""
+"""Characters of an artifact's name, as of a file's name."""
 
 Origin = Callable[[], Provenance | None]
-"""Returns what a run has read by now; None for nothing that is worth a note. Called in threads."""
+"""Returns what a run has read so far; None if nothing needs to be recorded. Called in threads."""
 
 
 def of_nothing() -> None:
-    """Return None: nothing was read."""
+    """Return None: the run has read nothing."""
     return
 
 
 class Quota:
-    """What a run may still leave. Used by several threads."""
+    """The remaining number and bytes of a run's artifacts. Thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -47,10 +44,10 @@ class Quota:
         self._changing = threading.Lock()
 
     def begin(self) -> None:
-        """Count one more.
+        """Count one more artifact.
 
         Raises:
-            ArtifactQuotaError: There are as many as there may be.
+            ArtifactQuotaError: The run has `MAX_RUN_ENTRIES` already.
         """
         with self._changing:
             if self._count >= MAX_RUN_ENTRIES:
@@ -61,10 +58,10 @@ class Quota:
             self._count += 1
 
     def take(self, size: int) -> None:
-        """Count bytes.
+        """Count more bytes.
 
         Raises:
-            ArtifactQuotaError: There would be more than there may be.
+            ArtifactQuotaError: They would exceed the quota.
         """
         with self._changing:
             if self._used + size > self._total:
@@ -76,14 +73,14 @@ class Quota:
             self._used += size
 
     def give_back(self, size: int) -> None:
-        """Return the share of one that was not kept."""
+        """Return the bytes of an artifact that was not stored."""
         with self._changing:
             self._used -= size
             self._count -= 1
 
 
 class RunArtifacts:
-    """What one run leaves, within its quota. Made by `ArtifactStore.of_run`."""
+    """The artifacts of one run, with its quota. Made by `ArtifactStore.of_run`."""
 
     def __init__(
         self,
@@ -100,14 +97,13 @@ class RunArtifacts:
         self.origin = origin
 
     def writer(self, name: str, mime_type: str = "", kind: ArtifactKind = "file") -> ArtifactWriter:
-        """Begin to keep something; it is listed only once it is finished.
+        """Begin an artifact, which is listed only once it is finished.
 
         Args:
-            mime_type: What it is said to be; told from the first bytes and the name as far as
-                those say otherwise.
+            mime_type: The claimed type; the first bytes and the name override it.
 
         Raises:
-            ArtifactQuotaError: The run has left as many as it may.
+            ArtifactQuotaError: The run has as many artifacts as it may.
             ArtifactStoreError: The directory cannot be written to.
         """
         self.quota.begin()
@@ -122,14 +118,14 @@ class RunArtifacts:
     def add(
         self, name: str, data: bytes, mime_type: str = "", kind: ArtifactKind = "file"
     ) -> Artifact:
-        """Keep something that is in memory; see `writer`."""
+        """Store data as an artifact; see `writer`."""
         with self.writer(name, mime_type, kind) as writer:
             writer.write(data)
             return writer.finish()
 
 
 class ArtifactWriter:
-    """Something that is being written. Leaving without `finish` discards it."""
+    """An unfinished artifact. Leaving the context without `finish` discards it."""
 
     def __init__(
         self,
@@ -149,10 +145,10 @@ class ArtifactWriter:
         self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> None:
-        """Add to it. Fast enough for the event loop with pieces of up to a megabyte.
+        """Append data. Fast enough for the event loop with pieces of up to a megabyte.
 
         Raises:
-            ArtifactQuotaError: The run has left as much as it may. What was written stays.
+            ArtifactQuotaError: The run's quota is used up. The data until then stays.
             ArtifactStoreError: The disk is full, or the directory is gone. It cannot be finished.
         """
         unfinished = self._open()
@@ -169,10 +165,10 @@ class ArtifactWriter:
             self._head += data[: HEAD - len(self._head)]
 
     def finish(self) -> Artifact:
-        """Keep it: from here on it is listed, and survives this bridge. For threads.
+        """Store the artifact and return it; from now on it is listed. Blocks.
 
         Raises:
-            ArtifactStoreError: It cannot be kept.
+            ArtifactStoreError: It cannot be stored.
         """
         unfinished, run = self._open(), self._run
         label = Artifact(
@@ -196,7 +192,7 @@ class ArtifactWriter:
         return artifact
 
     def discard(self) -> None:
-        """Remove it, if it is not finished."""
+        """Remove the artifact, unless it is finished."""
         if self._unfinished is None:
             return
         unfinished, self._unfinished = self._unfinished, None
@@ -221,6 +217,6 @@ class ArtifactWriter:
 
 
 def shown_name(name: str) -> str:
-    """Return a name from elsewhere in a form that can be shown: one line, and bounded."""
+    """Return a name without control characters, cut to `MAX_NAME`."""
     text = visible(valid_text(name[: 2 * MAX_NAME]), keep="")
     return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"

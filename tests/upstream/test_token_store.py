@@ -14,14 +14,14 @@ import pytest
 from keyring.backends import null
 
 from bridge.model import ServerSpec, Source
-from bridge.upstream.tokens import (
+from bridge.upstream.token_store import (
     MAX_FILE_BYTES,
     Key,
     Record,
     StoreError,
     TokenStore,
     key_of,
-    unanswered,
+    pending,
 )
 from tests.fakes.ring import Ring
 from tests.waiting import PATIENCE_SECONDS
@@ -100,7 +100,7 @@ async def test_with_a_keyring_the_file_has_no_secret(store: TokenStore, ring: Ri
     [
         ("hangs", f"within {KEYRING_SECONDS:g} s"),
         ("raises", "ValueError"),
-        ("forgets", "did not keep"),
+        ("forgets", "did not store"),
     ],
 )
 async def test_a_keyring_that_fails_is_done_without(
@@ -125,7 +125,7 @@ async def test_a_login_in_a_keyring_that_does_not_answer_is_not_taken_for_none(
     ring.mood = "hangs"
     with pytest.raises(StoreError, match="keyring, and it did not answer"):
         await store.load(KEY)
-    with pytest.raises(StoreError, match="keyring, and it has not answered"):
+    with pytest.raises(StoreError, match="keyring, and it has not finished"):
         await store.remove(KEY)
 
 
@@ -139,9 +139,9 @@ async def test_a_keyring_that_hangs_is_asked_once_until_it_answers(
     for _ in range(20):
         with pytest.raises(StoreError, match="keyring"):
             await store.load(KEY)
-    assert len(unanswered) == 1
+    assert len(pending) == 1
     ring.release.set()
-    assert unanswered[0].wait(PATIENCE_SECONDS)
+    assert pending[0].wait(PATIENCE_SECONDS)
     assert await store.load(KEY) == RECORD
 
 
@@ -152,7 +152,7 @@ async def test_a_renewed_login_stays_where_it_was(store: TokenStore) -> None:
     keyring.set_keyring(made)
     assert await store.save(KEY, RECORD) == ("file", "")
     assert made.kept == {}
-    assert await store.save_anew(KEY, RECORD) == ("keyring", "")
+    assert await store.save_in_keyring(KEY, RECORD) == ("keyring", "")
     assert "secret" not in store.path(KEY).read_text()
 
 

@@ -1,8 +1,8 @@
-"""Places that programs may write to: nothing in them says what is started on this machine.
+"""Leaves out servers whose code is in directories that programs may write to.
 
 Owns which parts of a server's definition would let a program in a sandbox choose code that runs
-outside it: what is executed, scripts among its arguments, where it starts, and variables that say
-where code is. What a server reads by itself, such as hooks of a repository, no definition tells.
+outside it: the executable, scripts among the arguments, the working directory, and variables with
+paths of code. Files that a server reads by itself, such as a repository's hooks, are not covered.
 """
 
 from __future__ import annotations
@@ -22,89 +22,96 @@ EXPOSED = "it is not used: programs may write to the directory that it is in"
 _INTERPRETERS = re.compile(
     r"(?:python|pypy|node|bun|deno|ruby|perl|php|java|sh|bash|zsh|dash)[0-9.]*"
 )
-"""Commands whose first argument is code, be it a directory."""
+"""Commands whose first argument is code, even if it is a directory."""
 
 _CODE_OPTIONS = ("-m", "-c", "-e", "--eval")
-"""After these an interpreter runs something else than a file."""
+"""Options after which an interpreter runs something else than a file."""
 
 _RUNNERS = frozenset(
     ("npm", "pnpm", "yarn", "bun", "bunx", "deno", "uv", "poetry", "pdm", "hatch", "pixi")
     + ("make", "just", "task", "rake", "cargo", "go")
 )
-"""Commands that take code or commands from the directory that they start in. Not among them are
-`npx` and `python -m`, which the bridge starts so that they do not."""
+"""Commands that take code or commands from their working directory. `npx` and `python -m` are not
+among them, because the bridge starts them so that they do not."""
 
 _NAMES_CODE = re.compile(
     r"PATH|(?:PYTHON|NODE_|LD_|DYLD_|PERL5|RUBY|GEM_|GIT_|JAVA|JDK_|BASH_|NPM_CONFIG_|UV_|PIP_|BUN_|DENO_)"
     r".*|ENV|CLASSPATH",
     re.IGNORECASE,
 )
-"""Variables that say where code, or settings that name code, are read from."""
+"""Variables with paths of code, or of settings that name code."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guarded:
-    """Servers, less those that a program in a sandbox could turn into other programs."""
+class UsableServers:
+    """The servers whose code no program in a sandbox can change, and the others as skipped."""
 
     servers: tuple[ServerSpec, ...]
     skipped: tuple[SkippedServer, ...] = ()
 
 
-class Exposed:
-    """Places that programs may write to."""
+class WritablePaths:
+    """The directories that programs may write to."""
 
     def __init__(self, places: Iterable[Path]) -> None:
         self._tops = tuple({top: None for each in places for top in (each, each.resolve())})
 
-    def holds(self, path: Path) -> bool:
-        """Tell whether a path is in one of them, as it is written or where its links lead."""
+    def contains(self, path: Path) -> bool:
+        """Return whether a path is in one of them, as written or with links resolved."""
         ways = (path, Path(os.path.realpath(path)))
         return any(way.is_relative_to(top) for way in ways for top in self._tops)
 
-    def named_in(self, text: str) -> Path | None:
-        """Return the place whose path stands anywhere in a text; None if none does."""
+    def mentioned_in(self, text: str) -> Path | None:
+        """Return a directory whose path occurs anywhere in a text; None if none does."""
         return next((top for top in self._tops if str(top) in text), None)
 
 
-def guard(
-    servers: tuple[ServerSpec, ...], exposed: Exposed, *, cwd: Path, environ: Mapping[str, str]
-) -> Guarded:
+def leave_out_writable(
+    servers: tuple[ServerSpec, ...],
+    exposed: WritablePaths,
+    *,
+    cwd: Path,
+    environ: Mapping[str, str],
+) -> UsableServers:
     """Leave out servers whose code programs could choose or change.
 
     Args:
-        cwd: Where the bridge was started, and servers without a directory of their own are.
-        environ: What servers get beside their own variables.
+        cwd: The bridge's working directory, also of servers without a `cwd`.
+        environ: Variables that servers get besides their own.
     """
     kept: list[ServerSpec] = []
     skipped: list[SkippedServer] = []
     for spec in servers:
-        place = _exposed_code(spec, exposed, cwd, environ)
+        place = _writable_code(spec, exposed, cwd, environ)
         if place is None:
             kept.append(spec)
             continue
         reason = f"programs may write to {printable(str(place))}, which it is started from"
         skipped.append(SkippedServer(name=spec.name, source=spec.source, reason=reason))
-    return Guarded(servers=tuple(kept), skipped=tuple(skipped))
+    return UsableServers(servers=tuple(kept), skipped=tuple(skipped))
 
 
-def _exposed_code(
-    spec: ServerSpec, exposed: Exposed, cwd: Path, environ: Mapping[str, str]
+def _writable_code(
+    spec: ServerSpec, exposed: WritablePaths, cwd: Path, environ: Mapping[str, str]
 ) -> Path | None:
-    """Return a place that programs may write to and that a server's code comes from."""
+    """Return a writable path that a server's code comes from; None if there is none."""
     if spec.transport != "stdio":
         return None
     own = {**environ, **spec.env}
     for name, value in own.items():
         if _NAMES_CODE.fullmatch(name) and name != "PATH":
-            place = exposed.named_in(value)
+            place = exposed.mentioned_in(value)
             if place is not None:
                 return place
-    paths = (*_files(spec, cwd, own.get("PATH") or os.defpath), *_arguments(spec, exposed, cwd))
-    return next(filter(exposed.holds, paths), None)
+    paths = (
+        *_code_locations(spec, cwd, own.get("PATH") or os.defpath),
+        *_argument_paths(spec, exposed, cwd),
+    )
+    return next(filter(exposed.contains, paths), None)
 
 
-def _files(spec: ServerSpec, cwd: Path, search: str) -> Iterator[Path]:
-    """Yield the directory that a server starts in, and where its executable is or could be."""
+def _code_locations(spec: ServerSpec, cwd: Path, search: str) -> Iterator[Path]:
+    """Yield a server's working directory, and the paths where its executable is or could be."""
     if spec.cwd is not None or Path(spec.command).name in _RUNNERS:
         yield Path(spec.cwd or cwd)
     base = Path(spec.cwd or cwd)
@@ -117,11 +124,11 @@ def _files(spec: ServerSpec, cwd: Path, search: str) -> Iterator[Path]:
             return
 
 
-def _arguments(spec: ServerSpec, exposed: Exposed, cwd: Path) -> Iterator[Path]:
-    """Yield what arguments name, unless it is a directory that is there: that is data.
+def _argument_paths(spec: ServerSpec, exposed: WritablePaths, cwd: Path) -> Iterator[Path]:
+    """Yield the paths that arguments name, except existing directories, which are data.
 
-    It is code all the same where an option names it, or where it is the first argument of an
-    interpreter. What is not there yet could be put there.
+    A directory is code if an option names it, or if it is the first argument of an interpreter. A
+    path that does not exist yet counts: a program could create it.
     """
     base = Path(spec.cwd or cwd)
     runs_first = bool(_INTERPRETERS.fullmatch(Path(spec.command).name))
@@ -141,6 +148,6 @@ def _arguments(spec: ServerSpec, exposed: Exposed, cwd: Path) -> Iterator[Path]:
                 yield path
         except (OSError, ValueError, RuntimeError):
             continue
-        place = exposed.named_in(argument)
+        place = exposed.mentioned_in(argument)
         if place is not None:
             yield place

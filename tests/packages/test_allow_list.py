@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.errors import PackageRefusedError
-from bridge.packages.allowed import check_resolved, check_wanted, constraints, nothing_allowed
+from bridge.packages.allow_list import check_resolved, check_wanted, constraints, nothing_allowed
 from bridge.packages.requirements import parse_requirements
 from tests.packages.rig import allowing
 

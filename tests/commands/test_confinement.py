@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.commands.confine import (
+from bridge.commands.confinement import (
     MAX_COMMAND_BYTES,
     MAX_STAGES,
     MAX_WORDS,

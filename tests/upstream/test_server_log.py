@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bridge.model import MEBIBYTE
-from bridge.upstream import serverlog
-from bridge.upstream.serverlog import ServerLog, log_path
+from bridge.upstream import server_log
+from bridge.upstream.server_log import ServerLog, log_path
 
 
 @pytest.mark.parametrize("name", ["git", "Git-Hub_2.x"])
@@ -84,7 +84,7 @@ def test_all_logs_together_are_bounded_and_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
 ) -> None:
     """Of servers that nobody has any more; nothing else in the directory is touched."""
-    monkeypatch.setattr(serverlog, bound, value)
+    monkeypatch.setattr(server_log, bound, value)
     other = tmp_path / "notes.txt"
     other.write_text("mine")
     for number in range(20):

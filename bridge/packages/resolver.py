@@ -18,7 +18,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.errors import BridgeError, PackageUnavailableError
-from bridge.packages.allowed import check_resolved, check_wanted, constraints
+from bridge.packages.allow_list import check_resolved, check_wanted, constraints
 from bridge.packages.requirements import Wanted
 from bridge.packages.sets import Lock, PackageSet, make_room, tidy
 from bridge.packages.target import Target

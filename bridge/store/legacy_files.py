@@ -1,8 +1,8 @@
-"""What versions without a database kept in files, taken over once, when a database is made.
+"""Imports the files of versions without a database, once, when the database is made.
 
-Only what nobody can make again: memories, with what their writers had read, approvals of skills,
-and the pins of tools and servers. All else (listings, shapes, what runs left, sessions) begins
-anew. The files stay where they are; the CHANGELOG says which may be removed.
+Only data that cannot be made again: memories, with what their writers had read, approvals of
+skills, and the pins of tools and servers. Listings, shapes, artifacts and sessions are not
+imported. The files stay where they are; the CHANGELOG says which may be removed.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _MEMORY_BYTES = 256 * 1024
 _TRACES_BYTES = 2 * 1024**2
 
 _DAMAGED = b"?"
-"""In place of what could not be read: its reader reports that, and assumes the worst."""
+"""In place of data that could not be read: its reader reports that, and assumes the worst."""
 
 _OWNER = re.compile(r"[0-9a-f]{32}")
 _MEMORY = re.compile(r"[0-9a-f]{40}\.json")
 
 
-def is_earlier(directory: Path) -> bool:
-    """Return whether an earlier version kept something here that is imported."""
+def has_legacy_files(directory: Path) -> bool:
+    """Return whether a directory has files of an earlier version to import."""
     return any(
         (directory / name).exists() for name in (_PINS, _SKILLS_READ, _SKILLS_APPROVED, _MEMORIES)
     )
 
 
-def carry_over(connection: Connection, documents: Table, directory: Path) -> None:
-    """Write what earlier versions kept in files into an empty database.
+def import_legacy_files(connection: Connection, documents: Table, directory: Path) -> None:
+    """Import the files of earlier versions into an empty database.
 
     Raises:
-        OSError: There is something that cannot be read. It must not pass for nothing.
+        OSError: A file cannot be read. It must not count as absent.
     """
 
     def add(kind: str, owner: str, name: str, path: Path, most: int) -> None:

@@ -6,28 +6,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.store import owner_digest
-from bridge.store.room import Bounds, Held, surplus_of
+from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 DIGESTS = [f"{number:064x}" for number in range(6)]
 
 
-def held_by(owner: str, created: int, digest: str, size: int) -> Held:
+def held_by(owner: str, created: int, digest: str, size: int) -> StoredItem:
     """Return an entry of a moment."""
-    return Held(owner, f"{created:020x}", created, digest, size)
+    return StoredItem(owner, f"{created:020x}", created, digest, size)
 
 
 HELD = st.lists(st.tuples(st.sampled_from(["me", "you"]), st.sampled_from(DIGESTS)), max_size=30)
 SIZES = st.tuples(*(st.integers(0, 100) for _ in DIGESTS))
 
 
-def coming(owner: str, size: int) -> Held:
+def coming(owner: str, size: int) -> StoredItem:
     """Return something that is to be kept, and is not there."""
-    return Held(owner, "", float("inf"), f"{99:064x}", size)
+    return StoredItem(owner, "", float("inf"), f"{99:064x}", size)
 
 
-def bounds(total: int, oldest: int = -1, entries: int = 50, owner_entries: int = 20) -> Bounds:
+def bounds(
+    total: int, oldest: int = -1, entries: int = 50, owner_entries: int = 20
+) -> RetentionLimits:
     """Return what may stay."""
-    return Bounds(total_bytes=total, oldest=oldest, entries=entries, owner_entries=owner_entries)
+    return RetentionLimits(
+        total_bytes=total, oldest=oldest, entries=entries, owner_entries=owner_entries
+    )
 
 
 COMING = st.none() | st.builds(
@@ -44,14 +48,14 @@ def test_what_stays_is_within_all_bounds_with_room_for_what_comes(
     total: int,
     oldest: int,
     most: int,
-    more: Held | None,
+    more: StoredItem | None,
 ) -> None:
     """Or that is refused, and nothing goes for it."""
     sizes = dict(zip(DIGESTS, of_digest, strict=True))
     held = [
         held_by(owner, place, digest, sizes[digest]) for place, (owner, digest) in enumerate(made)
     ]
-    goes = surplus_of(held, bounds(total, oldest, most, 8), more)
+    goes = items_to_remove(held, bounds(total, oldest, most, 8), more)
     if goes is None:
         assert more is not None
         return
@@ -75,11 +79,11 @@ def test_what_stays_is_within_all_bounds_with_room_for_what_comes(
 def test_where_there_is_too_much_a_tenth_more_goes() -> None:
     held = [held_by("me", number, DIGESTS[number], 20) for number in range(5)]
     most = bounds(100)
-    assert surplus_of(held, most) == []
-    assert surplus_of(held, most, coming("me", 1)) == held[:1]
-    assert surplus_of(held, most, coming("me", 11)) == held[:2]
+    assert items_to_remove(held, most) == []
+    assert items_to_remove(held, most, coming("me", 1)) == held[:1]
+    assert items_to_remove(held, most, coming("me", 11)) == held[:2]
     # What comes itself is not part of the tenth.
-    assert surplus_of(held, most, coming("me", 100)) == held
+    assert items_to_remove(held, most, coming("me", 100)) == held
 
 
 def test_what_goes_is_of_the_owner_who_has_most_and_not_of_one_with_less_than_a_share() -> None:
@@ -88,20 +92,20 @@ def test_what_goes_is_of_the_owner_who_has_most_and_not_of_one_with_less_than_a_
     yours = [held_by("you", number, DIGESTS[number], 20) for number in range(2, 6)]
     most = bounds(100)
     for who in ("me", "you", "she"):
-        assert surplus_of([*mine, *yours], most, coming(who, 15)) == yours[:2]
+        assert items_to_remove([*mine, *yours], most, coming(who, 15)) == yours[:2]
     # By number it is the same.
     few = bounds(1000, entries=5)
-    assert surplus_of([*mine, *yours], few, coming("me", 1)) == yours[:1]
+    assert items_to_remove([*mine, *yours], few, coming("me", 1)) == yours[:1]
 
 
 def test_what_is_more_than_a_share_by_itself_is_refused_and_nothing_goes() -> None:
     held = [held_by("me", 1, DIGESTS[0], 30), held_by("you", 2, DIGESTS[1], 30)]
     most = bounds(100)
-    assert surplus_of(held, most, coming("she", 40)) == []
-    assert surplus_of(held, most, coming("she", 41)) is None
+    assert items_to_remove(held, most, coming("she", 40)) == []
+    assert items_to_remove(held, most, coming("she", 41)) is None
     # Who has something already gives that for it, and is refused only if that is not enough.
-    assert surplus_of(held, most, coming("you", 60)) == [held[1]]
-    assert surplus_of(held, most, coming("you", 75)) is None
+    assert items_to_remove(held, most, coming("you", 60)) == [held[1]]
+    assert items_to_remove(held, most, coming("you", 75)) is None
 
 
 def test_the_tenth_more_is_taken_of_nobody_who_has_less_than_what_comes() -> None:
@@ -110,13 +114,13 @@ def test_the_tenth_more_is_taken_of_nobody_who_has_less_than_what_comes() -> Non
         for number in range(12)
     ]
     most = bounds(1000)
-    assert surplus_of(held, most, coming("she", 83)) == [held[7]]
+    assert items_to_remove(held, most, coming("she", 83)) == [held[7]]
 
 
 def test_however_many_come_over_http_the_person_has_half() -> None:
     """Over stdio and at the terminal together, of the nine tenths that stay."""
 
-    def person(second: int) -> list[Held]:
+    def person(second: int) -> list[StoredItem]:
         return [
             held_by(owner_digest("stdio"), 0, DIGESTS[0], 25),
             held_by(owner_digest("terminal"), 1, DIGESTS[1], second),
@@ -125,10 +129,10 @@ def test_however_many_come_over_http_the_person_has_half() -> None:
     others = [held_by(f"invented {n}", n, f"{n:064x}", 2) for n in range(10, 40)]
     most = bounds(100)
     # Half of what is left when a tenth more has gone.
-    assert surplus_of([*person(20), *others], most) == others[:8]
-    assert (surplus_of([*person(36), *others], most) or [])[:1] == person(36)[:1]
+    assert items_to_remove([*person(20), *others], most) == others[:8]
+    assert (items_to_remove([*person(36), *others], most) or [])[:1] == person(36)[:1]
 
 
 def test_content_of_two_counts_once() -> None:
     held = [held_by("me", 1, DIGESTS[0], 60), held_by("you", 2, DIGESTS[0], 60)]
-    assert surplus_of(held, bounds(100)) == []
+    assert items_to_remove(held, bounds(100)) == []

@@ -1,7 +1,7 @@
-"""The file that keeps what a server writes to stderr.
+"""Writes a server's stderr to a log file.
 
-Owns the file's name, mode and size, and the few lines kept in memory for error messages. Reading
-the pipe is the transport's part.
+Owns the file's name, mode and size, and the last lines, kept in memory for error messages. The
+transport reads the pipe.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from types import TracebackType
 logger = logging.getLogger(__name__)
 
 LOG_BYTES = 1024 * 1024
-"""Where a server's log is rotated. One older file is kept, so a server holds at most twice this."""
+"""Size at which a server's log is rotated. One older file is kept: a server has at most two."""
 
 ALL_LOGS_BYTES = 128 * 1024 * 1024
-"""Of the logs of all servers that there ever were, as they are when one is begun. Servers of this
-bridge that run add to it `LOG_BYTES` at most, each."""
+"""Of the logs of all servers, past ones included, checked when a log is begun. Each running server
+adds at most `LOG_BYTES`."""
 
 MAX_LOG_FILES = 1000
-"""In the directory; definitions come and go, and their logs stay."""
+"""In the directory: the logs of servers that are no longer configured stay."""
 
 TAIL_BYTES = 2048
-"""Kept in memory for error messages: a traceback's end or a usage text, not a whole log."""
+"""Kept in memory for error messages: enough for a traceback's end or a usage text."""
 
 NAME_CHARACTERS = 100
-"""Longest stem of a log file: names come from configuration, file systems stop at 255 bytes."""
+"""Longest stem of a log file's name; file systems allow 255 bytes."""
 
 PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 
 
 def log_path(log_dir: Path, server: str) -> Path:
-    """Return the log file of a server, whatever characters its name has.
+    """Return the path of a server's log file.
 
-    A name that has to be changed gets a digest, so that two servers never share a file.
+    If the name's characters have to be replaced, a digest is added, so that no two servers share a
+    file.
     """
     stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:NAME_CHARACTERS].lstrip(".")
     if stem != server:
@@ -49,10 +50,10 @@ def log_path(log_dir: Path, server: str) -> Path:
 
 
 def remove_oldest(log_dir: Path, keep: Path) -> None:
-    """Remove the logs that were written to longest ago, so that all are within their bounds.
+    """Remove the least recently written logs until all are within their bounds.
 
     Args:
-        keep: The one that was just begun.
+        keep: The log that was just begun.
 
     Raises:
         OSError: The directory cannot be read.
@@ -69,15 +70,15 @@ def remove_oldest(log_dir: Path, keep: Path) -> None:
             return
         if path == str(keep):
             continue
-        # Whoever still writes to it gives its room back when it rotates.
+        # A bridge that still writes to it frees the disk space at its next rotation.
         Path(path).unlink(missing_ok=True)
         count, size = count - 1, size - status.st_size
 
 
 class ServerLog:
-    """An append-only, size-capped file, and the last of what went into it.
+    """A server's log file, append-only and bounded, and its last lines.
 
-    A directory that cannot be written costs the file, never the server: the tail still works.
+    If the directory cannot be written, there is no file, but the server runs and `tail` works.
     """
 
     def __init__(self, path: Path) -> None:
@@ -104,7 +105,7 @@ class ServerLog:
         self._close()
 
     def write(self, data: bytes) -> None:
-        """Add what the server wrote."""
+        """Append the server's output."""
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         if self._fd is None:
             return
@@ -114,17 +115,17 @@ class ServerLog:
             os.write(self._fd, data[-LOG_BYTES:])
             self._size += len(data)
         except OSError as error:
-            logger.warning("the log file %s is given up: %s", self.path, error)
+            logger.warning("the log file %s is no longer written: %s", self.path, error)
             self._close()
 
     def note(self, text: str) -> None:
-        """Add a line of the bridge's own, which is not part of the tail."""
+        """Append a line of the bridge, which is not part of `tail`."""
         tail = self._tail
         self.write(f"[bridge] {text}\n".encode("utf-8", "replace"))
         self._tail = tail
 
     def tail(self) -> str:
-        """Return the end of what the server wrote, from the start of a line where possible."""
+        """Return the end of the server's output, from the start of a line where possible."""
         data = self._tail
         if len(data) == TAIL_BYTES:
             data = data[data.find(b"\n") + 1 :]

@@ -34,7 +34,7 @@ MAX_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class KeptPlan:
+class StoredPlan:
     """A plan that can be applied.
 
     Attributes:
@@ -42,7 +42,7 @@ class KeptPlan:
         run_id: The run that made it.
         requests: Its calls.
         characters: How long their arguments are.
-        until: When it expires, on the clock of `KeptPlans`.
+        until: When it expires, on the clock of `PlanStore`.
     """
 
     plan: Plan
@@ -58,7 +58,7 @@ class KeptPlan:
         return self.plan.plan_id
 
 
-class KeptPlans:
+class PlanStore:
     """Plans that can be applied, each once, by the caller that made it.
 
     Args:
@@ -71,7 +71,7 @@ class KeptPlans:
     ) -> None:
         self._now = now
         self._seconds = seconds
-        self._kept: OrderedDict[str, KeptPlan] = OrderedDict()
+        self._kept: OrderedDict[str, StoredPlan] = OrderedDict()
         self._gone: OrderedDict[str, tuple[str, str]] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -101,7 +101,7 @@ class KeptPlans:
             plan_id=plan_id, seconds=self._seconds, calls=calls, stopped=stopped, stale=stale
         )
         self._drop_expired()
-        self._kept[plan_id] = KeptPlan(
+        self._kept[plan_id] = StoredPlan(
             plan=plan,
             owner=owner,
             run_id=run_id,
@@ -112,7 +112,7 @@ class KeptPlans:
         self._make_room(owner)
         return plan
 
-    def take(self, plan_id: str, owner: str, *, run_id: str) -> KeptPlan:
+    def take(self, plan_id: str, owner: str, *, run_id: str) -> StoredPlan:
         """Return a plan to be applied; it cannot be taken again.
 
         Args:
@@ -149,13 +149,13 @@ class KeptPlans:
         self._kept.pop(plan.plan_id, None)
         return replace(plan, plan_id="", seconds=0, stopped=why)
 
-    def give_back(self, kept: KeptPlan) -> None:
+    def give_back(self, kept: StoredPlan) -> None:
         """Keep a plan again that was taken but not begun."""
         self._gone.pop(kept.plan_id, None)
         self._kept[kept.plan_id] = kept
         self._make_room(kept.owner)
 
-    def close(self, kept: KeptPlan, why: str) -> None:
+    def close(self, kept: StoredPlan, why: str) -> None:
         """Remember the end of a plan."""
         self._gone[kept.plan_id] = (kept.owner, why)
         self._gone.move_to_end(kept.plan_id)
@@ -174,11 +174,11 @@ class KeptPlans:
         self._thin(own, MAX_PLANS, MAX_OWN_CHARACTERS)
         self._thin(list(self._kept.values()), MAX_ALL_PLANS, MAX_ALL_CHARACTERS)
 
-    def _thin(self, plans: list[KeptPlan], count: int, characters: int) -> None:
+    def _thin(self, plans: list[StoredPlan], count: int, characters: int) -> None:
         while len(plans) > count or sum(kept.characters for kept in plans) > characters:
             self._drop(plans.pop(0), "newer plans took its place; plan again")
 
-    def _drop(self, kept: KeptPlan, why: str) -> None:
+    def _drop(self, kept: StoredPlan, why: str) -> None:
         del self._kept[kept.plan_id]
         self.close(kept, why)
 
