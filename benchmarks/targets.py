@@ -243,7 +243,7 @@ ROWS = (
         what="first MCP answer after starting the process, p50",
         unit="ms",
         floor="starting Python and importing the SDK",
-        targets=_everywhere(Target(ratio_at_most=1.2)),
+        targets=_everywhere(Target(ratio_at_most=0.75)),
         host_only=True,
         histogram=True,
     ),
