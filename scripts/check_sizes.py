@@ -30,7 +30,7 @@ BUDGETS = {
     "skills": 2_390,
     "servers": 2_830,
     "callers": 740,
-    "discovery": 4_530,
+    "discovery": 4_590,
     "upstream": 7_350,
     "catalog": 7_180,
     "sandbox": 13_730,

@@ -217,17 +217,20 @@ class Survey:
 
     Attributes:
         files: Every file, whether or not it is there.
-        around: Other paths that decide which files those are: directories, and `.git`.
+        listed: Directories of which every file is one of them.
+        around: Other paths that decide which files those are: the working directory, and `.git`.
+            Of a directory only matters which one it is.
     """
 
     project: Project
     files: tuple[Path, ...]
+    listed: tuple[Path, ...]
     around: tuple[Path, ...]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Every path on which the stamp depends, whether or not it is there."""
-        return (*self.around, *self.files)
+        return (*self.around, *self.listed, *self.files)
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any of the files does; takes a `stat` of each."""
@@ -258,10 +261,12 @@ def _survey(
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
     files.update(dict.fromkeys(answer_files(places)))
+    around = (cwd, *(place / ".git" for place in above))
     return Survey(
         project=project,
         files=tuple(files),
-        around=(cwd, *(place / ".git" for place in above), *listed),
+        listed=tuple(listed),
+        around=tuple(each for each in around if each not in listed),
     )
 
 
