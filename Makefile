@@ -162,10 +162,12 @@ fuzz: venv ## search for frames and guests that the host cannot take; FUZZ_EXAMP
 # The first backend gets most of the runs, each other one a tenth.
 RUNS ?= 2000
 SOAK_BACKENDS ?= bubblewrap,podman,docker
+# --day runs what an agent does on an ordinary day: calls, sessions, files, memories.
+SOAK_ARGS ?=
 
 .PHONY: soak
 soak: venv ## thousands of adversarial runs, RUNS of them; the host has to stay as it was
-	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS)
+	@$(WITH_ENGINES) $(VENV)/python -m tests.soak --runs $(RUNS) --backends $(SOAK_BACKENDS) $(SOAK_ARGS)
 
 # Of claude, codex, gemini, qwen, opencode, copilot; all unless given.
 CLIENTS ?=

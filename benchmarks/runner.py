@@ -36,6 +36,7 @@ GROUPS = (
     Group(keys=("call",), measure=calls.sequential),
     Group(keys=("gather", "throughput"), measure=calls.gathered),
     Group(keys=("sustained",), measure=rates.sustained),
+    Group(keys=("crowd", "crowd-p99", "crowd-memory"), measure=rates.crowded),
     Group(keys=("result-time", "result-memory"), measure=bulk.result),
     Group(keys=("stdout-time", "stdout-memory"), measure=bulk.stdout),
     Group(keys=("session-run",), measure=kept.session_run),

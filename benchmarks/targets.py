@@ -116,7 +116,7 @@ ROWS = (
     ),
     Row(
         key="warm-home",
-        what="the same, just after a file of the home directory changed, p50",
+        what="the same, just after files changed in the home directory and in /tmp, p50",
         unit="ms",
         floor="with nothing changed",
         targets=_everywhere(Target(ratio_at_most=1.1)),
@@ -175,6 +175,28 @@ ROWS = (
         floor="the engine's own create, start, wait, remove; bare bubblewrap",
         targets={"podman": Target(ratio_at_least=0.8), "bubblewrap": Target(ratio_at_least=1.5)},
         more_is_better=True,
+    ),
+    Row(
+        key="crowd",
+        what="one-shot runs with 10 calls each, 64 at a time",
+        unit="runs/s",
+        floor="8 at a time",
+        targets=_everywhere(Target(ratio_at_least=0.9)),
+        more_is_better=True,
+    ),
+    Row(
+        key="crowd-p99",
+        what="the same: from a run's request to its result, p99",
+        unit="ms",
+        floor="64 runs at the rate of 8 at a time",
+        targets=_everywhere(Target(ratio_at_most=1.5)),
+    ),
+    Row(
+        key="crowd-memory",
+        what="the same: growth of the bridge's memory at its peak, for each run that waits",
+        unit="MB",
+        floor="",
+        targets=_everywhere(Target(at_most=1)),
     ),
     Row(
         key="result-time",

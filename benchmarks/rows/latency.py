@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import anyio
 from mcp import Client
@@ -117,23 +118,25 @@ async def warm(bench: Bench, engine: Engine) -> list[Measurement]:
 
 
 async def home(bench: Bench, engine: Engine) -> list[Measurement]:
-    """Measure warm runs just after a client kept its history, and by turns on a still home."""
+    """Measure warm runs just after files changed at home and in /tmp, and by turns still ones."""
     changed, still = list[float](), list[float]()
-    async with _open_warm(bench, engine) as bridge:
-        history = bridge.home / ".history"
+    with NamedTemporaryFile(dir="/tmp") as elsewhere:
+        async with _open_warm(bench, engine) as bridge:
+            histories = (bridge.home / ".history", Path(elsewhere.name))
 
-        async def turn() -> None:
-            still.append((await bridge.run()).ms)
-            await anyio.sleep(PACE_SECONDS / 2)
-            # As clients do: into a new file, which takes the place of the old one.
-            other = history.with_suffix(".new")
-            other.write_text(str(len(still)))
-            other.rename(history)
-            changed.append((await bridge.run()).ms)
-            # The bridge looks closer for a second after a change.
-            await anyio.sleep(1.5 * PACE_SECONDS)
+            async def turn() -> None:
+                still.append((await bridge.run()).ms)
+                await anyio.sleep(PACE_SECONDS / 2)
+                # As clients do: into a new file, which takes the place of the old one.
+                for history in histories:
+                    other = history.with_suffix(".new")
+                    other.write_text(str(len(still)))
+                    other.rename(history)
+                changed.append((await bridge.run()).ms)
+                # The bridge looks closer for a second after a change.
+                await anyio.sleep(1.5 * PACE_SECONDS)
 
-        await paced(turn, bench.count(*HOME_TURNS))
+            await paced(turn, bench.count(*HOME_TURNS))
     return [
         Measurement(
             row="warm-home",

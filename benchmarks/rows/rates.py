@@ -9,14 +9,22 @@ from concurrent.futures import ThreadPoolExecutor
 import anyio
 import anyio.to_thread
 
-from benchmarks.bench import Bench
-from benchmarks.bridge_client import Bridge, open_bridge
+from benchmarks.bench import TOOL_SERVER, Bench
+from benchmarks.bridge_client import NOTHING, Bridge, open_bridge
 from benchmarks.engine_api import api_run
 from benchmarks.engines import Engine
+from benchmarks.figures import median, quantile
+from benchmarks.processes import peak_mb, reset_peak, resident_mb
 from benchmarks.results import Measurement
 from benchmarks.targets import CONTAINERS
 
 AT_ONCE = 8
+
+CROWD = 64
+"""Runs at once, most of which wait for their turn."""
+
+CALLS = "for _ in range(10):\n    await mcp_tools.noop()"
+TURNS = (3, 1)
 
 RUNS: Mapping[str, tuple[int, int]] = {
     "podman": (32, 16),
@@ -37,17 +45,60 @@ async def sustained(bench: Bench, engine: Engine) -> list[Measurement]:
     return [Measurement(row="sustained", engine=engine.name, figure=figure, floor=floor)]
 
 
-async def _rate(bridge: Bridge, count: int) -> float:
-    """Return runs per second with `AT_ONCE` under way at any time."""
+async def crowded(bench: Bench, engine: Engine) -> list[Measurement]:
+    """Measure runs with calls, 64 at a time and 8 at a time by turns, and what waiting takes."""
+    count = bench.count(*RUNS[engine.name])
+    few, many, times, rises = list[float](), list[float](), list[float](), list[float]()
+    async with open_bridge(bench, engine, servers={"tools": TOOL_SERVER}) as bridge:
+        await _rate(bridge, CROWD, CROWD, CALLS)
+        for _ in range(bench.count(*TURNS)):
+            few.append(await _rate(bridge, count, AT_ONCE, CALLS))
+            before = resident_mb(bridge.pid)
+            reset_peak(bridge.pid)
+            many.append(await _rate(bridge, max(count, CROWD), CROWD, CALLS, times))
+            rises.append(peak_mb(bridge.pid) - before)
+    return [
+        Measurement(
+            row="crowd",
+            engine=engine.name,
+            figure=median(many),
+            floor=median(few),
+            samples=tuple(many),
+            floor_samples=tuple(few),
+        ),
+        Measurement(
+            row="crowd-p99",
+            engine=engine.name,
+            figure=quantile(times, 0.99),
+            floor=CROWD / median(few) * 1000,
+        ),
+        Measurement(row="crowd-memory", engine=engine.name, figure=max(rises) / (CROWD - AT_ONCE)),
+    ]
+
+
+async def _rate(
+    bridge: Bridge,
+    count: int,
+    at_once: int = AT_ONCE,
+    code: str = NOTHING,
+    times: list[float] | None = None,
+) -> float:
+    """Return runs per second with `at_once` under way at any time.
+
+    Args:
+        times: Takes in how many milliseconds each took.
+    """
     left = iter(range(count))
 
     async def work() -> None:
         for _ in left:
-            await bridge.run()
+            answer = await bridge.run(code)
+            if times is not None:
+                times.append(answer.ms)
 
     started = time.perf_counter()
     async with anyio.create_task_group() as tasks:
-        for _ in range(AT_ONCE):
+        for _ in range(at_once):
             tasks.start_soon(work)
     return count / (time.perf_counter() - started)
 

@@ -22,8 +22,8 @@ from bridge.model import MEBIBYTE, Directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import probe_all
+from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
-from bridge.servers.servers import context_for
 from bridge.settings import Settings, packages_dir
 from bridge.text import counted
 

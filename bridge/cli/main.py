@@ -12,8 +12,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 
@@ -21,6 +23,9 @@ from bridge.cli.line import PROGRAM, SERVE, Invocation, simple_invocation, with_
 from bridge.cli.output import RepeatedLines, VisibleFormatter, visible, write_err, write_prose
 from bridge.errors import BridgeError, SettingsError
 from bridge.settings import Settings, defaults, load, prepare_state, unknown_variables
+
+if TYPE_CHECKING:
+    from bridge.server.greeting import Greeting
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         invocation = _read(sys.argv[1:] if argv is None else argv)
         if isinstance(invocation, int):
             return invocation
-        command, settings = _prepared(invocation)
+        with _imports_that_stay():
+            command, settings = _prepared(invocation)
         return anyio.run(partial(_run_until_signal, command, invocation, settings))
     except BridgeError as error:
         write_prose(f"{PROGRAM}: {visible(str(error))}\n", sys.stderr)
@@ -71,6 +77,8 @@ def _prepared(invocation: Invocation) -> tuple[Command, Settings]:
         settings = load(invocation.flags)
         _set_up_logging(settings, serving=invocation.handler == SERVE)
         prepare_state(settings)
+        if invocation.handler == SERVE and not invocation.arguments.http:
+            invocation.arguments.greeting = _greeted(settings)
         return _command(invocation.handler), settings
     except SettingsError as error:
         handler = _run_despite_mistake(invocation)
@@ -135,21 +143,44 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
     return status
 
 
+def _greeted(settings: Settings) -> Greeting:
+    """Answer a client that has asked to `initialize`, before the MCP SDK is imported."""
+    from bridge.server.greeting import greet
+    from bridge.servers.configuration import first_instructions
+
+    # A client that has its answer sees a signal end the bridge as it does later.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)
+    return greet(partial(first_instructions, settings))
+
+
+def _end(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
 def _command(name: str) -> Command:
     """Return the function that a command is, importing its module only now.
 
     The MCP SDK takes most of a second to import, which help and a typing mistake need not.
     """
     module, _, function = name.partition(":")
-    # What importing makes is there to stay. To look through it for garbage time and again is an
-    # eighth of the start, and later a pause of tens of milliseconds in the middle of some run.
+    found: Command = getattr(importlib.import_module(f"bridge.cli.{module}"), function)
+    return found
+
+
+@contextmanager
+def _imports_that_stay() -> Iterator[None]:
+    """Import without garbage collection, and leave what that makes out of it for good.
+
+    To look through it time and again is an eighth of the start, and later a pause of tens of
+    milliseconds in the middle of some run.
+    """
     gc.disable()
     try:
-        found: Command = getattr(importlib.import_module(f"bridge.cli.{module}"), function)
+        yield
         gc.freeze()
     finally:
         gc.enable()
-    return found
 
 
 def _set_up_logging(settings: Settings, *, serving: bool) -> None:

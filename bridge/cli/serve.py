@@ -13,7 +13,7 @@ from bridge.runs import Engine, open_engine
 from bridge.server.app import error_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.servers.config_watch import ConfigWatcher, watch_plan
-from bridge.servers.servers import context_for
+from bridge.servers.configuration import context_for
 from bridge.settings import Settings
 
 ALONE = (
@@ -44,7 +44,7 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
                 raise UsageError(message, remedy="Let an MCP client start this, or use --http.")
             if sys.stdin.isatty():
                 print(ALONE, file=sys.stderr, flush=True)  # noqa: T201
-            await serve_stdio(engine)
+            await serve_stdio(engine, arguments.greeting)
         else:
             host, port = address
             await serve_http(engine, host, port, partial(_announce, host))

@@ -25,9 +25,9 @@ from bridge.gate.policy import Policy
 from bridge.gate.question import because, server_lines
 from bridge.gate.server_starts import Starts
 from bridge.model import ServerSpec
+from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
 from bridge.servers.project_servers import definition_lines, reference_names
-from bridge.servers.servers import context_for
 from bridge.settings import Settings, store_of
 from bridge.text import counted
 

@@ -227,17 +227,20 @@ class Survey:
 
     Attributes:
         files: Every file, whether or not it is there.
-        parents: Other paths that decide which files those are: directories, and `.git`.
+        listed: Directories of which every file is one of them.
+        around: Other paths that decide which files those are: the working directory, and `.git`.
+            Of a directory only matters which one it is.
     """
 
     project: Project
     files: tuple[Path, ...]
-    parents: tuple[Path, ...]
+    listed: tuple[Path, ...]
+    around: tuple[Path, ...]
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """Every path on which the stamp depends, whether or not it is there."""
-        return (*self.parents, *self.files)
+        return (*self.around, *self.listed, *self.files)
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any of the files does; takes a `stat` of each."""
@@ -268,10 +271,12 @@ def _survey(
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
     files.update(dict.fromkeys(decision_files(places)))
+    around = (cwd, *(place / ".git" for place in above))
     return Survey(
         project=project,
         files=tuple(files),
-        parents=(cwd, *(place / ".git" for place in above), *listed),
+        listed=tuple(listed),
+        around=tuple(each for each in around if each not in listed),
     )
 
 

@@ -22,10 +22,11 @@ from bridge.model import ServerSpec
 from bridge.runs.engine import Engine
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.selection import select_backend
+from bridge.servers.configuration import ConfigFinder, Finder, context_for
 from bridge.servers.consents import consents_of
 from bridge.servers.learned_shapes import LearnedShapes
 from bridge.servers.secrets import Secrets
-from bridge.servers.servers import ConfigFinder, Finder, Servers, context_for
+from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, store_of
 from bridge.upstream.client_features import current_caller

@@ -32,6 +32,7 @@ from bridge.server.content import (
     result_or_error,
     to_result,
 )
+from bridge.server.greeting import NAME, TITLE
 from bridge.server.notices import Notices, NotifyingServer
 from bridge.server.resources import SESSIONS_URI, Resources
 from bridge.server.runs import Runs, TaskParams, UpdateParams, task_status
@@ -61,11 +62,11 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
                 yield {}
 
     server = NotifyingServer(
-        "mcp-code-bridge",
+        NAME,
         notices,
         lifespan=lifespan,
         version=__version__,
-        title="MCP code bridge",
+        title=TITLE,
         on_list_tools=surface.list_tools,
         on_call_tool=surface.call_tool,
         on_list_resources=resources.list_resources,
@@ -245,7 +246,7 @@ def error_server(error: BridgeError) -> Server[Any]:
     return Server(
         "mcp-code-bridge",
         version=__version__,
-        title="MCP code bridge",
+        title=TITLE,
         instructions=said,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

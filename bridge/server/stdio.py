@@ -30,9 +30,10 @@ from mcp.types import (
     JSONRPCError,
     JSONRPCMessage,
     JSONRPCRequest,
+    JSONRPCResponse,
     jsonrpc_message_adapter,
 )
-from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR
+from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 
 from bridge.offload import LARGE, offload
@@ -64,14 +65,16 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
     Args:
         over: Cancelled when the client cannot be written to any more; `failure` says why. To most
             senders that is nothing, since their request has no receiver any more.
+        answered: The id of a request that has been answered; what comes for it is dropped.
 
     Attributes:
         batches: Those whose answers are collected, to go out together.
     """
 
-    def __init__(self, fd: int, over: anyio.CancelScope) -> None:
+    def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
         self._fd = fd
         self._over = over
+        self._answered = answered
         # One writer is the rule, and then there is nothing to wait for.
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
@@ -88,10 +91,20 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
             ClosedResourceError: The client has gone.
         """
         together = self.batches.take(item.message)
+        if self._answered is not None and self._is_answered(item.message):
+            return
         if together is None:
             await self._write(encode(item.message))
         else:
             await self.send_batch(together)
+
+    def _is_answered(self, message: JSONRPCMessage) -> bool:
+        if not isinstance(message, JSONRPCResponse | JSONRPCError) or message.id != self._answered:
+            return False
+        self._answered = None
+        if isinstance(message, JSONRPCError):
+            logger.error("what was answered is refused: %s", message.error.message)
+        return True
 
     async def send_batch(self, messages: Sequence[JSONRPCMessage]) -> None:
         """Write messages as one array; nothing if there are none.
@@ -262,13 +275,14 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
 
     Args:
         writer: Where the errors go that answer requests which cannot be read.
+        read: Bytes that have been read from it already.
     """
 
-    def __init__(self, fd: int, writer: StdoutMessages) -> None:
+    def __init__(self, fd: int, writer: StdoutMessages, read: bytes = b"") -> None:
         self._fd = fd
         self._writer = writer
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
-        self._lines: deque[Line | OversizeLine] = deque()
+        self._lines: deque[Line | OversizeLine] = deque(self._framer.feed(read))
         self._batch: deque[JSONRPCMessage] = deque()
         self._waits = True
         self._ended = False

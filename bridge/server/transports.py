@@ -20,6 +20,7 @@ from bridge.errors import UsageError
 from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.bodies import Bodies
+from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
 from bridge.server.stdio import (
     MAX_MESSAGE_BYTES,
@@ -55,19 +56,19 @@ _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """What a machine without IPv6 says to one of the addresses of `localhost`."""
 
 
-async def serve_stdio(engine: Engine) -> None:
+async def serve_stdio(engine: Engine, greeting: Greeting = NO_GREETING) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
-    await serve_on_stdio(build_server(engine, principal=STDIO))
+    await serve_on_stdio(build_server(engine, principal=STDIO), greeting)
 
 
-async def serve_on_stdio(server: Server[Any]) -> None:
+async def serve_on_stdio(server: Server[Any], greeting: Greeting = NO_GREETING) -> None:
     """Serve an MCP server to one client on stdin and stdout until it closes stdin."""
     options = server.create_initialization_options()
     over = anyio.CancelScope()
     with claimed_stdout() as out, claimed_stdin() as into:
-        writer = StdoutMessages(out, over)
+        writer = StdoutMessages(out, over, greeting.answered)
         with over:
-            await server.run(StdinMessages(into, writer), writer, options)
+            await server.run(StdinMessages(into, writer, greeting.read), writer, options)
     if writer.failure is not None:
         raise writer.failure
 

@@ -17,7 +17,6 @@ from bridge.catalog.disclosure import outdated
 from bridge.catalog.docs import (
     Detail,
     capabilities,
-    instructions,
     server_docs,
     tool_description,
     tool_docs,
@@ -31,6 +30,7 @@ from bridge.errors import UsageError
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.flavour import runs_in_data_image
 from bridge.sandbox.limits import limits_for
+from bridge.servers.configuration import server_instructions
 from bridge.servers.project_servers import waiting_line
 from bridge.servers.servers import Servers
 from bridge.settings import Settings
@@ -103,10 +103,7 @@ class GuestGuide:
 
     def instructions(self) -> str:
         """Return the server instructions, which clients show their model."""
-        return instructions(
-            self._servers.inventory.initial_entries(),
-            waiting_line(self._servers.discovery.proposed),
-        )
+        return server_instructions(self._servers.inventory, self._servers.discovery)
 
     @property
     def offers_packages(self) -> bool:

@@ -7,11 +7,11 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge.catalog.entries import Recall, ServerEntry, tool_entries
 from bridge.catalog.naming import server_aliases
@@ -19,8 +19,11 @@ from bridge.catalog.program.tables import SERVER_METHODS
 from bridge.catalog.stubs import run_discovered, run_server, to_call
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_tools
-from bridge.model import Json, Tool
-from bridge.servers.learned_shapes import LearnedShapes
+from bridge.model import Json, ServerSpec, Tool
+
+if TYPE_CHECKING:
+    from bridge.servers.learned_shapes import LearnedShapes
+    from bridge.servers.tool_cache import Listing
 
 
 class ToolInventory:
@@ -76,6 +79,15 @@ class ToolInventory:
             yield
         finally:
             self._listeners.remove(listener)
+
+    def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
+        """Replace all servers by those of a configuration, with their stored listings."""
+        self.reset(
+            {spec.name: spec.description for spec in specs},
+            {name: listing.tools for name, listing in listings.items()},
+        )
+        for name, listing in listings.items():
+            self.describe(name, listing.info.get("about", ""))
 
     def reset(self, descriptions: Mapping[str, str], tools: Mapping[str, tuple[Tool, ...]]) -> None:
         """Replace all servers and their known tools; aliases depend on the whole set."""

@@ -114,8 +114,7 @@ class Lister:
 
     def read(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
         """Return the stored listings of these servers, by name. Blocks: call it in a thread."""
-        kept = self._cache.load_all(tuple(specs))
-        return {name: listing for name, listing in kept.items() if listing is not None}
+        return self._cache.load_all(specs)
 
     def configure(self, specs: Iterable[ServerSpec], listings: Mapping[str, Listing]) -> None:
         """Set the configured servers and their stored listings."""

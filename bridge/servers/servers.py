@@ -10,23 +10,19 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 import anyio
 import anyio.to_thread
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.naming import server_aliases
 from bridge.catalog.program.report import nearest
-from bridge.discovery.finder import Discovery, DiscoveryContext
-from bridge.discovery.report import ProposedServer, SkippedServer
-from bridge.discovery.watch import Watch
+from bridge.discovery.finder import Discovery
+from bridge.discovery.report import ProposedServer
 from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
 from bridge.model import ServerSpec, Tool
+from bridge.servers.configuration import Finder, with_own_aliases, with_unread
 from bridge.servers.consents import ProjectConsents
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.learned_shapes import LearnedShapes, Loaded
@@ -34,7 +30,6 @@ from bridge.servers.project_servers import approval_needed, reference_names
 from bridge.servers.refresher import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister, Refresher
 from bridge.servers.secrets import Secrets
 from bridge.servers.tool_cache import Listing, ToolCache
-from bridge.settings import Settings, home, writable_places
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -74,37 +69,6 @@ MAX_SHOWN_NAMES = 30
 
 MAX_LEFT_OUT = 5
 """Skipped entries named in an error on a server that does not exist."""
-
-
-class Finder(Protocol):
-    """Finds servers. Tests and callers with a list of their own implement it."""
-
-    def stamp(self) -> object:
-        """Return something that changes when `find` would return something else."""
-        ...
-
-    def find(self) -> Discovery:
-        """Return the servers."""
-        ...
-
-
-class ConfigFinder:
-    """Finds servers in the configuration files of the user's clients."""
-
-    def __init__(self, context: DiscoveryContext, consents: ProjectConsents) -> None:
-        self._context = context
-        self._consents = consents
-        self._watch = Watch(context)
-
-    def stamp(self) -> object:
-        """Return the state of every file that may define a server."""
-        return self._watch.stamp(), self._consents.changes
-
-    def find(self) -> Discovery:
-        """Read the files."""
-        found = self._consents.discover(self._context)
-        self._watch.add_references(found.references)
-        return found
 
 
 class Servers:
@@ -217,12 +181,7 @@ class Servers:
         self.secrets.configure(self.discovery.servers)
         if self._shapes is not None:
             self._shapes.configure(self.discovery.servers, shapes)
-        self.inventory.reset(
-            {spec.name: spec.description for spec in self.discovery.servers},
-            {name: listing.tools for name, listing in listings.items()},
-        )
-        for name, listing in listings.items():
-            self.inventory.describe(name, listing.info.get("about", ""))
+        self.inventory.configure(self.discovery.servers, listings)
         self._pool.update(self.discovery.servers)
         self._lister.configure(self.discovery.servers, listings)
         for entry in self.discovery.skipped:
@@ -395,54 +354,3 @@ class Servers:
         if errors and not tolerant:
             raise next(iter(errors.values()))
         return tools, errors
-
-
-def with_unread(now: Discovery, before: Discovery) -> Discovery:
-    """Return `now` with the servers that `before` had from files that cannot be read now.
-
-    Clients write their files in place, some many times an hour: a half-written file must not remove
-    servers that programs use. The warning stays, and says why a change has no effect. A file that
-    no longer exists has no servers.
-    """
-    unread = {warning.path for warning in now.warnings if warning.unread}
-    taken = {spec.name for spec in now.servers}
-    taken.update(entry.name for entry in now.skipped if entry.holds_name)
-    kept = [
-        spec for spec in before.servers if spec.source.path in unread and spec.name not in taken
-    ]
-    return replace(now, servers=(*now.servers, *kept)) if kept else now
-
-
-def with_own_aliases(found: Discovery) -> Discovery:
-    """Return `found` without those of a project's servers whose alias one of the user's has."""
-    theirs = [spec for spec in found.servers if spec.source.scope == "project"]
-    own = server_aliases([spec.name for spec in found.servers if spec.source.scope != "project"])
-    whose = {alias: name for name, alias in own.items()}
-    skipped = [
-        SkippedServer(
-            name=spec.name,
-            source=spec.source,
-            reason=f"programs call your server {whose[alias]!r} by the name {alias!r}",
-        )
-        for spec in theirs
-        if (alias := server_aliases([spec.name])[spec.name]) in whose
-    ]
-    left_out = {each.name for each in skipped}
-    servers = tuple(spec for spec in found.servers if spec.name not in left_out)
-    return replace(found, servers=servers, skipped=(*found.skipped, *skipped))
-
-
-def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext:
-    """Return where to look for servers under these settings."""
-    return DiscoveryContext(
-        home=home(settings.environ),
-        cwd=Path(cwd),
-        platform="darwin" if platform == "darwin" else "win32" if platform == "win32" else "linux",
-        environ=settings.environ,
-        extra_config=settings.servers_config,
-        allow_self=settings.allow_self_server,
-        project_servers=settings.project_servers,
-        sources=settings.sources,
-        sources_place=settings.place("sources"),
-        exposed=writable_places(settings),
-    )

@@ -13,13 +13,15 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from time import time
-from typing import Literal
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Literal
 
 from bridge.model import MEBIBYTE, ServerSpec, Tool
 from bridge.store import Store
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +65,12 @@ class Listing:
         return sum(map(_described_bytes, self.tools))
 
 
-_LISTING = TypeAdapter(Listing)
+@cache
+def _adapter() -> TypeAdapter[Listing]:
+    # Imported here: without stored listings the answer to `initialize` need not wait for it.
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Listing)
 
 
 def listing_digest(spec: ServerSpec) -> str:
@@ -86,9 +93,9 @@ class ToolCache:
 
     def load(self, spec: ServerSpec) -> Listing | None:
         """Return a definition's stored listing, if there is one."""
-        return self.load_all([spec])[spec.name]
+        return self.load_all([spec]).get(spec.name)
 
-    def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing | None]:
+    def load_all(self, specs: Iterable[ServerSpec]) -> dict[str, Listing]:
         """Return the definitions' stored listings, by server, read in one transaction."""
         named = {listing_digest(spec): spec for spec in specs}
         found: dict[str, bytes] = {}
@@ -96,11 +103,16 @@ class ToolCache:
             found = self._store.documents(_KIND, named)
         except OSError as error:
             logger.debug("stored lists of tools cannot be read: %s", error)
-        return {spec.name: _listing(spec, found.get(name)) for name, spec in named.items()}
+        read = (
+            (spec.name, _listing(spec, found[name]))
+            for name, spec in named.items()
+            if name in found
+        )
+        return {name: listing for name, listing in read if listing is not None}
 
     def save(self, spec: ServerSpec, listing: Listing) -> None:
         """Store a listing for later bridges, and delete old ones and those beyond the bounds."""
-        data = _LISTING.dump_json(listing)
+        data = _adapter().dump_json(listing)
         if len(data) > MAX_BYTES:
             return
         try:
@@ -116,12 +128,10 @@ class ToolCache:
             logger.debug("the tools of %s cannot be stored: %s", spec.name, error)
 
 
-def _listing(spec: ServerSpec, data: bytes | None) -> Listing | None:
-    if data is None:
-        return None
+def _listing(spec: ServerSpec, data: bytes) -> Listing | None:
     try:
-        listing = _LISTING.validate_json(data)
-    except ValidationError as error:
+        listing = _adapter().validate_json(data)
+    except ValueError as error:
         logger.debug("ignoring the stored tools of %s: %s", spec.name, error)
         return None
     # A listing of another name would attribute its tools to the wrong server.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from bridge.discovery.finder import DiscoveryContext, survey
+from bridge.discovery.files import is_absent
+from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 from bridge.discovery.watch import MAX_WATCHED, Watch, watched_paths
 
 LONG_AGO = 1_000_000_000
@@ -61,6 +65,27 @@ def test_what_changed_just_now_is_surveyed_again(context: DiscoveryContext) -> N
     assert watch.surveys == 2
 
 
+def _change_other_files(context: DiscoveryContext) -> None:
+    """Change what is of no configuration, beside where one would be."""
+    for place in (
+        *(context.home, context.home / ".config", context.cwd, context.cwd.parent),
+        *(context.cwd.parent / ".git", context.home.parent),
+    ):
+        other = place / "other"
+        other.write_text("1")
+        other.rename(place / "history")
+
+
+def test_other_files_beside_a_configuration_cost_no_survey(context: DiscoveryContext) -> None:
+    """Clients keep their histories in the home directory, and a project changes all day."""
+    watch = Watch(context)
+    before = watch.stamp()
+    for _ in range(3):
+        _change_other_files(context)
+        assert watch.stamp() == before
+    assert watch.surveys == 1
+
+
 def _add_to_directory(context: DiscoveryContext) -> None:
     (context.home / ".config" / "mcp" / "servers" / "a.json").write_text("{}")
 
@@ -100,7 +125,7 @@ def _rewrite_with_the_same_time_and_size(context: DiscoveryContext) -> None:
 
 
 def _lose_repository(context: DiscoveryContext) -> None:
-    (context.cwd.parent / ".git").rmdir()
+    shutil.rmtree(context.cwd.parent / ".git")
 
 
 @pytest.mark.parametrize(
@@ -117,16 +142,52 @@ def _lose_repository(context: DiscoveryContext) -> None:
         _lose_repository,
     ],
 )
+@pytest.mark.parametrize("busy", [False, True])
 def test_every_change_that_the_survey_sees_is_seen(
-    context: DiscoveryContext, act: Callable[[DiscoveryContext], None]
+    context: DiscoveryContext, act: Callable[[DiscoveryContext], None], busy: bool
 ) -> None:
     """In a file, of a file, or of a directory that was not there."""
     watch = Watch(context)
     before = watch.stamp()
+    if busy:
+        _change_other_files(context)
+        watch.stamp()
     act(context)
     after = watch.stamp()
     assert after != before
     assert after == survey(context).stamp()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_same_whatever_comes_and_goes(context: DiscoveryContext, seed: int) -> None:
+    """Files, directories and links, in a place that counts, on the way to one, and beside it."""
+    random = Random(seed)
+    places = [
+        *(context.home / name for name in (".cursor", ".cursor/mcp.json", "MCPs", "MCPs/a.json")),
+        *(context.home / name for name in (".claude.json", ".config", ".codex/config.toml")),
+        *(context.cwd / name for name in (".mcp.json", ".vscode", ".vscode/mcp.json", ".git")),
+        *(context.cwd.parent / name for name in (".git", ".mcp.json", "other")),
+    ]
+    watch = Watch(context)
+    for _ in range(40):
+        place = random.choice(places)
+        with suppress(OSError):
+            if os.path.lexists(place) and random.random() < 0.6:
+                place.rename(context.home / f"gone-{random.random()}")
+            elif random.random() < 0.4:
+                place.mkdir(parents=True)
+            elif random.random() < 0.3:
+                place.symlink_to(random.choice(places))
+            else:
+                place.write_text("[]" * random.randrange(3))
+        if random.random() < 0.3:
+            settle(context.home)
+        assert _known(watch.stamp()) == _known(survey(context).stamp())
+
+
+def _known(stamp: Stamp) -> list[object]:
+    """Return a stamp in which it does not matter why a file is not there."""
+    return [each if isinstance(each, str) or not is_absent(each) else each[0] for each in stamp]
 
 
 def test_a_link_to_nothing_is_seen_when_there_is_something(

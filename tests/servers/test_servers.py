@@ -20,8 +20,9 @@ from bridge.discovery.finder import Discovery, DiscoveryContext
 from bridge.errors import ServerStartError
 from bridge.model import RunRequest, RunResult, ServerSpec, Tool
 from bridge.runs import open_engine
+from bridge.servers.configuration import ConfigFinder
 from bridge.servers.consents import ProjectConsents
-from bridge.servers.servers import ConfigFinder, Servers
+from bridge.servers.servers import Servers
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import Settings
 from bridge.store import Store

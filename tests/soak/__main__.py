@@ -1,7 +1,8 @@
 """Thousands of adversarial runs, and whether the host stays as it was. Run it with `make soak`.
 
-It ends with 1 when memory, descriptors, tasks, processes, control groups or files do not stay flat,
-when anything is left at the end, or when a program ended as it must not.
+It ends with 1 when memory, descriptors, tasks, processes, control groups, files, the database or
+the state directory do not stay flat, when anything is left at the end, or when a program ended as
+it must not.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000, help="in all")
     parser.add_argument("--backends", default="bubblewrap,podman,docker", help="comma separated")
     parser.add_argument("--at-once", type=int, default=3, help="runs at the same time")
+    parser.add_argument(
+        "--day", action="store_true", help="an ordinary day's programs instead of attacks"
+    )
     options = parser.parse_args()
     first, *others = options.backends.split(",")
     share = options.runs // SHARE
@@ -34,7 +38,7 @@ def main() -> int:
     ]:
         print(f"\n{backend}: {runs} runs, {options.at_once} at once", flush=True)
         started = time.monotonic()
-        report = anyio.run(soak, backend, runs, options.at_once)
+        report = anyio.run(soak, backend, runs, options.at_once, options.day)
         print(report.text())
         print(f"{runs} runs in {time.monotonic() - started:.0f} s", flush=True)
         status |= bool(report.complaints)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import statistics
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -27,6 +29,10 @@ up. The least, since a leak never comes back, while allocators keep 10 to 20 MiB
 MEMORY_RUNS = 90
 """Runs over which memory shows a trend; allocators give it back by and by."""
 
+STATE_SLACK_MIB = 2.0
+"""The same for the database and for the other files in the state directory: what is removed leaves
+free pages, which are used again."""
+
 THREAD_SLACK = 8
 """Idle worker threads come and go; they are kept for ten seconds, and none holds a descriptor."""
 
@@ -41,6 +47,9 @@ class Sample:
         processes: Below this one: servers, sandboxes that wait, an engine's service.
         groups: Control groups that are this process's.
         files: Temporary ones, and sockets.
+        database_mib: The database's files.
+        kept_mib: All else in the state directory, but for the audit log.
+        audit_mib: The audit log, which is there to grow.
     """
 
     runs: int
@@ -51,6 +60,9 @@ class Sample:
     processes: int
     groups: int
     files: int
+    database_mib: float = 0.0
+    kept_mib: float = 0.0
+    audit_mib: float = 0.0
 
 
 CONNECTIONS = 3
@@ -63,6 +75,8 @@ EQUAL = ("descriptors", "tasks", "processes", "groups", "files")
 def sample(runs: int, directory: Path) -> Sample:
     """Look at the host now."""
     gc.collect()
+    state = directory / "state"
+    database, audit = sum(map(_mib, state.glob("store.db*"))), _mib(state / "audit")
     return Sample(
         runs=runs,
         rss_mib=int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_MIB,
@@ -72,7 +86,21 @@ def sample(runs: int, directory: Path) -> Sample:
         processes=len(descendants()),
         groups=len(own_groups()),
         files=len(files(directory)),
+        database_mib=database,
+        kept_mib=_mib(state) - database - audit,
+        audit_mib=audit,
     )
+
+
+def _mib(place: Path) -> float:
+    """Return the size of a file, or of all files in a directory."""
+    found = 0
+    for path in (place, *place.rglob("*")):
+        # It may have gone meanwhile, or not be there yet.
+        with suppress(OSError):
+            status = path.lstat()
+            found += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return found / 2**20
 
 
 def files(directory: Path) -> list[str]:
@@ -156,6 +184,10 @@ def trends(samples: Sequence[Sample], connections: int = 0) -> list[str]:
     grown = min(s.rss_mib for s in last) - min(s.rss_mib for s in first)
     if grown > RSS_SLACK_MIB and samples[-1].runs - samples[0].runs >= MEMORY_RUNS:
         complaints.append(f"memory grew by {grown:.1f} MiB")
+    for name in ("database_mib", "kept_mib"):
+        grown = min(getattr(s, name) for s in last) - min(getattr(s, name) for s in first)
+        if grown > STATE_SLACK_MIB:
+            complaints.append(f"{name} grew by {grown:.1f}")
     for name in EQUAL:
         seen = [int(getattr(s, name)) for s in samples]
         # A single busy moment is none of ours; what stays is.
@@ -167,6 +199,18 @@ def trends(samples: Sequence[Sample], connections: int = 0) -> list[str]:
     return complaints
 
 
+def growth(samples: Sequence[Sample]) -> str:
+    """Return what grew for each thousand runs, from the first quarter to the last."""
+    first, last = _quarters(samples)
+    runs = last[0].runs - first[0].runs
+    if not runs:
+        return ""
+    names = ("rss_mib", "database_mib", "kept_mib", "audit_mib")
+    grown = {n: min(getattr(s, n) for s in last) - min(getattr(s, n) for s in first) for n in names}
+    parts = [f"{name} {value / runs * 1000:+.3f}" for name, value in grown.items()]
+    return f"for each 1,000 runs: {', '.join(parts)}"
+
+
 def _quarters(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sample]]:
     size = max(1, len(samples) // 4)
     return samples[:size], samples[-size:]
@@ -175,10 +219,10 @@ def _quarters(samples: Sequence[Sample]) -> tuple[Sequence[Sample], Sequence[Sam
 def table(samples: Sequence[Sample]) -> str:
     """Return the samples for a person."""
     names = [field.name for field in fields(Sample)]
-    lines = ["  ".join(f"{name:>11}" for name in names)]
+    lines = ["  ".join(f"{name:>12}" for name in names)]
     for one in samples:
         values = [getattr(one, name) for name in names]
         lines.append(
-            "  ".join(f"{v:11.1f}" if isinstance(v, float) else f"{v:11d}" for v in values)
+            "  ".join(f"{v:12.1f}" if isinstance(v, float) else f"{v:12d}" for v in values)
         )
     return "\n".join(lines)

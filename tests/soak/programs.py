@@ -30,6 +30,7 @@ class Case:
         truncates: A stream that has to be cut short.
         interrupt: When the caller gives up: "call" once a tool call is under way, "early" at some
             moment of the run, the next one later than the last.
+        session: Whether it runs in one of a few sessions.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Case:
     result: Any = None
     truncates: str = ""
     interrupt: str = ""
+    session: bool = False
 
     def complaint(self, result: RunResult) -> str:
         """Say what is wrong with how it ended; empty when nothing is."""
@@ -285,6 +287,45 @@ ATTACKS = (
     Case(name="the server crashes", code="await mcp_doomed.crash()", ends=RAISED),
     Case(name="no program", code="def (", ends=RAISED),
 )
+
+
+DAY = (
+    *HONEST,
+    Case(
+        name="a session",
+        code="turns = globals().get('turns', 0) + 1\nheld = bytes(20_000)\nturns > 0",
+        ends=CALM,
+        result=True,
+        session=True,
+    ),
+    Case(
+        name="a file that stays",
+        code="import os\nfrom pathlib import Path\n"
+        "Path('out/data.bin').write_bytes(os.urandom(20_000))",
+        ends=CALM,
+        result=20_000,
+    ),
+    Case(
+        name="output that is kept",
+        code="import os\nfor _ in range(600): print(os.urandom(50).hex())",
+        ends=CALM,
+        truncates="stdout",
+    ),
+    Case(
+        name="a memory",
+        code="from mcp import runtime\nimport os\n"
+        "await runtime.save_memory(f'note {os.urandom(1)[0] % 10}', os.urandom(500).hex())\n1",
+        ends=CALM,
+        result=1,
+    ),
+    Case(name="a mistake", code="{}['missing']", ends=RAISED),
+)
+"""What an agent runs on an ordinary day."""
+
+
+def day_case(number: int) -> Case:
+    """Return the program of the `number`th run of an ordinary day."""
+    return DAY[number % len(DAY)]
 
 
 def case(number: int) -> Case:

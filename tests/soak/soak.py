@@ -29,13 +29,14 @@ from tests.soak.host import (
     at_rest,
     descendants,
     files,
+    growth,
     own_containers,
     own_groups,
     sample,
     table,
     trends,
 )
-from tests.soak.programs import ATTACKS, HONEST, Case, case
+from tests.soak.programs import ATTACKS, DAY, HONEST, Case, case, day_case
 
 WORKSHOP = Path(__file__).parents[1] / "fakes" / "servers" / "workshop.py"
 
@@ -53,13 +54,25 @@ CALM_LOOKS = 20
 WATCHDOG_SECONDS = 120.0
 """A run that takes longer has hung, whatever its deadline was."""
 
+OPEN_SESSIONS = 3
+
 SETTINGS: Mapping[str, str] = {
     "memory": "128m",
     "pids": "64",
     "warm": "1",
     "log_level": "ERROR",
     "max_timeout": "60",
+    "sessions": str(OPEN_SESSIONS),
+    # So little that it is used up soon, and growth would show.
+    "artifact_bytes": "2m",
 }
+
+
+SESSIONS = 5
+"""Of a day; more than may be open, so that some are put away and come back."""
+
+OWNER = "stdio"
+"""On whose behalf all run: what they leave is kept."""
 
 
 class _Finder:
@@ -95,13 +108,17 @@ class Report:
         """Return it for a person."""
         ends = "\n".join(f"  {count:6} {name}" for name, count in sorted(self.endings.items()))
         problems = "\n".join(f"  {text}" for text in self.complaints) or "  none"
-        return f"{table(self.samples)}\nendings\n{ends}\ncomplaints\n{problems}"
+        seen = f"{table(self.samples)}\n{growth(self.samples)}"
+        return f"{seen}\nendings\n{ends}\ncomplaints\n{problems}"
 
 
 class Soak:
     """Many runs on one engine."""
 
-    def __init__(self, backend: str, directory: Path, *, at_once: int) -> None:
+    def __init__(self, backend: str, directory: Path, *, at_once: int, day: bool) -> None:
+        self._case = day_case if day else case
+        self._programs = DAY if day else ()
+        self._warm_up = 400 if day else 130
         self._backend = backend
         self._directory = directory
         self._at_once = at_once
@@ -123,11 +140,13 @@ class Soak:
         async with open_engine(settings, finder=_Finder()) as engine:
             # What stays up from now on is up before the first look.
             crash = next(what for what in ATTACKS if "mcp_doomed" in what.code)
-            for number, what in enumerate((*HONEST, crash)):
+            sessions = [what for what in self._programs if what.session] * OPEN_SESSIONS
+            for number, what in enumerate((*HONEST, crash, *sessions)):
                 await self._one(engine, -1 - number, what)
             step = max(1, runs // SAMPLES)
-            # Every program about once: caches and allocators have then seen them all.
-            await self._batch(engine, min(runs // 4, 130))
+            # Every program about once: caches and allocators have then seen them all. On an
+            # ordinary day also until what is kept is at its bound.
+            await self._batch(engine, min(runs // 4, self._warm_up))
             await self._settle()
             while self._started < runs:
                 await self._batch(engine, min(step, runs - self._started))
@@ -149,7 +168,7 @@ class Soak:
     async def _work(self, engine: Engine, numbers: ObjectReceiveStream[int]) -> None:
         async with numbers:
             async for number in numbers:
-                await self._one(engine, number, case(number))
+                await self._one(engine, number, self._case(number))
 
     async def _one(self, engine: Engine, number: int, what: Case) -> None:
         end = "hung"
@@ -158,7 +177,13 @@ class Soak:
                 if what.interrupt:
                     end = await self._interrupted(engine, number, what)
                 else:
-                    request = RunRequest(code=what.code, timeout=what.timeout)
+                    request = RunRequest(
+                        code=what.code,
+                        timeout=what.timeout,
+                        principal=OWNER,
+                        owner=OWNER,
+                        session=f"session-{number % SESSIONS}" if what.session else "",
+                    )
                     result = await engine.run(request)
                     end = result.reason or result.status
                     complaint = what.complaint(result)
@@ -241,7 +266,7 @@ async def own_directory() -> AsyncIterator[Path]:
             tempfile.tempdir = before
 
 
-async def soak(backend: str, runs: int, at_once: int) -> Report:
-    """Soak one backend."""
+async def soak(backend: str, runs: int, at_once: int, day: bool = False) -> Report:
+    """Soak one backend, with programs that mean harm or with those of an ordinary day."""
     async with own_directory() as directory:
-        return await Soak(backend, directory, at_once=at_once).run(runs)
+        return await Soak(backend, directory, at_once=at_once, day=day).run(runs)

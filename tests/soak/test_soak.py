@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.model import RunResult
-from tests.soak.host import Sample, trends
+from tests.soak.host import Sample, growth, trends
 from tests.soak.programs import ATTACKS, HONEST, case
 
 FLAT = Sample(
@@ -18,10 +18,11 @@ FLAT = Sample(
 )
 
 
+@pytest.mark.parametrize("programs", [(), ("--day",)], ids=["attacks", "a day's"])
 @pytest.mark.parametrize("backend", ["bubblewrap"])
-def test_a_short_soak_finds_the_host_as_it_was(backend: str) -> None:
+def test_a_short_soak_finds_the_host_as_it_was(backend: str, programs: tuple[str, ...]) -> None:
     """A process of its own, since everything of that process is looked at."""
-    command = [sys.executable, "-m", "tests.soak", "--runs", "9", "--backends", backend]
+    command = [sys.executable, "-m", "tests.soak", "--runs", "9", "--backends", backend, *programs]
     done = subprocess.run(
         command,
         check=False,
@@ -51,6 +52,17 @@ def test_memory_that_grows_run_by_run_is_a_finding() -> None:
     """By more than allocators are to blame for."""
     grown = [replace(FLAT, runs=10 * step, rss_mib=90.0 + step) for step in range(20)]
     assert "memory grew" in trends(grown)[0]
+
+
+def test_so_is_a_state_directory_that_grows() -> None:
+    grown = [replace(FLAT, database_mib=step / 2, kept_mib=step / 3) for step in range(20)]
+    assert [text.split()[0] for text in trends(grown)] == ["database_mib", "kept_mib"]
+
+
+def test_the_audit_log_may_grow_and_is_reported() -> None:
+    grown = [replace(FLAT, runs=100 * step, audit_mib=float(step)) for step in range(20)]
+    assert trends(grown) == []
+    assert "audit_mib +10.000" in growth(grown)
 
 
 def test_memory_that_comes_back_is_no_leak() -> None:

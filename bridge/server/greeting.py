@@ -1,0 +1,162 @@
+"""The answer to `initialize`, ahead of the MCP SDK, which takes most of a second to import.
+
+A client waits for this answer before anything else. So a request that the SDK would certainly
+accept is answered from constants and from what is said of the servers. The SDK's session then gets
+the same request with all else that was read, and its own answer is dropped; tests hold the two to
+be the same. Whatever is unusual in any way goes to the SDK unanswered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from bridge import __version__
+
+NAME = "mcp-code-bridge"
+
+TITLE = "MCP code bridge"
+
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+"""Protocol versions of the handshake; a client that asks for another is offered the last."""
+
+CAPABILITIES = {
+    "logging": {},
+    "resources": {"listChanged": True, "subscribe": True},
+    "tools": {"listChanged": True},
+}
+
+MAX_REQUEST_BYTES = 16 * 1024
+"""Of a request that is answered here."""
+
+MAX_NESTING = 50
+
+_ROUTINE = {
+    "sampling": 2,
+    "elicitation": 2,
+    "experimental": 2,
+    "extensions": 2,
+    "tasks": MAX_NESTING,
+}
+"""Capabilities that are objects of objects, and down to which level."""
+
+_INFO = {"name", "version", "title", "description", "websiteUrl"}
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What happened on stdin and stdout before the SDK's session began.
+
+    Attributes:
+        read: The bytes read from stdin.
+        answered: The id of the `initialize` in them, if that has been answered.
+    """
+
+    read: bytes = b""
+    answered: int | str | None = None
+
+
+NO_GREETING = Greeting()
+
+
+def greet(instructions: Callable[[], str]) -> Greeting:
+    """Answer an `initialize` that already waits on stdin, if it is the first message.
+
+    Args:
+        instructions: Returns the server instructions.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        return NO_GREETING
+    text = instructions()
+    try:
+        if not select.select((0,), (), (), 0)[0]:
+            return NO_GREETING
+        read = os.read(0, MAX_REQUEST_BYTES)
+    except OSError:
+        # The transport, which reads next, says so.
+        return NO_GREETING
+    request = plain_initialize(read.partition(b"\n")[0]) if b"\n" in read else None
+    if request is None:
+        return Greeting(read)
+    number, version = request
+    try:
+        rest = answer(number, version, text).encode() + b"\n"
+        while rest:
+            rest = rest[os.write(1, rest) :]
+    except (OSError, UnicodeEncodeError):
+        return Greeting(read)
+    return Greeting(read, number)
+
+
+def answer(number: int | str, version: str, instructions: str) -> str:
+    """Return the response to an `initialize` as the SDK writes it."""
+    result = {
+        "capabilities": CAPABILITIES,
+        "protocolVersion": version if version in VERSIONS else VERSIONS[-1],
+        "serverInfo": {"name": NAME, "title": TITLE, "version": __version__},
+        "instructions": instructions,
+    }
+    message = {"jsonrpc": "2.0", "id": number, "result": result}
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+
+
+def plain_initialize(line: bytes) -> tuple[int | str, str] | None:
+    """Return the id and the protocol version of an `initialize` that the SDK certainly accepts."""
+    # Escapes may stand for half a character, on which parsers differ.
+    if line.count(b"{") + line.count(b"[") > MAX_NESTING or b"\\u" in line:
+        return None
+    try:
+        message = json.loads(
+            line.decode(),
+            object_pairs_hook=_without_repeats,
+            parse_float=_unusual,
+            parse_constant=_unusual,
+        )
+    except ValueError:
+        return None
+    match message:
+        case {
+            "jsonrpc": "2.0",
+            "id": int() | str() as number,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": str() as version,
+                "capabilities": dict() as capabilities,
+                "clientInfo": {"name": str(), "version": str(), **info},
+                **others,
+            },
+            **more,
+        } if not others and not more and not isinstance(number, bool):
+            told = info.keys() <= _INFO and all(isinstance(each, str) for each in info.values())
+            routine = all(_is_routine(*each) for each in capabilities.items())
+            return (number, version) if told and routine else None
+    return None
+
+
+def _is_routine(name: str, value: Any) -> bool:
+    """Return whether a capability is one that the SDK knows, in a form that it takes."""
+    if name == "roots":
+        return value in ({}, {"listChanged": True}, {"listChanged": False})
+    return name in _ROUTINE and _is_object(value, _ROUTINE[name])
+
+
+def _is_object(value: Any, levels: int) -> bool:
+    if levels == 0:
+        return True
+    return isinstance(value, dict) and all(_is_object(each, levels - 1) for each in value.values())
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        _unusual()
+    return found
+
+
+def _unusual(*_: str) -> NoReturn:
+    raise ValueError
