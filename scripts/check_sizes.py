@@ -41,7 +41,7 @@ BUDGETS = {
     "render": 1_200,
     "settings": 3_300,
     BASE: 2_460,
-    "guest": 11_620,
+    "guest": 11_690,
 }
 """Most lines of each package of `bridge/`."""
 

@@ -53,18 +53,6 @@ def shares(costs: Sequence[float], most: float) -> list[float]:
     return [half, half]
 
 
-def as_bytes(text: str) -> bytes:
-    """Return the bytes that a program wrote, from a frame's text.
-
-    Bytes that are not UTF-8 are sent as lone surrogates, as Python decodes file names.
-    """
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        # Other surrogates come from forged frames and cannot be encoded.
-        return text.encode("utf-8", "replace")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Excerpt:
     """The shown part of a stream.

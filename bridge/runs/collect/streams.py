@@ -26,7 +26,6 @@ from bridge.rpc.output import (
     MEMORY_BYTES,
     OUTPUT_BYTES,
     OutputBuffer,
-    as_bytes,
     cut_notice,
     shares,
 )
@@ -196,7 +195,7 @@ class Streams:
     async def take(self, frame: Output) -> None:
         """Add what was written."""
         stream = self._stdout if frame.stream == "stdout" else self._stderr
-        data, skipped = as_bytes(frame.text), frame.skipped
+        data, skipped = frame.data, frame.skipped
         while len(data) > AT_ONCE_BYTES:
             await self._tell(stream, await stream.take(data[:AT_ONCE_BYTES], skipped))
             data, skipped = data[AT_ONCE_BYTES:], 0
