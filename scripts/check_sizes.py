@@ -34,13 +34,13 @@ BUDGETS = {
     "upstream": 7_350,
     "catalog": 7_180,
     "sandbox": 13_730,
-    "rpc": 1_280,
+    "rpc": 1_290,
     "gate": 9_010,
     "store": 2_290,
     "packages": 1_420,
     "render": 1_200,
     "settings": 3_300,
-    BASE: 2_460,
+    BASE: 2_500,
     "guest": 11_690,
 }
 """Most lines of each package of `bridge/`."""
