@@ -219,7 +219,9 @@ def _begin(connection: Connection) -> None:
     # Without the disk's word the database is whole after a power cut all the same, and may be
     # without what was written last.
     level = "FULL" if options.get(DURABLE) else "NORMAL"
-    connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+    if connection.info.get(DURABLE) != level:
+        connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+        connection.info[DURABLE] = level
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -121,7 +121,7 @@ class Relay:
         self._registered: Optional[Tuple[bool, bool, bool, bool]] = None
         for fd in (worker, control, *streams.values()):
             os.set_blocking(fd, False)
-        for fd in streams.values():
+        for fd in (host.fd, *streams.values()):
             _enlarge(fd)
 
     def until_worker_ends(self, children: Children) -> bool:
@@ -199,8 +199,8 @@ class Relay:
             for frame in capture.finish():
                 self.send(frame)
 
-    def flush(self, seconds: float) -> None:
-        """Write all bytes queued for the host.
+    def flush(self, seconds: float, most: int = 0) -> None:
+        """Write bytes queued for the host until at most so many are left.
 
         Raises:
             HostGoneError: The host closed the channel, or did not read in time.
@@ -210,7 +210,7 @@ class Relay:
         self._host.flush()
         poller = select.poll()
         poller.register(self._host.fd, select.POLLOUT)
-        while self._host.size:
+        while self._host.size > most:
             left = deadline - time.monotonic()
             if left <= 0 or self._host.broken:
                 raise HostGoneError
