@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 import anyio
@@ -46,7 +47,8 @@ def chunk(kind, data):
 
 class Picture:
     def _repr_png_(self):
-        rows = (b"\\0" + bytes((x + y) % 256 for x in range(300)) for y in range(200))
+        wave = bytes(range(256)) * 3
+        rows = (b"\\0" + wave[y : y + 300] for y in range(200))
         head = struct.pack(">IIBBBBB", 300, 200, 8, 0, 0, 0, 0)
         body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"".join(rows), 0))
         return b"\\x89PNG\\r\\n\\x1a\\n" + body + chunk(b"IEND", b"")
@@ -117,45 +119,42 @@ async def checkpoint(bench: Bench, engine: Engine) -> list[Measurement]:
     """Measure how long after a run's result the session's state is on the disk."""
     saved: list[float] = []
     written: list[float] = []
-    sizes: set[int] = set()
+    size = 0
     async with open_bridge(bench, engine) as bridge:
         await bridge.run(HOLDS, session=SESSION)
-        place = bridge.home / "state" / "blobs"
-        await _until_saved(place, {})
+        await _until_saved(bridge, 0.0)
         for _ in range(bench.count(*RUNS)):
             await anyio.sleep(PACE_SECONDS)
-            before = _files(place)
+            before, size = _last_saved(bridge)
             await bridge.run(CHANGED, session=SESSION)
-            saved.append(await _until_saved(place, before))
-            size = max(size for _, size in _files(place).values())
-            sizes.add(size)
+            saved.append(await _until_saved(bridge, before))
             written.append(await anyio.to_thread.run_sync(_write, bridge, size))
-    detail = f"{max(sizes):,} bytes on the disk"
+    detail = f"{size:,} bytes on the disk"
     return [_measured("checkpoint", engine, saved, written, detail)]
 
 
-def _files(place: Path) -> dict[str, tuple[int, int]]:
-    """Return when the large files below a directory were written, and their sizes."""
-    found: dict[str, tuple[int, int]] = {}
-    for path in place.rglob("*"):
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            # One under way was put in its place meanwhile.
-            continue
-        if path.is_file() and not path.name.startswith("."):
-            found[str(path)] = (status.st_mtime_ns, status.st_size)
-    return found
+def _last_saved(bridge: Bridge) -> tuple[float, int]:
+    """Return when the session's state was saved last, and its size; 0 before it was.
+
+    The database says so once the state has its place and both are written out.
+    """
+    database = bridge.home / "state" / "store.db"
+    try:
+        with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            found: tuple[float, int] | None = connection.execute(
+                "SELECT saved, size FROM sessions"
+            ).fetchone()
+    except sqlite3.OperationalError:
+        # It has not been made yet.
+        found = None
+    return found or (0.0, 0)
 
 
-async def _until_saved(place: Path, before: Mapping[str, tuple[int, int]]) -> float:
+async def _until_saved(bridge: Bridge, before: float) -> float:
     """Wait until a new checkpoint is there; return the milliseconds that it took."""
     started = time.perf_counter()
     with anyio.fail_after(SAVE_SECONDS):
-        while not any(  # noqa: ASYNC110 - nothing tells of it
-            size > MEGABYTE // 4 and before.get(path) != (written, size)
-            for path, (written, size) in _files(place).items()
-        ):
+        while _last_saved(bridge)[0] == before:  # noqa: ASYNC110 - nothing tells of it
             await anyio.sleep(LOOK_SECONDS)
     return (time.perf_counter() - started) * 1000
 

@@ -10,6 +10,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Table
+    from sqlalchemy import Row, Select, Table
 
 logger = logging.getLogger(__name__)
 
@@ -370,18 +372,14 @@ class ArtifactStore:
         # Artifacts of one millisecond keep their order; a clock that was set back is followed.
         self._last = self._last + 1 if now <= self._last < now + _BURST else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
-        values = {
-            # It cannot be guessed.
-            "id": secrets.token_hex(10),
-            "owner": owner,
-            "created": self._last,
-            "provenance": told,
-            **{name: getattr(label, name) for name in _LABEL},
-        }
-        table = _artifacts()
-        kept.connection.execute(table.insert().values(**values))
-        row = kept.connection.execute(table.select().where(table.c.id == values["id"])).one()
-        return self._artifact(row)
+        # It cannot be guessed.
+        own = secrets.token_hex(10)
+        values = {name: getattr(label, name) for name in _LABEL}
+        values |= {"id": own, "owner": owner, "created": self._last, "provenance": told}
+        kept.connection.execute(_artifacts().insert(), values)
+        created = self._last / 1000
+        uri = uri_of(own, label.run_id, label.kind)
+        return replace(label, uri=uri, created=created, expires=created + self._seconds)
 
     def _make_room(self, kept: Transaction, coming: StoredItem) -> list[StoredItem]:
         """Return the artifacts to remove so that an incoming one fits.
@@ -389,8 +387,8 @@ class ArtifactStore:
         Raises:
             ArtifactQuotaError: It exceeds its owner's share.
         """
-        size, count = totals = _totals(kept)
-        new = not _is_kept(kept, coming.digest)
+        size, count, alike = _totals(kept, coming.digest)
+        totals, new = (size, count), not alike
         idle = self._now() - self._swept
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
         # Also a slightly smaller one: otherwise each byte less would check the whole store again.
@@ -424,7 +422,7 @@ class ArtifactStore:
             assert coming is not None
             if len(self._refused) >= MAX_REFUSED:
                 self._refused.clear()
-            self._refused[coming.owner] = coming.size, _totals(kept), self._now()
+            self._refused[coming.owner] = coming.size, _totals(kept)[:2], self._now()
             raise self._too_much()
         return goes
 
@@ -494,23 +492,27 @@ def _held(kept: Transaction) -> list[StoredItem]:
     return [StoredItem(*row) for row in rows]
 
 
-def _totals(kept: Transaction) -> tuple[int, int]:
-    """Return the bytes of all contents, each counted once, and the number of entries."""
-    from sqlalchemy import func, select
+def _totals(kept: Transaction, digest: str = "") -> tuple[int, int, int]:
+    """Return the bytes of all contents, each counted once, and the number of entries.
 
+    The last is the number of those with a digest.
+    """
     assert kept.connection is not None
+    found = kept.connection.execute(_totals_query(), {"digest": digest}).one()
+    return int(found[0] or 0), int(found[1]), int(found[2])
+
+
+@cache
+def _totals_query() -> Select[Any]:
+    """Return what `_totals` asks: making it takes longer than asking it of a small store."""
+    from sqlalchemy import bindparam, func, select
+
     table = _artifacts()
     contents = select(table.c.digest, table.c.size).distinct().subquery()
-    size = kept.connection.execute(select(func.sum(contents.c.size))).scalar()
-    count = kept.connection.execute(select(func.count()).select_from(table)).scalar()
-    return int(size or 0), int(count or 0)
-
-
-def _is_kept(kept: Transaction, digest: str) -> bool:
-    assert kept.connection is not None
-    table = _artifacts()
-    chosen = table.select().where(table.c.digest == digest)
-    return kept.connection.execute(chosen.limit(1)).first() is not None
+    count = select(func.count()).select_from(table)
+    alike = count.where(table.c.digest == bindparam("digest"))
+    size = select(func.sum(contents.c.size))
+    return select(*(each.scalar_subquery() for each in (size, count, alike)))
 
 
 def _delete(kept: Transaction, ids: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """File descriptors of the guest: private ones, and queues for non-blocking ones.
 
-Owns moving the channel to descriptors that programs do not touch by accident, and the splitting of
-bytes into lines. Knows no frames.
+Owns moving the channel to descriptors that programs do not touch by accident. Knows no frames.
 """
 
 from __future__ import annotations
@@ -120,40 +119,3 @@ class Outbox:
                 self._chunks.popleft()
             else:
                 self._chunks[0] = chunk[written:]
-
-
-class Lines:
-    """Splits chunks of bytes into whole lines, newline included. Overlong lines are dropped."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
-        self._parts: List[bytes] = []
-        self._size = 0
-        self._skipping = False
-
-    def feed(self, data: bytes) -> List[bytes]:
-        """Return the lines that `data` completes."""
-        lines = []
-        start = 0
-        while start < len(data):
-            end = data.find(b"\n", start)
-            stop = len(data) if end < 0 else end + 1
-            self._size += stop - start
-            if self._size > self._max:
-                self._skipping = True
-                self._parts = []
-            if not self._skipping:
-                self._parts.append(data[start:stop])
-            if end >= 0:
-                if not self._skipping:
-                    lines.append(b"".join(self._parts))
-                self._parts = []
-                self._size = 0
-                self._skipping = False
-            start = stop
-        return lines
-
-    def forget(self) -> None:
-        """Drop the line that has begun, and the rest of it when it comes."""
-        self._skipping = self._size > 0
-        self._parts = []

@@ -116,8 +116,11 @@ class Children:
             return
         deadline = time.monotonic() + KILL_SECONDS
         self.send_kill()
+        # Most processes are gone in a millisecond or two.
+        pause = _PAUSE_SECONDS / 64
         while self.reap() and time.monotonic() < deadline:
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_SECONDS)
             self.send_kill()
 
     def send_kill(self) -> None:

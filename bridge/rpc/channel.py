@@ -28,6 +28,7 @@ from bridge.guest.protocol.wire import (
     count_values,
     decode_guest_frame,
     encode,
+    json_start,
 )
 from bridge.model import Json
 from bridge.offload import offload
@@ -46,8 +47,8 @@ MAX_DONE_BYTES = 2 * 1024 * 1024
 traceback to 24,000 characters; code that forges the frame does not."""
 
 MAX_SHORT_BYTES = 2 * 1024 * 1024
-"""Longest frame of the other types except `_LONG`. The guest's `output` holds 320 KiB at most, each
-byte up to six characters; parts of files and of states are shorter."""
+"""Longest frame of the other types except `_LONG`. The guest's parts of output, files and states
+are of a quarter of that."""
 
 _LONG = (b'{"type":"call",', b'{"type":"shown",')
 """Start of the frames that hold a program's values whole: call arguments and pictures."""
@@ -168,9 +169,9 @@ class Channel:
             # Taken one by one, so that the lines ahead of an overlong one are still delivered.
             line = next(self._lines, None)
             if line is not None:
-                # A large one is parsed in a thread, and later frames wait for it.
+                # A large text is parsed in a thread, and later frames wait for it.
                 read = partial(read_frame, line, self._told_bytes)
-                self.last_cost, frame = await offload(line, read)
+                self.last_cost, frame = await offload(line[json_start(line) :], read)
                 return frame
             data = await self._stream.receive()
             if not data:
@@ -196,20 +197,22 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     Raises:
         FrameTooLargeError: It is too large to parse.
     """
-    most = MAX_VALUES
+    most, size = MAX_VALUES, len(line)
+    line = line[json_start(line) :]
     # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
         most = told_bytes + OTHER_VALUES
         if len(line) > MAX_DONE_BYTES:
             raise FrameTooLargeError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
-    elif len(line) > MAX_SHORT_BYTES and not line.startswith(_LONG):
+    elif size > MAX_SHORT_BYTES and not line.startswith(_LONG):
         message = f"a frame that is neither a call nor shown is longer than {MAX_SHORT_BYTES} bytes"
         raise FrameTooLargeError(message)
     values = count_values(line, most)
     if values > most:
-        raise FrameTooLargeError(f"a frame of {len(line):,} bytes holds too many values")
+        raise FrameTooLargeError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
-    return len(line) * (1 if narrow else BYTES_PER_CHARACTER) + BYTES_PER_VALUE * (values + 1)
+    text = len(line) * (1 if narrow else BYTES_PER_CHARACTER)
+    return size - len(line) + text + BYTES_PER_VALUE * (values + 1)
 
 
 # --- large `run` frames, encoded while they are written -------------------------------------------

@@ -25,8 +25,11 @@ MEMORY_BYTES = 128 * 1024
 OUTPUT_BYTES = 32 * 1024 * 1024
 """Most bytes kept of a stream, whatever limit its guest was given."""
 
-_BYTES_PER_TOKEN = 8
-"""More than text has, except for runs of one character, of which less is then shown."""
+_STEP_BYTES = 2048
+"""Counted at a time: little is counted that is not shown."""
+
+_TORN_TOKENS = 5
+"""What a text may cost more than its two parts, where they were not cut at the end of a line."""
 
 _WHOLE_LINES_WITHIN = 2048
 """A cut is moved to the end of a line within so many bytes."""
@@ -51,18 +54,6 @@ def shares(costs: Sequence[float], most: float) -> list[float]:
     if second <= half:
         return [most - second, second]
     return [half, half]
-
-
-def as_bytes(text: str) -> bytes:
-    """Return the bytes that a program wrote, from a frame's text.
-
-    Bytes that are not UTF-8 are sent as lone surrogates, as Python decodes file names.
-    """
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        # Other surrogates come from forged frames and cannot be encoded.
-        return text.encode("utf-8", "replace")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +118,7 @@ class OutputBuffer:
         self._size = 0
         self._lines = 0
         self._gaps: list[tuple[int, int]] = []
+        self._cost: int | None = None
         self.dropped = 0
 
     def append(self, data: bytes, skipped: int = 0) -> bytes:
@@ -156,16 +148,25 @@ class OutputBuffer:
         return self._size == len(self._start)
 
     def cost(self, most: float) -> int:
-        """Return the tokens of the whole stream; if more than `most`, some number above it."""
-        size = int(most * _BYTES_PER_TOKEN)
-        beginning = cost(self._start[:size])
+        """Return the tokens of the whole stream; if more than `most`, some number above it.
+
+        So it is for one that is not whole in memory, of which a part is shown in any case.
+        """
+        if not self.is_whole:
+            return int(most) + 1
+        size = int(2 * most) + 1
         # Most text costs more by then, and need not be read to its end.
-        if beginning > most or size >= len(self._start):
-            return beginning
-        return cost(self._start)
+        while size < len(self._start):
+            if (beginning := cost(self._start[:size])) > most:
+                return beginning
+            size *= 4
+        if self._cost is None:
+            self._cost = cost(self._start)
+        return self._cost
 
     def _add(self, data: bytes) -> bytes:
         was_whole = self.is_whole
+        self._cost = None
         self._size += len(data)
         self._lines += data.count(b"\n")
         room = self._memory - len(self._start)
@@ -189,7 +190,7 @@ class OutputBuffer:
     def shown(self, most: float, lines: int = MAX_LINES) -> Excerpt:
         """Return the part to show within `most` tokens and so many lines."""
         start, end = bytes(self._start), bytes(self._end)
-        if self.is_whole and cost(start) <= most and self._lines <= lines:
+        if self.is_whole and self._lines <= lines and self.cost(most) <= most:
             return Excerpt(head=start, left_out=self.dropped)
         if not self._end_lost:
             # Nothing is missing in between, so the end may reach further back.
@@ -222,15 +223,24 @@ class OutputBuffer:
 
 def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> int:
     """Return how many bytes of the beginning of `data`, or of its end, fit."""
-
-    def part(size: int) -> bytes:
-        return data[len(data) - size :] if at_end else data[:size]
-
-    size = min(len(data), int(most * _BYTES_PER_TOKEN))
-    while size and (tokens := cost(part(size))) > most:
-        # Assumes equal tokens per byte; tried again if that does not hold.
-        size = min(size - 1, int(size * most / tokens))
-    kept = part(size).split(b"\n")
+    size, whole = 0, 0
+    while size == whole < len(data):
+        edge = len(data) - size if at_end else size
+        part = (
+            data[max(0, edge - _STEP_BYTES) : edge] if at_end else data[edge : edge + _STEP_BYTES]
+        )
+        end_of_line = (part.find(b"\n") if at_end else part.rfind(b"\n")) + 1
+        part = (part[end_of_line:] if at_end else part[:end_of_line]) or part
+        if size:
+            most -= 1 if data[edge - 1 : edge] == b"\n" else _TORN_TOKENS
+        whole += len(part)
+        while part and (tokens := cost(part)) > most:
+            # Assumes equal tokens per byte; tried again if that does not hold.
+            fits = max(0, min(len(part) - 1, int(len(part) * most / tokens)))
+            part = part[len(part) - fits :] if at_end else part[:fits]
+        most -= tokens
+        size += len(part)
+    kept = (data[len(data) - size :] if at_end else data[:size]).split(b"\n")
     if len(kept) <= lines + 1:
         return size
     if not lines:

@@ -6,8 +6,6 @@ and nothing else: the session goes on, and its next checkpoint may be good.
 
 from __future__ import annotations
 
-import binascii
-
 from bridge.guest.protocol.wire import State
 from bridge.model import Loss
 from bridge.text import valid_text, visible
@@ -16,8 +14,8 @@ MAX_STATE_BYTES = 44 * 1024 * 1024
 """Of one state. As base64 it goes into one frame with which a session begins, and those hold 64 MB;
 guests are asked for no more than 32 MB of values and files, to which the sources come."""
 
-MAX_PART_CHARS = 1024 * 1024
-"""Of one part, twice what our guest sends: each is decoded in one go on the event loop."""
+MAX_PART_BYTES = 1024 * 1024
+"""Of one part, twice what our guest sends."""
 
 MAX_PARTS = 4096
 """Thirty times what our guest needs for the largest state."""
@@ -51,8 +49,8 @@ class StateParts:
         self._count += 1
         if self._count > MAX_PARTS:
             self.refuse(f"it came in more than {MAX_PARTS:,} parts")
-        elif len(frame.data) > MAX_PART_CHARS:
-            self.refuse(f"a part of it has more than {MAX_PART_CHARS:,} characters")
+        elif len(frame.data) > MAX_PART_BYTES:
+            self.refuse(f"a part of it has more than {MAX_PART_BYTES:,} bytes")
         else:
             self._add(frame.data)
         if frame.lost and not self.problem:
@@ -63,15 +61,7 @@ class StateParts:
         """The state; None if none came, or what came was none."""
         return b"".join(self._parts) if self._parts and not self.problem else None
 
-    def _add(self, text: str) -> None:
-        try:
-            if len(text) % 4:
-                # Too much padding is taken by `binascii`.
-                raise ValueError
-            part = binascii.a2b_base64(text, strict_mode=True)
-        except ValueError:  # what `binascii` raises, also for what is not ASCII
-            self.refuse("a part of it is not base64")
-            return
+    def _add(self, part: bytes) -> None:
         self._size += len(part)
         if self._size > MAX_STATE_BYTES:
             self.refuse(f"it is larger than {MAX_STATE_BYTES:,} bytes")

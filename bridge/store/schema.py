@@ -219,7 +219,9 @@ def _begin(connection: Connection) -> None:
     # NORMAL does not wait for the disk: after a power cut the database is consistent, but the last
     # changes may be lost.
     level = "FULL" if options.get(DURABLE) else "NORMAL"
-    connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+    if connection.info.get(DURABLE) != level:
+        connection.exec_driver_sql(f"PRAGMA synchronous={level}")
+        connection.info[DURABLE] = level
     connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 

@@ -13,6 +13,7 @@ from bridge.guest.protocol.wire import (
     Cancel,
     Done,
     Exited,
+    File,
     GuestFrame,
     Hello,
     Output,
@@ -20,6 +21,7 @@ from bridge.guest.protocol.wire import (
 )
 
 texts = st.text(max_size=20) | st.sampled_from(("\ud800", '",[{\\', "\\\\", "\n", "\x00", "é😀"))
+raw = st.binary(max_size=20) | st.sampled_from((b"\n", b"+1\n", b'\n{"type":"call"'))
 whole = st.integers(-MAX_ID + 1, MAX_ID - 1)
 ids = st.integers(0, MAX_ID - 1)
 
@@ -38,7 +40,8 @@ guest_frames: st.SearchStrategy[GuestFrame] = st.one_of(
     st.builds(Hello, digest=texts, python=texts, protocol=whole, facts=objects),
     st.builds(Call, id=ids, method=texts, params=objects),
     st.builds(Cancel, id=ids),
-    st.builds(Output, stream=st.sampled_from(("stdout", "stderr")), text=texts, skipped=whole),
+    st.builds(Output, stream=st.sampled_from(("stdout", "stderr")), data=raw, skipped=whole),
+    st.builds(File, name=texts, data=raw, size=whole, more=st.booleans(), problem=texts),
     st.builds(
         Done,
         outcome=st.sampled_from(("ok", "exception", "exit")),
@@ -69,6 +72,7 @@ FRAGMENTS = (
     b'"type":"exited"', b"1e999", b"-1e999", b"NaN", b"Infinity", b'"\\ud800"', b"9" * 5000,
     b"[" * 2000, b'{"a":' * 2000, b"[" * 985 + b"]" * 985, b"\xff", b"\xed\xa0\x80", b"\x00",
     b"\\u0022", b"true", b"-0", b'"id":7,', b",", b"}", b"{", b'"', b"\\", b" ", b"\r",
+    b"+3\n", b"+99999999999999\n",
 )  # fmt: skip
 """What parsers and their users are known to trip over."""
 
@@ -97,8 +101,8 @@ lines = st.one_of(
     nearly_frames(),
     damaged(),
     st.binary(max_size=60),
-).map(lambda line: line.replace(b"\n", b" "))
-"""One line, without its end."""
+)
+"""One frame, without its end."""
 
 streams = st.lists(lines, max_size=8).map(b"\n".join)
 """Lines, the last of which may be torn."""

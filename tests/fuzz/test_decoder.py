@@ -20,6 +20,7 @@ from bridge.guest.protocol.wire import (
     count_values,
     decode_guest_frame,
     encode,
+    json_start,
 )
 from bridge.rpc.channel import Channel, frame_cost
 from tests.fuzz.frames import guest_frames, json_values, lines, portions, streams
@@ -92,7 +93,7 @@ def test_a_line_is_refused_or_is_a_frame_that_can_be_written_again(line: bytes) 
     except WireError:
         return
     again = encode(frame)
-    assert again.count(b"\n") == 1
+    assert again[json_start(again) :].count(b"\n") == 1
     assert decode_guest_frame(again[:-1]) == frame
 
 

@@ -19,6 +19,7 @@ from bridge.guest.protocol.wire import (
     Done,
     Exited,
     GuestFrame,
+    LineDecoder,
     Output,
     WireError,
     decode_guest_frame,
@@ -72,7 +73,7 @@ frames: st.SearchStrategy[GuestFrame] = st.one_of(
     tool_calls,
     other_calls,
     st.builds(Cancel, id=ids),
-    st.builds(Output, stream=st.just("stdout"), text=st.just("é" * 900), skipped=ids),
+    st.builds(Output, stream=st.just("stdout"), data=st.just("é".encode() * 900), skipped=ids),
 )
 endings: st.SearchStrategy[GuestFrame] = st.one_of(
     st.builds(Done, outcome=st.sampled_from(("ok", "exception"))),
@@ -111,7 +112,7 @@ scripts = st.tuples(st.lists(steps, max_size=12), st.lists(last_steps | steps, m
 def _asked(script: Sequence[Step]) -> Counter[int]:
     """Return how often the guest asked under each id, as far as its lines are frames."""
     found: Counter[int] = Counter()
-    for line in b"".join(step.says for step in script).split(b"\n"):
+    for line in LineDecoder().feed(b"".join(step.says for step in script)):
         try:
             frame = decode_guest_frame(line)
         except WireError:

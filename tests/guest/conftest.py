@@ -209,7 +209,7 @@ class Guest:
             finished.frames.append(frame)
             match frame:
                 case Output():
-                    text = getattr(finished, frame.stream) + frame.text
+                    text = getattr(finished, frame.stream) + frame.data.decode("utf-8", "replace")
                     setattr(finished, frame.stream, text)
                     if frame.skipped:
                         finished.skipped[frame.stream] = frame.skipped

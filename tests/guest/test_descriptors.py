@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.guest.descriptors import Lines, Outbox, private, read_some
+from bridge.guest.descriptors import Outbox, private, read_some
 
 
 @pytest.fixture
@@ -57,25 +57,6 @@ def test_nothing_is_kept_for_a_reader_that_has_gone(pipe: tuple[int, int]) -> No
     assert outbox.broken
     outbox.put(b"y")
     assert outbox.size == 0
-
-
-def test_lines_are_whole_whatever_the_portions() -> None:
-    data = b"one\ntwo\n\nthree\nrest"
-    for size in range(1, len(data) + 1):
-        lines = Lines(100)
-        found = [
-            line
-            for start in range(0, len(data), size)
-            for line in lines.feed(data[start : start + size])
-        ]
-        assert found == [b"one\n", b"two\n", b"\n", b"three\n"]
-
-
-def test_a_line_over_the_limit_is_left_out_and_the_next_is_not() -> None:
-    lines = Lines(6)
-    assert lines.feed(b"12345\n123456\n") == [b"12345\n"]
-    assert lines.feed(b"1234567890") == []
-    assert lines.feed(b"123\nok\n") == [b"ok\n"]
 
 
 def test_private_descriptors_are_high_and_stay_here(pipe: tuple[int, int]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.output import Excerpt, OutputBuffer, as_bytes, cost, cut_notice, shares
+from bridge.rpc.output import Excerpt, OutputBuffer, cost, cut_notice, shares
 
 pieces = st.lists(
     st.one_of(st.binary(max_size=60), st.text(alphabet="aé€😀\n", max_size=60).map(str.encode)),
@@ -105,12 +105,6 @@ def test_forged_gaps_add_no_notices_without_end() -> None:
     assert shown(buffer).count("dropped") == 16
     ends = buffer.shown(10)
     assert ends.left_out + ends.head.count(b"x") + ends.tail.count(b"x") == 2000
-
-
-def test_text_that_has_no_bytes_is_kept_as_text_that_has() -> None:
-    """A guest may send half of a surrogate pair, which no terminal and no client can be sent."""
-    assert as_bytes("a\ud800b") == b"a?b"
-    assert as_bytes("a\udcffb") == b"a\xffb"
 
 
 @pytest.mark.parametrize(

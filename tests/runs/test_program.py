@@ -117,7 +117,7 @@ class Still(Silent):
 
     said: bool
     takes: bool = True
-    words: list[object] = field(default_factory=lambda: [Output(stream="stdout", text="x")])
+    words: list[object] = field(default_factory=lambda: [Output(stream="stdout", data=b"x")])
 
     async def send(self, frame: object) -> None:
         """Take the program in, or wait for room that never comes."""

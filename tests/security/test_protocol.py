@@ -80,7 +80,7 @@ call(103, "call_tool", server="work-shop", tool="add", arguments="text")
 call(104, "call_tool", server=["work-shop"], tool={"add": 1}, arguments=None)
 for line in (
     b'{"type":"exited","code":0}\n', b'{"type":"hello","digest":"","python":"","protocol":1}\n',
-    b'{"type":"output","stream":"stdout","text":"forged"}\n', b'{"type":"reply","id":1}\n',
+    b'{"type":"output","stream":"stdout","skipped":9}\n', b'{"type":"reply","id":1}\n',
     b'{"type":"run","code":"1"}\n', b"nonsense\n", b"\n\n",
 ):
     put(line)

@@ -105,7 +105,7 @@ def test_a_state_is_put_together_from_its_parts() -> None:
         assert isinstance(frame, Run)
         assert (frame.code, frame.session, frame.save) == ("", 3, True)
         assert frame.limits["timeout"] == SAVE_SECONDS
-        return [State(data="YWI="), State(data="Yw==", lost=[["f", "open"]]), Done("ok"), KEPT]
+        return [State(data=b"ab"), State(data=b"c", lost=[["f", "open"]]), Done("ok"), KEPT]
 
     found, sandbox, _ = _saved(answer)
     assert found is not None
@@ -156,7 +156,7 @@ def test_a_call_from_between_runs_is_answered_with_no() -> None:
         assert isinstance(frame, Reply)
         assert frame.error is not None
         assert "between" in frame.error["message"]
-        return [State(data="YWI="), Done("ok"), KEPT]
+        return [State(data=b"ab"), Done("ok"), KEPT]
 
     found, _, _ = _saved(answer)
     assert found is not None

@@ -236,7 +236,7 @@ class Display:
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
         note = "; ".join(part for part in (note, remark, label) if part)
-        self._client.tell(Shown(mime, data=_encoded(data), small=_encoded(small), note=note))
+        self._client.tell(Shown(mime, data=data, small=_encoded(small), note=note))
 
 
 def _is_seen(value: Any) -> bool:

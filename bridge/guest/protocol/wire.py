@@ -5,7 +5,9 @@ I/O and keeps no clock, so that both ends and every test drive it the same way. 
 this module too: it must stay free of imports beyond the standard library and run on Python 3.9.
 
 One frame is one line of JSON ended by a newline. JSON escapes newlines, so a line is always a whole
-frame and a reader that gets an incomplete line continues with the next one.
+frame and a reader that gets an incomplete line continues with the next one. Output, files, pictures
+and states are bytes, and stand in front of their line as they are: "+", their number, a newline and
+they themselves. As base64 or as text in JSON they would take both ends ten times as long.
 
 Each side treats the other's frames by its own rules. To the host the guest is hostile:
 `decode_guest_frame` accepts the exact shapes below and nothing else.
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         Iterator,
         List,
         Mapping,
+        NoReturn,
         Optional,
         Tuple,
         Union,
@@ -54,6 +57,9 @@ second of the host's time in all."""
 _COUNT_BYTES = 256 * 1024
 """Size of the pieces in which the values of a line are counted."""
 
+_SIZE_CHARS = 16
+"""Most characters of a line that announces raw bytes."""
+
 
 class WireError(Exception):
     """The peer sent bytes that are not a valid frame."""
@@ -63,7 +69,7 @@ class FrameTooLargeError(WireError):
     """A line is longer than the limit; the rest of the stream cannot be read."""
 
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Protocol version, sent in `hello`; raised when a frame changes its meaning."""
 
 
@@ -83,6 +89,7 @@ class Frame:
     """An immutable value with the annotated fields of its class, in order."""
 
     _fields: ClassVar[Tuple[str, ...]] = ()
+    _raw: ClassVar[str] = ""
     _defaults: ClassVar[Dict[str, Any]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -90,6 +97,8 @@ class Frame:
         own = cls.__annotations__
         cls._fields = () if own is Frame.__annotations__ else tuple(own)
         cls._defaults = {name: cls.__dict__[name] for name in cls._fields if name in cls.__dict__}
+        # The field that stands in front of the line.
+        cls._raw = next((name for name in cls._fields if own[name] == "bytes"), "")
 
     def __init__(self, *args: Any, **given: Any) -> None:
         fields = self._fields
@@ -161,7 +170,7 @@ class Output(Frame):
     """Output of the program. `skipped`: bytes dropped just before it."""
 
     stream: str
-    text: str
+    data: bytes = b""
     skipped: int = 0
 
 
@@ -189,13 +198,13 @@ class Done(Frame):
 class Shown(Frame):
     """A picture or a table that the program displayed.
 
-    `text` or `data` (base64) is the original. `small` is a picture of the same that fits where the
-    original may not, base64 too. `note` says what was done to that.
+    `text` or `data` is the original. `small` is a picture of the same that fits where the original
+    may not, as base64. `note` says what was done to that.
     """
 
     mime: str
     text: str = ""
-    data: str = ""
+    data: bytes = b""
     small: str = ""
     note: str = ""
 
@@ -209,24 +218,24 @@ class Progress(Frame):
 
 
 class State(Frame):
-    """The next part of a session's checkpoint, as base64.
+    """The next part of a session's checkpoint.
 
     Only another guest reads it. `lost`: [name, reason] of each global that is not in it.
     """
 
-    data: str = ""
+    data: bytes = b""
     lost: List[List[str]] = _fresh(list)
 
 
 class File(Frame):
-    """The next part of a file that the program wrote into `out`, as base64; from the supervisor.
+    """The next part of a file that the program wrote into `out`; from the supervisor.
 
     `name` is relative to that directory. `size` is the whole file's as far as it was known when it
     was opened. `more` says that other parts follow. `problem` says instead why there are none.
     """
 
     name: str
-    data: str = ""
+    data: bytes = b""
     size: int = 0
     more: bool = False
     problem: str = ""
@@ -327,56 +336,78 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
     """
     document: Dict[str, Any] = {"type": type(frame).__name__.lower()}
     document.update(frame.__dict__)
+    raw = document.pop(frame._raw, b"")
     try:
         text = _ENCODER.encode(document)
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
     try:
-        return text.encode("utf-8") + b"\n"
+        line = text.encode("utf-8") + b"\n"
     except UnicodeEncodeError:
         # Lone surrogates have no UTF-8 form, but JSON can escape them.
-        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    return b"".join((b"+%d\n" % len(raw), raw, line)) if raw else line
+
+
+def raw_size(line: bytes) -> int:
+    """Return how many raw bytes follow a line, which is 0 unless it announces some."""
+    announces = line[:1] == b"+" and len(line) <= _SIZE_CHARS and line[1:].rstrip(b"\n").isdigit()
+    return int(line[1:]) if announces else 0
+
+
+def json_start(frame: bytes) -> int:
+    """Return where the JSON of a frame begins: behind its raw bytes, if it has some."""
+    end = frame.find(b"\n", 0, _SIZE_CHARS) + 1
+    size = raw_size(frame[:end])
+    return end + size if 0 < size < len(frame) - end else 0
 
 
 class LineDecoder:
-    """Splits chunks of bytes into lines, keeping at most one unfinished line.
+    """Splits chunks of bytes into frames, keeping at most one unfinished frame.
 
-    Chunks are joined once, so that a long line takes time linear in its length.
+    A frame is a line with the raw bytes in front of it. Chunks are joined once, so that a long one
+    takes time linear in its length.
     """
 
     def __init__(self, max_line_bytes: int = MAX_FRAME_BYTES) -> None:
         self._max = max_line_bytes
         self._parts: List[bytes] = []
         self._size = 0
+        self._raw = 0
+        self._has_raw = False
 
     @property
     def pending(self) -> int:
-        """Bytes kept of an unfinished line."""
+        """Bytes kept of an unfinished frame."""
         return self._size
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield each line that `data` completes, without its newline; blank ones are left out.
+        """Yield each frame that `data` completes, without its last newline; no blank lines.
 
         Exhaust the iterator before feeding again.
 
         Raises:
-            FrameTooLargeError: A line is longer than the limit.
+            FrameTooLargeError: A frame is longer than the limit.
         """
         start = 0
         while True:
-            end = data.find(b"\n", start)
+            end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
             stop = len(data) if end < 0 else end
             self._size += stop - start
-            if self._size > self._max:
+            if self._size + max(0, self._raw - (stop - start)) > self._max:
                 raise FrameTooLargeError(f"a frame is longer than {self._max} bytes")
+            self._raw = max(0, self._raw - (stop - start))
             if stop > start:
                 self._parts.append(data[start:stop])
             if end < 0:
                 return
             line = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._parts = []
-            self._size = 0
             start = end + 1
+            if not self._has_raw and (size := raw_size(line)):
+                self._raw, self._has_raw = size, True
+                self._parts, self._size = [line, b"\n"], len(line) + 1
+                continue
+            self._parts, self._size, self._has_raw = [], 0, False
             if line:
                 yield line
 
@@ -421,12 +452,18 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
     Raises:
         WireError: It is not exactly one of the guest's frames.
     """
-    name, document = _parse(line, GUEST_TYPES, _GUEST_DECODER)
-    if not line.startswith(b'{"type":"%s"' % name.encode()):
+    start = json_start(line)
+    name, document = _parse(line[start:], GUEST_TYPES, _GUEST_DECODER)
+    if not line.startswith(b'{"type":"%s"' % name.encode(), start):
         # The supervisor passes a worker's lines on by their beginning. A second "type" further on,
         # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
         raise WireError(f"the type of the {name} frame does not come first")
     _check_fields(name, document)
+    if start:
+        raw = _TYPES[name]._raw
+        if not raw:
+            _fail(name, "+", "is not known")
+        document[raw] = line[line.index(b"\n") + 1 : start]
     if name in ("call", "cancel") and not 0 <= document["id"] < MAX_ID:
         _fail(name, "id", "is out of range")
     if name == "output" and document["stream"] not in ("stdout", "stderr"):
@@ -455,6 +492,7 @@ _JSON_TYPES: Dict[str, Optional[Tuple[type, ...]]] = {
     "int": (int,),
     "float": (int, float),
     "str": (str,),
+    "bytes": (),
     "bool": (bool,),
     "Any": None,
     "Mapping": (dict,),
@@ -529,5 +567,5 @@ def _check_fields(name: str, document: Dict[str, Any]) -> None:
             _fail(name, key, "is missing")
 
 
-def _fail(name: str, key: str, problem: str) -> None:
+def _fail(name: str, key: str, problem: str) -> NoReturn:
     raise WireError(f"malformed {name} frame: {key[:80]!r} {problem}")

@@ -9,7 +9,6 @@ something else is refused. `checkpoint` reads it.
 from __future__ import annotations
 
 import _pickle
-import binascii
 import contextlib
 import functools
 import io
@@ -39,8 +38,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-PART_BYTES = 384 * 1024
-"""Size of a part: 512 KiB as base64, far below the limit on a frame."""
+PART_BYTES = 512 * 1024
+"""Size of a part, far below the limit on a frame."""
 
 MAX_SOURCE_CHARS = 2 * 1024 * 1024
 """Most source text of functions, for tracebacks; the newest sources are kept."""
@@ -121,7 +120,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
     for piece in (header, saver.written, contents):
         data += piece
     for start in range(0, len(data), PART_BYTES):
-        part = binascii.b2a_base64(data[start : start + PART_BYTES], newline=False).decode()
+        part = bytes(data[start : start + PART_BYTES])
         is_last = start + PART_BYTES >= len(data)
         yield State(data=part, lost=told(lost) if is_last else [])
 

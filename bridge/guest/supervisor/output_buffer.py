@@ -6,15 +6,13 @@ the two are dropped and counted. Takes bytes, returns `Output` frames; reads no 
 
 from __future__ import annotations
 
-import codecs
-
 from bridge.guest.protocol.wire import Output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, List
 
-TEXT_BYTES = 64 * 1024
+PIECE_BYTES = 64 * 1024
 """Output is cut into frames of about this size, so that none is near the frame limit."""
 
 TAIL_BYTES = 128 * 1024
@@ -22,54 +20,45 @@ TAIL_BYTES = 128 * 1024
 
 
 class Capture:
-    """Keeps the beginning and the end of one stream within `limit` bytes.
-
-    In the text a lone surrogate stands for each byte that is not UTF-8, so that no byte is lost.
-    """
+    """Keeps the beginning and the end of one stream within `limit` bytes."""
 
     def __init__(self, stream: str, limit: int) -> None:
         self._stream = stream
         self._tail_limit = min(limit - limit // 2, TAIL_BYTES)
         self._room = limit - self._tail_limit
         self._tail = bytearray()
+        self._split = b""
         self._dropped = 0
-        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
-    def feed(self, data: bytes) -> str:
-        """Add bytes of the stream; return the text to send now."""
-        text = ""
-        if self._room:
-            head = data[: self._room]
-            data = data[len(head) :]
-            self._room -= len(head)
-            text = self._decoder.decode(head)
-            if self._room:
-                return text
-            # The cut may fall inside a character: its bytes join the rest, which keeps the total.
-            split = self._decoder.getstate()[0]
-            self._tail_limit += len(split)
-            data = split + data
-            self._decoder.reset()
-        self._keep(data)
-        return text
+    def feed(self, data: bytes) -> bytes:
+        """Add bytes of the stream; return those to send now."""
+        if not self._room:
+            self._keep(data)
+            return b""
+        # A character that is not complete joins what follows, be it shown or held back.
+        data = self._split + data
+        end = _whole(data[: self._room])
+        if len(data) < self._room:
+            self._room -= end
+            self._split = data[end:]
+        else:
+            self._tail_limit += self._room - end
+            self._room, self._split = 0, b""
+            self._keep(data[end:])
+        return data[:end]
 
     def finish(self) -> List[Output]:
         """Return the frames for the part that was held back."""
+        self._tail += self._split
         if not self._dropped:
-            return list(self._frames(self._ending(), 0))
+            return list(self._frames(0))
         self._trim(self._tail_limit)
         start = 0
         while start < min(3, len(self._tail)) and self._tail[start] & 0xC0 == 0x80:
             start += 1
         del self._tail[:start]
         self._dropped += start
-        return list(self._frames(self._tail.decode("utf-8", "surrogateescape"), self._dropped))
-
-    def _ending(self) -> str:
-        if self._tail:
-            return self._tail.decode("utf-8", "surrogateescape")
-        # The head was the whole stream: it may end in an incomplete character.
-        return self._decoder.decode(b"", True)
+        return list(self._frames(self._dropped))
 
     def _keep(self, data: bytes) -> None:
         if len(data) > self._tail_limit:
@@ -90,10 +79,17 @@ class Capture:
             del self._tail[:excess]
             self._dropped += excess
 
-    def _frames(self, text: str, skipped: int) -> Iterator[Output]:
-        for start in range(0, len(text), TEXT_BYTES):
-            yield Output(
-                self._stream, text[start : start + TEXT_BYTES], skipped if not start else 0
-            )
-        if skipped and not text:
-            yield Output(self._stream, "", skipped)
+    def _frames(self, skipped: int) -> Iterator[Output]:
+        for start in range(0, max(len(self._tail), skipped > 0), PIECE_BYTES):
+            data = bytes(self._tail[start : start + PIECE_BYTES])
+            yield Output(self._stream, data, skipped if not start else 0)
+
+
+def _whole(data: bytes) -> int:
+    """Return the length without an incomplete character at the end."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            needed = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) - (back if needed > back else 0)
+    return len(data)

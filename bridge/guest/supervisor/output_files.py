@@ -11,7 +11,6 @@ and bytes itself.
 
 from __future__ import annotations
 
-import binascii
 import errno
 import os
 import stat
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 OUT = "out"
 
-PIECE_BYTES = 255 * 1024
-"""Size of a piece; a multiple of three, so that base64 pads only the last one."""
+PIECE_BYTES = 256 * 1024
+"""Size of a piece, far below the limit on a frame."""
 
 MAX_FILES = 100
 """Default of `out_files`: each file costs a line in the result."""
@@ -272,8 +271,7 @@ class _Collection:
                 why = "reading took too long" if late else "it changed while it was read"
                 self._problem(path, why)
                 return
-            data = binascii.b2a_base64(piece, newline=False).decode("ascii")
-            self._send(File(name=path, data=data, size=size, more=more))
+            self._send(File(name=path, data=piece, size=size, more=more))
             if not more:
                 break
         if time.time() - found.st_ctime >= SETTLE_SECONDS:

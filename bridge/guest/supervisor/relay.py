@@ -16,10 +16,18 @@ import signal
 import sys
 import time
 
-from bridge.guest.descriptors import CHUNK_BYTES, Lines, Outbox, read_some
+from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
 from bridge.guest.processes import EXIT_NOTICE, Children
-from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Clock, Output, Stop, encode
-from bridge.guest.supervisor.output_buffer import TEXT_BYTES, Capture
+from bridge.guest.protocol.wire import (
+    MAX_FRAME_BYTES,
+    Clock,
+    Output,
+    Stop,
+    encode,
+    json_start,
+    raw_size,
+)
+from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +107,7 @@ class Relay:
         self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in streams}
-        self._gathered: List[Tuple[str, str]] = []
+        self._gathered: List[Tuple[str, bytes]] = []
         self._gathered_size = 0
         self._flush_at: Optional[float] = None
         self._has_sent = False
@@ -113,7 +121,7 @@ class Relay:
         self._registered: Optional[Tuple[bool, bool, bool, bool]] = None
         for fd in (worker, control, *streams.values()):
             os.set_blocking(fd, False)
-        for fd in streams.values():
+        for fd in (host.fd, *streams.values()):
             _enlarge(fd)
 
     def until_worker_ends(self, children: Children) -> bool:
@@ -191,8 +199,8 @@ class Relay:
             for frame in capture.finish():
                 self.send(frame)
 
-    def flush(self, seconds: float) -> None:
-        """Write all bytes queued for the host.
+    def flush(self, seconds: float, most: int = 0) -> None:
+        """Write bytes queued for the host until at most so many are left.
 
         Raises:
             HostGoneError: The host closed the channel, or did not read in time.
@@ -202,7 +210,7 @@ class Relay:
         self._host.flush()
         poller = select.poll()
         poller.register(self._host.fd, select.POLLOUT)
-        while self._host.size:
+        while self._host.size > most:
             left = deadline - time.monotonic()
             if left <= 0 or self._host.broken:
                 raise HostGoneError
@@ -287,31 +295,34 @@ class Relay:
         os.close(fd)
 
     def _pass_lines(self, data: bytes) -> None:
+        if self._lines.awaits_raw and EXIT_NOTICE in data:
+            # The program was torn out of a write, and its last frames are no part of that.
+            self._lines.forget()
         for line in self._lines.feed(data):
             # Output written before a call or the end is sent before it.
-            if line.startswith(WORKER_FRAMES):
+            if line.startswith(WORKER_FRAMES, json_start(line)):
                 self._send_gathered()
                 self._host.put(line)
             elif line.startswith(EXIT_NOTICE) and len(line) <= MAX_NOTICE_BYTES:
                 self.exit_notice = line
 
     def _gather(self, stream: str, data: bytes) -> None:
-        text = self._captures[stream].feed(data)
-        if not text:
+        head = self._captures[stream].feed(data)
+        if not head:
             return
         if self._gathered and self._gathered[-1][0] == stream:
-            text = self._gathered.pop()[1] + text
-        self._gathered.append((stream, text))
+            head = self._gathered.pop()[1] + head
+        self._gathered.append((stream, head))
         self._gathered_size += len(data)
-        if self._gathered_size >= TEXT_BYTES:
+        if self._gathered_size >= PIECE_BYTES:
             self._send_gathered()
         elif self._flush_at is None:
             # The first output goes at once: a reader may be waiting for it.
             self._flush_at = time.monotonic() + (GATHER_SECONDS if self._has_sent else 0.0)
 
     def _send_gathered(self) -> None:
-        for stream, text in self._gathered:
-            self._host.put(encode(Output(stream, text)))
+        for stream, data in self._gathered:
+            self._host.put(encode(Output(stream, data)))
         self._has_sent = self._has_sent or bool(self._gathered)
         self._gathered.clear()
         self._gathered_size = 0
@@ -529,3 +540,58 @@ def _is_short(head: bytes) -> bool:
     if head.startswith((_TEXT_MARK, *_HEADS)):
         return True
     return any(known.startswith(head) for known in (*_HEADS, _RUN))
+
+
+class Lines:
+    """Splits chunks of bytes into whole frames, newline included. Overlong ones are dropped.
+
+    A frame is a line with the raw bytes in front of it.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self._parts: List[bytes] = []
+        self._size = 0
+        self._raw = 0
+        self._has_raw = False
+        self._skipping = False
+
+    @property
+    def awaits_raw(self) -> bool:
+        """Whether raw bytes were announced that have not all come."""
+        return self._raw > 0
+
+    def feed(self, data: bytes) -> List[bytes]:
+        """Return the frames that `data` completes."""
+        lines = []
+        start = 0
+        while start < len(data):
+            end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
+            stop = len(data) if end < 0 else end + 1
+            self._raw = max(0, self._raw - (stop - start))
+            self._size += stop - start
+            if self._size > self._max:
+                self._skipping = True
+                self._parts = []
+            if not self._skipping:
+                self._parts.append(data[start:stop])
+            start = stop
+            if end < 0:
+                continue
+            line = b"".join(self._parts)
+            if not self._has_raw and (size := raw_size(line)):
+                self._parts, self._raw, self._has_raw = [line], size, True
+                continue
+            if not self._skipping:
+                lines.append(line)
+            self._parts = []
+            self._size = 0
+            self._has_raw = False
+            self._skipping = False
+        return lines
+
+    def forget(self) -> None:
+        """Drop the frame that has begun, and the rest of it up to the next newline."""
+        self._skipping = self._size > 0
+        self._parts = []
+        self._raw = 0

@@ -285,11 +285,12 @@ class OutputFiles:
         Args:
             more_runs: More runs may follow; each sends only files that are new or changed.
         """
-        from bridge.guest.supervisor.output_files import Collector
+        from bridge.guest.supervisor.output_files import PIECE_BYTES, Collector
 
         def send(frame: Any) -> None:
             relay.send(frame)
-            relay.flush(FLUSH_SECONDS)
+            # One piece may wait while the next is read.
+            relay.flush(FLUSH_SECONDS, PIECE_BYTES)
 
         self._collector = self._collector or Collector()
         self._collector.collect(send, self.limits, more_runs)

@@ -264,8 +264,8 @@ class ShownItems:
     # --- pictures, in a thread ------------------------------------------------------------------
 
     def _picture(self, frame: Shown) -> _Taken:
-        original, small = _decoded(frame.data), _decoded(frame.small)
-        if original is None or small is None:
+        original, small = frame.data, _decoded(frame.small)
+        if small is None:
             return _Taken(problem="what was sent as a picture is no base64")
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")

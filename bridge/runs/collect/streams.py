@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -26,17 +25,12 @@ from bridge.rpc.output import (
     MEMORY_BYTES,
     OUTPUT_BYTES,
     OutputBuffer,
-    as_bytes,
     cut_notice,
     shares,
 )
 from bridge.runs.collect.collected_output import Collected
 
 logger = logging.getLogger(__name__)
-
-LARGE_PIECE = 64 * 1024
-"""From here on a piece is written in a thread: it is hashed, which takes a millisecond where the
-processor does not know how."""
 
 AT_ONCE_BYTES = 256 * 1024
 """Searched for secrets before other tasks have their turn: some milliseconds."""
@@ -70,20 +64,16 @@ class _Kept:
         self.problem = ""
         self.lost = 0
 
-    async def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Keep more; what cannot be kept is counted."""
         if self._artifacts is None or self.problem:
             self.lost += len(data)
             return
         try:
             if self._writer is None:
-                # Its directory may have to be made, on a disk that is slow.
-                begin = partial(self._artifacts.writer, self._stream, "text/plain", self._stream)
-                self._writer = await anyio.to_thread.run_sync(begin)
-            if len(data) < LARGE_PIECE:
-                self._writer.write(data)
-            else:
-                await anyio.to_thread.run_sync(self._writer.write, data)
+                self._writer = self._artifacts.writer(self._stream, "text/plain", self._stream)
+            # A quarter of a megabyte is written and hashed sooner than a thread is woken.
+            self._writer.write(data)
         except ArtifactQuotaError as error:
             # What was written until here stays, and is worth keeping.
             self._fail(error, data)
@@ -130,30 +120,30 @@ class _Stream:
         self.kept = _Kept(name, artifacts)
         self._clear = None if clear is None else clear.stream()
 
-    async def take(self, data: bytes, skipped: int) -> bytes:
+    def take(self, data: bytes, skipped: int) -> bytes:
         """Add what was written; return the part that certainly holds no secret."""
         told = b""
         if skipped > 0:
             # What was held back came before the gap.
             told = self._rest()
-            await self._add(told, 0)
+            self._add(told, 0)
         cleared = data if self._clear is None else self._clear.feed(data)
-        await self._add(cleared, skipped)
+        self._add(cleared, skipped)
         return told + cleared
 
-    async def end(self) -> bytes:
+    def end(self) -> bytes:
         """Add what was held back, and return it."""
         rest = self._rest()
-        await self._add(rest, 0)
+        self._add(rest, 0)
         return rest
 
     def _rest(self) -> bytes:
         return b"" if self._clear is None else self._clear.finish()
 
-    async def _add(self, data: bytes, skipped: int) -> None:
+    def _add(self, data: bytes, skipped: int) -> None:
         more = self.buffer.append(data, skipped)
         if more:
-            await self.kept.write(more)
+            self.kept.write(more)
 
     async def left(self, most: float) -> _LeftStream:
         """Return what is shown for so many tokens; the whole is kept if that is less."""
@@ -162,7 +152,7 @@ class _Stream:
             self.kept.discard()
             return _LeftStream(text=ends.text(), left_out=ends.left_out)
         if self.buffer.is_whole:
-            await self.kept.write(self.buffer.start)
+            self.kept.write(self.buffer.start)
         artifact = await self.kept.finish()
         lost = self.buffer.dropped + (self.kept.lost if artifact is not None else 0)
         notice = cut_notice(ends, dropped=lost, kept=artifact is not None)
@@ -196,18 +186,18 @@ class Streams:
     async def take(self, frame: Output) -> None:
         """Add what was written."""
         stream = self._stdout if frame.stream == "stdout" else self._stderr
-        data, skipped = as_bytes(frame.text), frame.skipped
+        data, skipped = frame.data, frame.skipped
         while len(data) > AT_ONCE_BYTES:
-            await self._tell(stream, await stream.take(data[:AT_ONCE_BYTES], skipped))
+            await self._tell(stream, stream.take(data[:AT_ONCE_BYTES], skipped))
             data, skipped = data[AT_ONCE_BYTES:], 0
             await anyio.lowlevel.checkpoint()
-        await self._tell(stream, await stream.take(data, skipped))
+        await self._tell(stream, stream.take(data, skipped))
 
     async def finish(self) -> Collected:
         """Return what there is."""
         both = (self._stdout, self._stderr)
         for stream in both:
-            await self._tell(stream, await stream.end())
+            await self._tell(stream, stream.end())
         most = shares([stream.buffer.cost(self._most) for stream in both], self._most)
         stdout, stderr = [
             await stream.left(share) for stream, share in zip(both, most, strict=True)

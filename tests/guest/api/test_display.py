@@ -68,7 +68,7 @@ def test_the_best_form_of_each_value_is_shown_and_what_has_none_is_printed(guest
         ("image/png", ""),
     ]
     pictures = [frame for frame in shown(finished) if frame.mime == "image/png"]
-    assert {base64.b64decode(frame.data) for frame in pictures} == {PICTURE}
+    assert {frame.data for frame in pictures} == {PICTURE}
     assert finished.stdout == "before\n<anything>\na text\n{'b': [1]}\nafter\nb'none'\n"
     assert finished.stderr == "display: _repr_png_ raised KeyError: 'gone'\n"
 
@@ -119,7 +119,7 @@ def test_an_original_that_no_frame_can_hold_is_left_out(make_guest: Any) -> None
     limits = {"frame_bytes": 256 * 1024, "shown_bytes": 1000}
     finished = make_guest().run(code, limits=limits)
     (frame,) = shown(finished)
-    assert (frame.data, frame.small) == ("", "")
+    assert (frame.data, frame.small) == (b"", "")
     assert "300,024 bytes, is too large to be kept" in frame.note
     assert finished.stdout == "and on\n"
 
@@ -190,7 +190,7 @@ plt = module("matplotlib.pyplot", get_fignums=lambda: list(figures),
 
 def names(finished: Finished) -> list[str]:
     """Return what the figures shown are called."""
-    return [base64.b64decode(frame.data)[len(PICTURE) :].decode() for frame in shown(finished)]
+    return [frame.data[len(PICTURE) :].decode() for frame in shown(finished)]
 
 
 def test_open_figures_are_shown_at_the_end_each_once_also_after_an_exception(

@@ -41,7 +41,7 @@ json_values = st.recursive(
 GUEST_FRAMES = [
     Hello(digest="d", python="3.11", facts={"uid": 1}),
     Call(id=0, method="call_tool", params={"server": "s"}),
-    Output(stream="stderr", text="\ud800 é \x00", skipped=3),
+    Output(stream="stderr", data=b"\xff\n+5\n\x00", skipped=3),
     Done(outcome="ok", has_result=True, result=None),
     Exited(signal=9, oom_kills=1),
 ]
@@ -90,6 +90,28 @@ def test_lines_do_not_depend_on_how_their_bytes_arrive(
     assert decoder.pending == 0
 
 
+def test_raw_bytes_are_part_of_the_frame_however_they_arrive() -> None:
+    """Newlines and what looks like frames in them mean nothing."""
+    frames: list[GuestFrame] = [
+        Output("stdout", b'\n\n+3\n{"type":"exited"}\n'),
+        Output("stderr"),
+        Exited(code=0),
+    ]
+    text = b"".join(encode(frame) for frame in frames)
+    for size in range(1, len(text) + 1):
+        decoder = LineDecoder()
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        found = [decode_guest_frame(line) for piece in pieces for line in decoder.feed(piece)]
+        assert found == frames
+        assert decoder.pending == 0
+
+
+def test_raw_bytes_over_the_limit_are_refused_before_they_come() -> None:
+    """The number of them is enough."""
+    with pytest.raises(FrameTooLargeError, match="longer than 100 bytes"):
+        list(LineDecoder(100).feed(b"+97\n"))
+
+
 def test_an_overlong_line_is_refused_before_it_is_whole() -> None:
     """What the decoder holds is bounded, and the lines before the long one are delivered."""
     decoder = LineDecoder(max_line_bytes=10)
@@ -121,7 +143,10 @@ def test_an_overlong_line_is_refused_before_it_is_whole() -> None:
         (b'{"type":"call","id":9007199254740992,"method":"m","params":{}}', "out of range"),
         (b'{"type":"call","id":1,"method":"m","params":[]}', "'params' is a list"),
         (b'{"type":"call","id":1,"method":"m","params":{},"extra":1}', "'extra' is not known"),
-        (b'{"type":"output","stream":"stdin","text":""}', "neither"),
+        (b'{"type":"output","stream":"stdin"}', "neither"),
+        (b'{"type":"output","stream":"stdout","data":"x"}', "'data' is a str"),
+        (b'+1\nx{"type":"call","id":1,"method":"m","params":{}}', "is not known"),
+        (b'+9\nx{"type":"stop"}', "not JSON"),
         (b'{"type":"done","outcome":"fine","exit_code":0}', "not a known outcome"),
         (b'{"type":"exited","code":1.5}', "'code' is a float"),
     ],

@@ -7,23 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.guest.protocol.wire import Output
-from bridge.guest.supervisor.output_buffer import TAIL_BYTES, TEXT_BYTES, Capture
+from bridge.guest.supervisor.output_buffer import PIECE_BYTES, TAIL_BYTES, Capture
 
 
 def kept(limit: int, portions: list[bytes]) -> tuple[str, int]:
     """Feed the portions; return all text and the bytes dropped."""
     capture = Capture("stdout", limit)
-    text = "".join(capture.feed(portion) for portion in portions)
+    data = b"".join(capture.feed(portion) for portion in portions)
     frames = capture.finish()
-    return text + "".join(f.text for f in frames), sum(f.skipped for f in frames)
+    data += b"".join(f.data for f in frames)
+    return data.decode("utf-8", "surrogateescape"), sum(f.skipped for f in frames)
 
 
 def test_the_first_half_is_sent_at_once_and_the_last_is_held_back() -> None:
     capture = Capture("stderr", 10)
-    assert capture.feed(b"abc") == "abc"
-    assert capture.feed(b"defgh") == "de"
-    assert capture.feed(b"ijklmnop") == ""
-    assert capture.finish() == [Output("stderr", "lmnop", skipped=6)]
+    assert capture.feed(b"abc") == b"abc"
+    assert capture.feed(b"defgh") == b"de"
+    assert capture.feed(b"ijklmnop") == b""
+    assert capture.finish() == [Output("stderr", b"lmnop", skipped=6)]
 
 
 def test_output_within_the_limit_is_whole() -> None:
@@ -32,8 +33,8 @@ def test_output_within_the_limit_is_whole() -> None:
 
 def test_a_character_split_between_portions_is_one_character() -> None:
     capture = Capture("stdout", 100)
-    assert capture.feed("é".encode()[:1]) == ""
-    assert capture.feed("é".encode()[1:]) == "é"
+    assert capture.feed("é".encode()[:1]) == b""
+    assert capture.feed("é".encode()[1:]) == "é".encode()
 
 
 def test_a_character_at_the_cut_stays_whole_when_nothing_is_dropped() -> None:
@@ -51,15 +52,15 @@ def test_no_room_at_all_counts_everything() -> None:
 
 
 def test_long_output_is_cut_into_frames() -> None:
-    capture = Capture("stdout", 10 * TEXT_BYTES)
-    capture.feed(b"x" * 10 * TEXT_BYTES)
-    assert [len(frame.text) for frame in capture.finish()] == [TEXT_BYTES] * 2
+    capture = Capture("stdout", 10 * PIECE_BYTES)
+    capture.feed(b"x" * 10 * PIECE_BYTES)
+    assert [len(frame.data) for frame in capture.finish()] == [PIECE_BYTES] * 2
 
 
 def test_of_a_long_stream_little_is_held_back() -> None:
     capture = Capture("stdout", 100 * TAIL_BYTES)
     assert len(capture.feed(b"x" * 200 * TAIL_BYTES)) == 99 * TAIL_BYTES
-    assert sum(len(frame.text) for frame in capture.finish()) == TAIL_BYTES
+    assert sum(len(frame.data) for frame in capture.finish()) == TAIL_BYTES
 
 
 @given(

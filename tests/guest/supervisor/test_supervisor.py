@@ -87,7 +87,7 @@ while True: pass
     )
     output = guest.receive()
     assert isinstance(output, Output)
-    pids = [int(word) for word in output.text.split()]
+    pids = [int(word) for word in output.data.split()]
     guest.hang_up()
     assert guest.wait() == 0
     await gone(*pids)
@@ -106,7 +106,7 @@ async def test_sigterm_ends_the_guest_and_all_it_started(guest: Any) -> None:
     assert isinstance(output, Output)
     os.kill(guest.pid, 15)
     assert guest.wait() == 143
-    await gone(int(output.text))
+    await gone(int(output.data))
 
 
 def test_a_malformed_run_frame_crashes_the_guest_audibly(guest: Any) -> None:
@@ -252,7 +252,7 @@ def test_garbage_on_the_channel_is_left_out(guest_on: Any) -> None:
         FIND_CHANNEL
         + r"""
 os.write(fd, b'garbage\n{"type":"exited","code":0}\n{"type":"hello"}\n\n\xff\xfe\n')
-os.write(fd, b'{"type":"output","stream":"stdout","text":"forged"}\n')
+os.write(fd, b'{"type":"output","stream":"stdout","skipped":9}\n')
 (await mcp_git_hub.echo("still there")).text
 """
     )
@@ -261,10 +261,9 @@ os.write(fd, b'{"type":"output","stream":"stdout","text":"forged"}\n')
     assert [type(frame) for frame in finished.frames] == [Call, Done, Exited]
 
 
-def test_a_torn_line_costs_only_the_frame_it_is_part_of(guest_on: Any) -> None:
-    finished = guest_on.run(
-        FIND_CHANNEL + "os.write(fd, b'{\"type\":\"ca')\nprint('x', flush=True)"
-    )
+@pytest.mark.parametrize("torn", ['{"type":"ca', "+100000\\nabc"])
+def test_a_torn_line_costs_only_the_frame_it_is_part_of(guest_on: Any, torn: str) -> None:
+    finished = guest_on.run(FIND_CHANNEL + f"os.write(fd, b'{torn}')\nprint('x', flush=True)")
     assert finished.stdout == "x\n"
     assert finished.outcome == Done("ok")
 
@@ -362,7 +361,7 @@ def test_output_streams_while_the_program_runs(guest: Any) -> None:
     guest.hello()
     guest.start("print('early', flush=True)\nawait mcp_git_hub.echo('x')\nprint('late')")
     first = guest.receive()
-    assert first == Output("stdout", "early\n")
+    assert first == Output("stdout", b"early\n")
     call = guest.receive()
     assert isinstance(call, Call)
     guest.reply(call.id, {"json": None})

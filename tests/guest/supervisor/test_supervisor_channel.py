@@ -60,7 +60,7 @@ async def test_the_deadline_holds_while_the_host_does_not_read(guest: Any) -> No
     )
     output = guest.receive()
     assert isinstance(output, Output)
-    await gone(int(output.text.split()[0]))
+    await gone(int(output.data.split()[0]))
     assert guest.finish().exit.timed_out
 
 

@@ -75,7 +75,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def picture(data: bytes = PNG, mime: str = "image/png", **more: Any) -> Shown:
     """Return the frame of a picture."""
-    return Shown(mime, data=base64.b64encode(data).decode(), **more)
+    return Shown(mime, data=data, **more)
 
 
 async def test_a_picture_is_handed_on_and_kept(rig: Rig) -> None:
@@ -110,8 +110,6 @@ async def test_of_a_large_one_the_small_is_handed_on_and_the_original_linked(rig
         picture(PNG, mime="image/svg+xml"),
         picture(PNG[:-4]),
         picture(PNG + b"<script>"),
-        Shown("image/png", data=base64.b64encode(PNG).decode() + "!"),
-        Shown("image/png", data="é"),
         Shown("image/png", small=base64.b64encode(b"<svg/>").decode()),
         picture(PNG, small=base64.b64encode(b"<svg/>").decode(), note="shown as less"),
         picture(PNG, small="*"),
@@ -147,7 +145,7 @@ async def test_a_flood_is_counted(rig: Rig) -> None:
 
 
 async def test_sixteen_megabytes_of_something_are_neither_shown_nor_kept(rig: Rig) -> None:
-    noise = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(12 * MEBIBYTE)).decode()
+    noise = b"\x89PNG\r\n\x1a\n" + bytes(12 * MEBIBYTE)
     left = await rig.left(Shown("image/png", data=noise))
     assert (left.shown, left.artifacts) == ((), ())
     assert left.missing[0].why == "it is a broken picture, or one of too many pixels"

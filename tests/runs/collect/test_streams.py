@@ -49,7 +49,7 @@ def all_of(store: ArtifactStore, stream: str = "stdout") -> bytes:
 async def test_what_can_be_shown_is_not_kept(tmp_path: Path) -> None:
     """A run leaves nothing unless there is a reason."""
     store = store_in(tmp_path)
-    left = await written(store, Output("stdout", "out\n"), Output("stderr", "err\n"))
+    left = await written(store, Output("stdout", b"out\n"), Output("stderr", b"err\n"))
     assert (left.stdout, left.stderr, left.dropped) == ("out\n", "err\n", {})
     assert left.artifacts == ()
     assert not (tmp_path / "kept").exists()
@@ -63,9 +63,9 @@ async def test_head_and_tail_and_what_is_kept_are_what_was_written(
     """For any pieces, below and above every bound."""
     store = store_in(tmp_path)
     store.remove_all(None)
-    texts = [text * times for text, times in pieces]
+    texts = [(text * times).encode() for text, times in pieces]
     left = await written(store, *(Output("stdout", text) for text in texts))
-    whole = "".join(texts).encode("utf-8", "replace")
+    whole = b"".join(texts)
     if not left.artifacts:
         assert left.stdout == whole.decode()
         return
@@ -83,7 +83,7 @@ async def test_a_stream_of_any_length_is_kept_whole(tmp_path: Path, size: int) -
     store = store_in(tmp_path)
     text = "".join(f"{number}\n" for number in range(size // 6))
     pieces = [text[at : at + 65536] for at in range(0, len(text), 65536)]
-    left = await written(store, *(Output("stdout", piece) for piece in pieces))
+    left = await written(store, *(Output("stdout", piece.encode()) for piece in pieces))
     assert all_of(store).decode() == text
     [artifact] = left.artifacts
     assert (artifact.kind, artifact.size) == ("stdout", len(text))
@@ -101,7 +101,7 @@ async def test_a_secret_in_two_pieces_is_neither_shown_nor_kept(tmp_path: Path) 
     for step in (1009, 4096, 65536):
         store.remove_all(None)
         pieces = [text[at : at + step] for at in range(0, len(text), step)]
-        left = await written(store, *(Output("stdout", piece) for piece in pieces))
+        left = await written(store, *(Output("stdout", piece.encode()) for piece in pieces))
         kept = all_of(store).decode()
         assert kept == text.replace(SECRET, "[redacted: TOKEN of x]")
         assert SECRET[:12] not in kept + left.stdout
@@ -112,7 +112,9 @@ async def test_a_gap_of_the_guests_is_told_of_and_counted(tmp_path: Path) -> Non
     store = store_in(tmp_path)
     half = "x" * 200_000
     left = await written(
-        store, Output("stdout", half), Output("stdout", half + "\nend\n", skipped=1_000_000)
+        store,
+        Output("stdout", half.encode()),
+        Output("stdout", f"{half}\nend\n".encode(), skipped=1_000_000),
     )
     assert all_of(store) == f"{half}\n[… 1,000,000 bytes dropped …]\n{half}\nend\n".encode()
     assert "1,000,000 of them dropped …]\n" in left.stdout
@@ -123,7 +125,7 @@ async def test_a_guest_that_sends_more_than_it_may_loses_the_rest(tmp_path: Path
     """The host counts by itself."""
     store = store_in(tmp_path)
     limits = replace(LIMITS, output_bytes=200_000)
-    flood = [Output("stdout", "x" * 50_000)] * 10
+    flood = [Output("stdout", b"x" * 50_000)] * 10
     left = await written(store, *flood, limits=limits)
     assert len(all_of(store)) == 200_000
     assert "300,000 of them dropped" in left.stdout
@@ -134,7 +136,7 @@ async def test_a_guest_that_sends_more_than_it_may_loses_the_rest(tmp_path: Path
 async def test_without_room_the_beginning_is_kept_and_the_result_says_so(tmp_path: Path) -> None:
     """Half an output is better than none, if it is not taken for the whole."""
     store = store_in(tmp_path, run_bytes=200_000)
-    left = await written(store, *[Output("stdout", "x" * 65_536)] * 10)
+    left = await written(store, *[Output("stdout", b"x" * 65_536)] * 10)
     kept = len(all_of(store))
     assert 100_000 < kept <= 200_000
     assert f"{655_360 - kept:,} of them dropped" in left.stdout
@@ -149,7 +151,7 @@ async def test_without_a_store_the_middle_is_dropped_and_the_result_says_so(
     nowhere = tmp_path / "kept"
     nowhere.write_text("a file, no directory")
     for store in (store_in(tmp_path), None):
-        left = await written(store, *[Output("stderr", "line\n" * 10_000)] * 10)
+        left = await written(store, *[Output("stderr", b"line\n" * 10_000)] * 10)
         assert left.artifacts == ()
         assert " dropped …]" in left.stderr
         assert left.stderr.endswith("line\n")
@@ -160,7 +162,7 @@ async def test_the_streams_share_the_budget(tmp_path: Path) -> None:
     """A short stderr is whole beside a long stdout."""
     store = store_in(tmp_path)
     left = await written(
-        store, Output("stdout", "out\n" * 10_000), Output("stderr", "a warning\n" * 20)
+        store, Output("stdout", b"out\n" * 10_000), Output("stderr", b"a warning\n" * 20)
     )
     assert left.stderr == "a warning\n" * 20
     assert [artifact.kind for artifact in left.artifacts] == ["stdout"]
@@ -171,7 +173,7 @@ async def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     streams = Streams(LIMITS, artifacts=store.of_run("", RUN))
     for _ in range(10):
-        await streams.take(Output("stdout", "x" * 65_536))
+        await streams.take(Output("stdout", b"x" * 65_536))
     streams.discard()
     assert store.listed(None) == ()
     assert [path for path in (tmp_path / "kept").rglob("*") if path.stat().st_size > 60_000] == []
@@ -196,7 +198,9 @@ async def test_others_have_their_turn_while_a_large_piece_is_taken() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other)
-        await streams.take(Output("stdout", f"{before}{SECRET}{'y' * 3 * AT_ONCE_BYTES}end"))
+        await streams.take(
+            Output("stdout", f"{before}{SECRET}{'y' * 3 * AT_ONCE_BYTES}end".encode())
+        )
         tasks.cancel_scope.cancel()
     assert turns >= 4
     left = await streams.finish()

@@ -1,0 +1,44 @@
+"""A worker's bytes become whole frames, and what is torn costs only itself."""
+
+from __future__ import annotations
+
+from bridge.guest.supervisor.relay import Lines
+
+
+def test_lines_are_whole_whatever_the_portions() -> None:
+    data = b"one\ntwo\n\nthree\nrest"
+    for size in range(1, len(data) + 1):
+        lines = Lines(100)
+        found = [
+            line
+            for start in range(0, len(data), size)
+            for line in lines.feed(data[start : start + size])
+        ]
+        assert found == [b"one\n", b"two\n", b"\n", b"three\n"]
+
+
+def test_a_line_over_the_limit_is_left_out_and_the_next_is_not() -> None:
+    lines = Lines(6)
+    assert lines.feed(b"12345\n123456\n") == [b"12345\n"]
+    assert lines.feed(b"1234567890") == []
+    assert lines.feed(b"123\nok\n") == [b"ok\n"]
+
+
+def test_raw_bytes_come_with_their_line_whatever_the_portions_and_whatever_is_in_them() -> None:
+    data = b"+4\na\n+1line\nnext\n+3\nabc"
+    for size in range(1, len(data) + 1):
+        lines = Lines(100)
+        found = [
+            line
+            for start in range(0, len(data), size)
+            for line in lines.feed(data[start : start + size])
+        ]
+        assert found == [b"+4\na\n+1line\n", b"next\n"]
+
+
+def test_raw_bytes_over_the_limit_or_cut_short_cost_no_more_than_what_they_belong_to() -> None:
+    lines = Lines(20)
+    assert lines.feed(b"+30\n" + b"x\n" * 15 + b"line\nok\n") == [b"ok\n"]
+    assert lines.feed(b"+10\nabc") == []
+    lines.forget()
+    assert lines.feed(b"\nok\n") == [b"ok\n"]
