@@ -65,7 +65,7 @@ HELD_OPEN_SECONDS = 0.5
 """After a process has ended, for the rest of its output, if a child of its own keeps the pipe open
 and there is no end of file."""
 
-_BLANK = re.compile(rb"\n{2,}")
+_BLANK = re.compile(rb"\n\n+")
 
 YIELD_EVERY = 64
 """Lines handled before other tasks run."""
@@ -283,8 +283,10 @@ class StdioEndpoint:
         taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
-                # Blank lines are ignored; a server may send millions.
-                data = _BLANK.sub(b"\n", data)
+                # Blank lines are ignored; a server may send millions. Most of a large message has no
+                # newline at all, which is found out a hundred times as fast.
+                if b"\n" in data:
+                    data = _BLANK.sub(b"\n", data)
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
