@@ -45,6 +45,7 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
+from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.serverlog import ServerLog
 
@@ -283,8 +284,7 @@ class StdioEndpoint:
         taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
-                # Blank lines are ignored; a server may send millions. Most of a large message has no
-                # newline at all, which is found out a hundred times as fast.
+                # Blank lines are ignored; a server may send millions.
                 if b"\n" in data:
                     data = _BLANK.sub(b"\n", data)
                 lines = deque(framer.feed(data) if not self._deaf else ())
@@ -315,6 +315,10 @@ class StdioEndpoint:
                 await self._send(message, pipes)
             return
         large = len(line.data) > LARGE
+        if len(line.data) >= LEAST_BYTES and pipes.direct.has_pending:
+            found = await offload(line.data, partial(parse_large_response, line.data))
+            if pipes.direct.deliver(found):
+                return
         if large and await offload(line.data, partial(has_too_many_values, line)):
             self._log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
             refusal = decode_too_many(line)
