@@ -35,7 +35,7 @@ BUDGETS = {
     "catalog": 7_180,
     "sandbox": 13_730,
     "rpc": 1_290,
-    "gate": 9_020,
+    "gate": 9_050,
     "store": 2_290,
     "packages": 1_420,
     "render": 1_200,
