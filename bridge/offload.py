@@ -15,6 +15,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from bridge.large_text import LargeText
+
 LARGE = 128 * 1024
 """From here on a value is worth a thread: characters, and `VALUE` for each object."""
 
@@ -44,7 +46,7 @@ def estimated_size(value: Any, limit: float = math.inf) -> int:
         kind = type(one)
         # By type first, and what is in an object at once: this looks at the arguments and the
         # result of each call several times, and to ask what is a mapping takes longest of all.
-        if kind is str or kind is bytes:
+        if kind is str or kind is bytes or kind is LargeText:
             size += len(one)
         elif kind in _PLAIN:
             continue

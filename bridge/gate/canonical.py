@@ -57,7 +57,7 @@ def digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str:
+def arguments_digest(arguments: Mapping[str, Json], at_once: float = LARGE) -> str:
     """Return the digest of all of a call's arguments; empty if they are nested too deeply.
 
     Args:
@@ -73,8 +73,8 @@ def arguments_digest(arguments: Mapping[str, Json], at_once: int = LARGE) -> str
         return ""
 
 
-def _digest(value: Json, at_once: int) -> str:
-    whole = estimated_size(value, at_once) <= at_once
+def _digest(value: Json, at_once: float) -> str:
+    whole = at_once == math.inf or estimated_size(value, at_once) <= at_once
     found = hashlib.sha256()
     for piece in [ENCODER.encode(value)] if whole else ENCODER.iterencode(value):
         found.update(piece.encode("ascii"))

@@ -35,6 +35,7 @@ from bridge.gate.journal import OWN, Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.question import led_by
 from bridge.gate.tally import Tally
+from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Tool
 from bridge.offload import offload
 
@@ -162,6 +163,8 @@ class Gate:
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
         """Make a call, and return the raw `CallToolResult` or the shape of a placeholder.
+
+        A text in the result may be a `LargeText`.
 
         Raises:
             RefusedError: The call is not allowed, or cannot be recorded.
@@ -476,7 +479,7 @@ class Gate:
         vault = self._context.vault
         if vault.idle:
             return result
-        return await offload(result, partial(vault.hide, server, result))
+        return await offload(result, lambda: vault.hide(server, with_plain_text(result)))
 
     async def _define(self, server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it; an error of the server counts as read.
@@ -577,7 +580,10 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         small = []
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
-            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
+            if isinstance(text, LargeText):
+                large += len(text)
+                small.append({**block, "text": ""})
+            elif isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
                 # Writing it as JSON only to count it takes as long as moving it.
                 large += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
                 small.append({**block, "text": ""})

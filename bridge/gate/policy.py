@@ -10,8 +10,9 @@ another's is a different tool.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal
 
 from bridge.gate.conditions import Check, Work, is_short_text, texts_wanted
@@ -45,8 +46,8 @@ LONG_NAME = "limit of a name's length"
 MAX_NAME_CHARS = 512
 """Characters of a tool's name: programs may send any, and each rule is matched against it."""
 
-MAX_KNOWN = 2048
-"""Tools whose rules are cached; about a kilobyte each."""
+MAX_KNOWN = 512
+"""Tools whose rules are cached; with two hundred rules some ten kilobytes each."""
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -100,7 +101,19 @@ class _ToolRules:
     def __init__(
         self, rules: tuple[_CompiledRule, ...], server: ServerPolicy | None, tool: ToolPolicy | None
     ) -> None:
-        self.rules = rules
+        # By place in the policy, those with a text that an argument has to be apart by that text.
+        self._rules: list[tuple[int, _CompiledRule]] = []
+        self._by_text: dict[str, dict[str, list[tuple[int, _CompiledRule]]]] = {}
+        self._with_text: dict[str, list[tuple[int, _CompiledRule]]] = {}
+        for placed in enumerate(rules):
+            rule = placed[1]
+            if not rule.texts:
+                self._rules.append(placed)
+                continue
+            self._with_text.setdefault(rule.key, []).append(placed)
+            by_text = self._by_text.setdefault(rule.key, {})
+            for text in rule.texts:
+                by_text.setdefault(text, []).append(placed)
         self.server = server
         self.tool = tool
         self.see(None)
@@ -117,6 +130,15 @@ class _ToolRules:
         other = copy.copy(self)
         other.see(definition)
         return other
+
+    def rules(self, arguments: Mapping[str, Json]) -> Iterator[_CompiledRule]:
+        """Yield the rules in order, without those of which a text argument is another."""
+        found = list(self._rules)
+        for key, every in self._with_text.items():
+            value = arguments.get(key)
+            found += self._by_text[key].get(str(value), ()) if is_short_text(value) else every
+        for _, rule in sorted(found, key=itemgetter(0)):
+            yield rule
 
     def sources(self) -> list[tuple[frozenset[str], str]]:
         """Return the tool's labels, each set with its source."""
@@ -277,12 +299,7 @@ class Policy:
 
     def _match(self, known: _ToolRules, call: CallFacts, effect: Effect) -> _CompiledRule | None:
         work, arguments, definition = Work(), call.arguments, call.definition
-        short = {key: value for key, value in arguments.items() if is_short_text(value)}
-        for ready in known.rules:
-            if ready.texts:
-                text = short.get(ready.key)
-                if text is not None and text not in ready.texts:
-                    continue
+        for ready in known.rules(arguments):
             if ready.effects and effect not in ready.effects:
                 continue
             if ready.digest and known.differs(ready):

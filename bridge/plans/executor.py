@@ -39,6 +39,7 @@ from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.receipt import accounted
 from bridge.gate.services import GateServices, RunContext
 from bridge.guest.schema.validation import problem
+from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.approver import PlanApprover
 from bridge.plans.plan_store import PlanStore, StoredPlan
@@ -319,7 +320,7 @@ class _Execution:
                 except BridgeError as error:
                     step.lost(error) if gate.calls > before else step.not_made(error)
                 else:
-                    self._take(step, result)
+                    self._take(step, with_plain_text(result))
             tasks.cancel_scope.cancel()
 
     def _take(self, step: Step, result: Mapping[str, Json]) -> None:

@@ -7,7 +7,6 @@ not interpret frames.
 from __future__ import annotations
 
 import base64
-import io
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from bridge.guest.protocol.wire import (
     encode,
     json_start,
 )
+from bridge.large_text import LargeText
 from bridge.model import Json
 from bridge.offload import offload
 
@@ -285,9 +285,6 @@ DEPTH = 3
 """How deep in objects large texts are searched: the text itself, a field of structured content, a
 blob's data. Deeper texts stay in the JSON."""
 
-_PORTION = 1024 * 1024
-"""Characters encoded at a time, so that a text has one copy in memory and not two."""
-
 
 class RedactStream(Protocol):
     """Redacts a text that arrives in pieces."""
@@ -312,14 +309,14 @@ class Redact(Protocol):
         """Return the redactor of a text that arrives in pieces."""
 
 
-def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> bytes:
-    """Return the reply with `value`, redacted by `clear`.
+def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequence[bytes]:
+    """Return the reply with `value`, redacted by `clear`, in one piece or several.
 
     Raises:
         ValueError: `value` is not JSON: NaN, an infinity, a cycle, too deep.
         TypeError: It contains a value of a type that JSON does not have.
     """
-    texts: list[tuple[Sequence[str], str]] = []
+    texts: list[tuple[Sequence[str], str | LargeText]] = []
     rest = _without_large(value, (), texts)
     if texts:
         try:
@@ -328,43 +325,53 @@ def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> byte
             # A lone surrogate has no bytes, but JSON can escape it.
             texts.clear()
     line = encode(Reply(id=call_id, value=value))
-    return line if clear is None else clear.frame(line)
+    return (line if clear is None else clear.frame(line),)
 
 
 def _beside(
-    call_id: int, rest: Json, texts: list[tuple[Sequence[str], str]], clear: Redact | None
-) -> bytes:
-    data = io.BytesIO()
+    call_id: int,
+    rest: Json,
+    texts: list[tuple[Sequence[str], str | LargeText]],
+    clear: Redact | None,
+) -> Sequence[bytes]:
+    reply: list[bytes] = []
     for _, told in texts:
         # Before counting: a redacted text has another length.
-        text = told if clear is None else clear.text(told)
-        size = len(text) if text.isascii() else sum(len(p.encode()) for p in _portions(text))
-        data.write(b"+%d\n" % size)
-        for portion in _portions(text):
-            data.write(portion.encode())
+        pieces = _redacted(told, clear)
+        reply += (b"+%d\n" % sum(map(len, pieces)), *pieces)
     value: Json = {"rest": rest, "texts": [list(path) for path, _ in texts]}
     line = encode(Reply(id=call_id, value=value))
     # Field names occur in it twice and are redacted alike.
-    data.write(line if clear is None else clear.frame(line))
-    # Without a copy: the buffer itself becomes the bytes.
-    return data.getvalue()
+    reply.append(line if clear is None else clear.frame(line))
+    return reply
 
 
-def _portions(text: str) -> Iterator[str]:
-    for start in range(0, len(text), _PORTION):
-        yield text[start : start + _PORTION]
+def _redacted(told: str | LargeText, clear: Redact | None) -> Sequence[bytes]:
+    """Return a text as UTF-8, in pieces."""
+    if isinstance(told, str):
+        text = told if clear is None else clear.text(told)
+        return [
+            text[start : start + WRITE_BYTES].encode() for start in range(0, len(text), WRITE_BYTES)
+        ]
+    if clear is None:
+        return told.pieces
+    stream = clear.stream()
+    return [*map(stream.feed, told.pieces), stream.finish()]
 
 
 def _without_large(
-    value: Json, path: tuple[str, ...], texts: list[tuple[Sequence[str], str]]
+    value: Json, path: tuple[str, ...], texts: list[tuple[Sequence[str], str | LargeText]]
 ) -> Json:
-    if isinstance(value, str) and len(value) >= LARGE_CHARACTERS and path:
+    large = isinstance(value, LargeText) or (
+        isinstance(value, str) and len(value) >= LARGE_CHARACTERS
+    )
+    if large and path:
         texts.append((path, value))
         return None
     if isinstance(value, dict) and len(path) < DEPTH:
         return {
             key: _without_large(item, (*path, key), texts)
-            if isinstance(item, (str, dict)) and isinstance(key, str)
+            if isinstance(item, (str, dict, LargeText)) and isinstance(key, str)
             else item
             for key, item in value.items()
         }

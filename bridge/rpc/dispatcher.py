@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -116,6 +116,7 @@ class Dispatcher:
 
     Args:
         send_together: Like `send`, but batches replies that are ready at the same time.
+        send_pieces: Like `send`, for a large reply in pieces.
         clear: Removes secrets from every reply.
     """
 
@@ -127,12 +128,14 @@ class Dispatcher:
         limits: DispatchLimits,
         *,
         send_together: Callable[[bytes], Awaitable[None]] | None = None,
+        send_pieces: Callable[[Sequence[bytes]], Awaitable[None]] | None = None,
         clear: Redact | None = None,
     ) -> None:
         self._clear = clear
         self._tasks = tasks
         self._send = send
         self._send_together = send_together or send
+        self._send_pieces = send_pieces or (lambda pieces: send(b"".join(pieces)))
         self._handler = handler
         self._limits = limits
         self._freed = anyio.Event()
@@ -254,10 +257,14 @@ class Dispatcher:
             accepted.scope = None
         if scope.cancel_called:
             return
-        # A lone reply is sent at once; otherwise others may be ready at the same time.
-        send = self._send if len(self._under_way) == 1 else self._send_together
         try:
-            await send(reply)
+            if len(reply) > 1:
+                await self._send_pieces(reply)
+            elif len(self._under_way) == 1:
+                # A lone reply is sent at once; otherwise others may be ready at the same time.
+                await self._send(reply[0])
+            else:
+                await self._send_together(reply[0])
         except ChannelClosedError:
             logger.debug("reply to call %d dropped: the sandbox is gone", accepted.call.id)
 
@@ -280,35 +287,37 @@ class Dispatcher:
         # Does not wait: a thousand calls that are cancelled together end together.
         self._freed.set()
 
-    async def _answer(self, call: Call) -> bytes:
+    async def _answer(self, call: Call) -> Sequence[bytes]:
+        """Return the reply to a call, in pieces."""
         try:
             value = await self._handler(call.method, call.params)
         except CallFailedError as error:
             told = [error.message, error.data]
-            return await offload(told, partial(self._encode_error, call.id, error))
+            return (await offload(told, partial(self._encode_error, call.id, error)),)
         except BridgeError as error:
             failed = as_failed_call(error)
             told = [failed.message, failed.data]
-            return await offload(told, partial(self._encode_error, call.id, failed))
+            return (await offload(told, partial(self._encode_error, call.id, failed)),)
         except Exception:
             # A named per-request boundary: a defect in one handler must not end other calls.
             logger.exception("call %d (%s) failed inside the bridge", call.id, call.method)
             message = "The bridge failed to serve this call; see its log."
-            return self._encode_error(call.id, CallFailedError(message, kind="internal"))
+            return (self._encode_error(call.id, CallFailedError(message, kind="internal")),)
         try:
-            line = await self._encode(call.id, value)
+            reply = await self._encode(call.id, value)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
-            return self._encode_error(call.id, CallFailedError(message, kind="upstream"))
-        if len(line) > self._limits.reply_bytes:
+            return (self._encode_error(call.id, CallFailedError(message, kind="upstream")),)
+        size = sum(map(len, reply))
+        if size > self._limits.reply_bytes:
             message = (
-                f"The answer is {len(line):,} bytes; the limit is {self._limits.reply_bytes:,}. "
+                f"The answer is {size:,} bytes; the limit is {self._limits.reply_bytes:,}. "
                 "Ask the tool for less at a time (a page, a filter, a range)."
             )
-            return self._encode_error(call.id, CallFailedError(message, kind="limit"))
-        return line
+            return (self._encode_error(call.id, CallFailedError(message, kind="limit")),)
+        return reply
 
-    async def _encode(self, call_id: int, value: Json) -> bytes:
+    async def _encode(self, call_id: int, value: Json) -> Sequence[bytes]:
         work = partial(encode_reply, call_id, value, self._clear)
         # Without redaction, encoding is as cheap as reading the answer was, so it needs no thread.
         return work() if self._clear is None else await offload(value, work)

@@ -17,6 +17,7 @@ from bridge.catalog.docs import Detail
 from bridge.errors import BridgeError
 from bridge.gate.held_calls import Placeholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
+from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
@@ -148,8 +149,10 @@ class GuestRequests:
             result = await self._gate.call(server, tool, arguments)
         except BridgeError as error:
             raise self._failed(error, server=name, tool=tool) from error
-        if isinstance(result, Placeholder) or params.get("raw") is True:
+        if isinstance(result, Placeholder):
             return result
+        if params.get("raw") is True:
+            return await offload(result, partial(with_plain_text, result))
         error_text = None
         if result.get("isError") is True:
             # All of it is searched for secrets before it is cut.
@@ -161,7 +164,8 @@ class GuestRequests:
         value = await offload(result, partial(wire_value, result, wrapped=wrapped))
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.
-            self._servers.inventory.learn_result(server, tool, value)
+            large = isinstance(value.get("json"), LargeText)
+            self._servers.inventory.learn_result(server, tool, {"json": ""} if large else value)
         return value
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:

@@ -165,6 +165,7 @@ class Program:
                         reply_bytes=self._limits.frame_bytes,
                     ),
                     send_together=self._session.channel.send_together,
+                    send_pieces=self._session.channel.write,
                     clear=self._clear,
                 )
                 with self._clock.watch(lambda _: self._tell_guest(tasks)):

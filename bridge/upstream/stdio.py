@@ -45,6 +45,7 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
+from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.server_log import ServerLog
 
@@ -65,7 +66,7 @@ HELD_OPEN_SECONDS = 0.5
 """After a process has ended, for the rest of its output, if a child of its own keeps the pipe open
 and there is no end of file."""
 
-_BLANK = re.compile(rb"\n{2,}")
+_BLANK = re.compile(rb"\n\n+")
 
 YIELD_EVERY = 64
 """Lines handled before other tasks run."""
@@ -284,7 +285,8 @@ class StdioEndpoint:
         async with pipes.inbound:
             while data := await pipes.child.output.read():
                 # Blank lines are ignored; a server may send millions.
-                data = _BLANK.sub(b"\n", data)
+                if b"\n" in data:
+                    data = _BLANK.sub(b"\n", data)
                 lines = deque(framer.feed(data) if not self._deaf else ())
                 del data
                 while lines:
@@ -313,6 +315,10 @@ class StdioEndpoint:
                 await self._send(message, pipes)
             return
         large = len(line.data) > LARGE
+        if len(line.data) >= LEAST_BYTES and pipes.direct.has_pending:
+            found = await offload(line.data, partial(parse_large_response, line.data))
+            if pipes.direct.deliver(found):
+                return
         if large and await offload(line.data, partial(has_too_many_values, line)):
             self._log.note(f"dropped a message of {len(line.data)} bytes: it holds too many values")
             refusal = decode_too_many(line)

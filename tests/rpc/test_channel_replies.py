@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from bridge.gate.redaction import Redactor
 from bridge.guest.api.client import Replies, read_reply
 from bridge.guest.protocol.wire import Reply, encode
+from bridge.large_text import LargeText
 from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
 LARGE = "x" * LARGE_CHARACTERS
@@ -44,7 +46,7 @@ def received(data: bytes, portion: int = 1 << 20) -> list[Any]:
 )
 def test_a_guest_reads_what_was_answered(value: Any) -> None:
     after = encode(Reply(id=8, value="the next"))
-    first, second = received(bytes(encode_reply(7, value)) + after)
+    first, second = received(b"".join(encode_reply(7, value)) + after)
     assert first["id"] == 7
     assert first["value"] == value
     assert second["value"] == "the next"
@@ -53,18 +55,33 @@ def test_a_guest_reads_what_was_answered(value: Any) -> None:
 @pytest.mark.parametrize("portion", [1, 7, 4096])
 def test_however_the_bytes_are_cut(portion: int) -> None:
     value = {"json": "ä\n" * LARGE_CHARACTERS}
-    (reply,) = received(bytes(encode_reply(7, value)), portion)
+    (reply,) = received(b"".join(encode_reply(7, value)), portion)
     assert reply["value"] == value
 
 
 def test_a_large_text_is_sent_as_it_is() -> None:
-    data = bytes(encode_reply(7, {"json": '"' * LARGE_CHARACTERS}))
+    data = b"".join(encode_reply(7, {"json": '"' * LARGE_CHARACTERS}))
     assert data.startswith(b"+%d\n" % LARGE_CHARACTERS + b'"' * LARGE_CHARACTERS)
     assert len(data) < LARGE_CHARACTERS + 200
 
 
+def test_a_text_in_pieces_reaches_the_guest_as_one() -> None:
+    value = {"json": LargeText([b"begins, ", "ends: ä".encode()])}
+    (reply,) = received(b"".join(encode_reply(7, value)))
+    assert reply["value"] == {"json": "begins, ends: ä"}
+
+
+def test_a_secret_in_two_pieces_of_a_text_is_taken_out() -> None:
+    value = {"json": LargeText([b"the token is xoxb-12345", b"6789-secret, they say"])}
+    data = b"".join(encode_reply(7, value, Redactor({"xoxb-123456789-secret": "TOKEN"})))
+    (reply,) = received(data)
+    assert reply["value"]["json"].startswith("the token is [")
+    assert reply["value"]["json"].endswith(", they say")
+    assert b"secret," not in data
+
+
 def test_a_small_answer_is_one_line_of_json() -> None:
-    data = encode_reply(7, {"json": {"a": [1, "é"]}})
+    (data,) = encode_reply(7, {"json": {"a": [1, "é"]}})
     assert json.loads(data) == {
         "type": "reply",
         "id": 7,

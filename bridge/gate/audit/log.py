@@ -242,6 +242,9 @@ class AuditLog:
         quota: Bytes of all files together.
         now: Seconds since 1970.
         largest: Bytes of a file.
+
+    Attributes:
+        sync: As given; without it, `append` does not wait for anything.
     """
 
     def __init__(
@@ -255,7 +258,7 @@ class AuditLog:
         largest: int = MAX_FILE_BYTES,
     ) -> None:
         self.directory = directory
-        self._sync = sync
+        self.sync = sync
         self._days = days
         self._quota = quota
         self._now = now
@@ -281,7 +284,7 @@ class AuditLog:
             return ""
         file = self._write(self.directory, [record], always=record.get("kind") in ALWAYS_WRITTEN)
         found = file.last.hash
-        if self._sync:
+        if self.sync:
             try:
                 await self._to_disk(file.descriptor)
             except BaseException:
@@ -363,7 +366,7 @@ class AuditLog:
                 name = f"{day}-{number:06d}.jsonl"
                 with suppress(FileExistsError):
                     descriptor = _open(name, os.O_WRONLY | _NEW, folder)
-            if self._sync:
+            if self.sync:
                 os.fsync(folder)
         self._file = _File(
             path=directory / name,

@@ -104,7 +104,11 @@ def approval_fields(approval: Approval) -> Record:
 
 def without_empty(facts: Mapping[str, Json]) -> Record:
     """Return facts without what is empty, which says nothing and would stand in every record."""
-    return {name: value for name, value in facts.items() if value not in ("", None, [])}
+    return {
+        name: value
+        for name, value in facts.items()
+        if value is not None and value != "" and value != []
+    }
 
 
 def when(seconds: float) -> str:

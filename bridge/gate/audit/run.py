@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from bridge.gate.canonical import arguments_digest, canonical
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.outcomes import Outcome
 from bridge.model import Json, Provenance
-from bridge.offload import estimated_size, offload
+from bridge.offload import LARGE, estimated_size, offload
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class RunAudit:
         """
         record = self._outcome(number, outcome, size=size, ms=ms)
         try:
-            with anyio.CancelScope(shield=True):
+            with anyio.CancelScope(shield=True) if self._log.sync else nullcontext():
                 self.head = await self._log.append(record)
         except AuditError:
             self._log.later(record)
@@ -304,7 +305,7 @@ class RunAudit:
         facts = {"call": number, "server": call.server, "tool": call.tool, "arguments": shown}
         record = self._event(kind, facts)
         if call.arguments:
-            record["digest"] = arguments_digest(call.arguments)
+            record["digest"] = arguments_digest(call.arguments, math.inf if small else LARGE)
         if decision is not None:
             record |= {"decision": decision.action, "rule": decision.rule}
             record |= without_empty({"effect": decision.effect, "reason": decision.reason})

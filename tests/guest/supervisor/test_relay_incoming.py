@@ -63,7 +63,8 @@ def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
 
 def test_a_large_reply_passes_as_it_is() -> None:
     """Not even copied, in one portion."""
-    reply = encode_reply(1, {"a": HOSTILE * (LARGE_CHARACTERS // len(HOSTILE) + 1)})
+    text = HOSTILE * (LARGE_CHARACTERS // len(HOSTILE) + 1)
+    reply = b"".join(encode_reply(1, {"a": text}))
     assert reply.startswith(b"+")
     assert Incoming(lambda running: pytest.fail("heard a text"), lambda: None).feed(reply) is reply
 
