@@ -102,12 +102,19 @@ async def opened(settings: Settings) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def answers(engine: Engine, line: bytes, answered: Any = None, count: int = 1) -> list[bytes]:
-    """Return so many lines that the SDK's session writes on what was read before it began."""
+async def answers(
+    engine: Engine, line: bytes, answered: Any = None, count: int = 1, rest: bytes = b"\n"
+) -> list[bytes]:
+    """Return so many lines that the SDK's session writes on what was read before it began.
+
+    Args:
+        rest: What it reads itself.
+    """
     there, back = os.pipe(), os.pipe()
+    os.write(there[1], rest)
     server = build_server(engine, principal="stdio")
     writer = StdoutMessages(back[1], anyio.CancelScope(), answered)
-    reader = StdinMessages(there[0], writer, line + b"\n")
+    reader = StdinMessages(there[0], writer, line)
     found = b""
 
     async def read() -> None:
@@ -261,6 +268,13 @@ async def test_the_session_begins_with_a_request_that_has_been_answered(settings
         found = await answers(engine, b"\n".join(map(raw, lines)), answered=0, count=2)
     assert sorted(json.loads(each)["id"] for each in found) == [0, 1]
     assert b'"serverInfo"' not in b"".join(found)
+
+
+async def test_half_a_request_that_was_read_before_is_completed(settings: Settings) -> None:
+    line = raw(PLAIN[0]) + b"\n"
+    async with opened(settings) as engine:
+        [found] = await answers(engine, line[:50], rest=line[50:])
+    assert json.loads(found)["result"]["protocolVersion"] == VERSIONS[0]
 
 
 def test_the_sdk_is_not_imported_for_it(tmp_path: Path) -> None:
