@@ -42,7 +42,7 @@ GROUPS = (
     Group(keys=("session-run",), measure=kept.session_run),
     Group(keys=("checkpoint",), measure=kept.checkpoint),
     Group(keys=("output-kept", "file-out", "picture"), measure=kept.left),
-    Group(keys=("idle-cpu", "idle-memory"), measure=idle.idle),
+    Group(keys=("idle-cpu", "idle-memory", "idle-own"), measure=idle.idle),
     Group(keys=("first-answer",), measure=starts.first_answer),
     Group(keys=("flat-servers",), measure=flat.servers),
     Group(keys=("flat-tools",), measure=flat.tools),

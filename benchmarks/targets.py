@@ -284,6 +284,13 @@ ROWS = (
         floor="",
     ),
     Row(
+        key="idle-own",
+        what="the same: memory of the bridge's own process",
+        unit="MB",
+        floor="",
+        targets=_everywhere(Target(at_most=55)),
+    ),
+    Row(
         key="flat-servers",
         what="warm run that uses one server, of 200 configured",
         unit="ms",

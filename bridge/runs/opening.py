@@ -31,8 +31,6 @@ from bridge.servers.tool_cache import ToolCache
 from bridge.settings import Settings, store_of
 from bridge.upstream.client_features import current_caller
 from bridge.upstream.oauth import Logins
-from bridge.upstream.oauth_callback import Callback
-from bridge.upstream.oauth_login import log_in
 from bridge.upstream.pool import Pool
 from bridge.upstream.token_store import TokenStore
 
@@ -55,6 +53,10 @@ class LoginOffers:
 
         Each run offers a login to a server once.
         """
+        # Imported here: most bridges offer no login, and it takes an HTTP server of its own.
+        from bridge.upstream.oauth_callback import Callback
+        from bridge.upstream.oauth_login import log_in
+
         run = current_caller()
         if not isinstance(run, RunCaller) or not run.may_visit or spec.name in run.offered_logins:
             return False

@@ -70,7 +70,7 @@ def greet(instructions: Callable[[], str]) -> Greeting:
     Args:
         instructions: Returns the server instructions.
     """
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin is None or sys.stdout is None or sys.stdin.isatty():
         return NO_GREETING
     text = instructions()
     try:

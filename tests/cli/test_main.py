@@ -33,7 +33,7 @@ def test_help_and_version_do_not_import_the_sdk() -> None:
 def test_serving_waits_for_no_import_that_its_first_answer_does_not_need() -> None:
     """Backends are imported when one is tried, and encoders by those who ask for them."""
     spared = (
-        *("docker", "requests", "urllib3", "toon_format", "jsonschema"),
+        *("docker", "requests", "urllib3", "toon_format", "jsonschema", "h11", "sqlalchemy"),
         *("bridge.sandbox.container", "bridge.sandbox.process.backend", "bridge.cli.doctor"),
     )
     code = f"import sys, bridge.cli.serve; print([n for n in {spared} if n in sys.modules])"

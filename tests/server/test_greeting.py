@@ -102,21 +102,37 @@ async def opened(settings: Settings) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def answers(engine: Engine, line: bytes, answered: Any = None) -> list[bytes]:
-    """Return what the SDK's session writes for a line that was read before it began."""
+async def answers(
+    engine: Engine, line: bytes, answered: Any = None, count: int = 1, rest: bytes = b"\n"
+) -> list[bytes]:
+    """Return so many lines that the SDK's session writes on what was read before it began.
+
+    Args:
+        rest: What it reads itself.
+    """
     there, back = os.pipe(), os.pipe()
-    os.close(there[1])
+    os.write(there[1], rest)
     server = build_server(engine, principal="stdio")
     writer = StdoutMessages(back[1], anyio.CancelScope(), answered)
-    reader = StdinMessages(there[0], writer, line + b"\n")
+    reader = StdinMessages(there[0], writer, line)
+    found = b""
+
+    async def read() -> None:
+        nonlocal found
+        while found.count(b"\n") < count:
+            await anyio.wait_readable(back[0])
+            found += os.read(back[0], 65536)
+        os.close(there[1])
+
     try:
         with anyio.fail_after(PATIENCE):
-            await server.run(reader, writer, server.create_initialization_options())
-        os.close(back[1])
-        return os.read(back[0], 65536).splitlines()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(read)
+                await server.run(reader, writer, server.create_initialization_options())
+        return found.splitlines()
     finally:
-        os.close(there[0])
-        os.close(back[0])
+        for each in (there[0], *back):
+            os.close(each)
 
 
 def configure(settings: Settings, home: Path) -> None:
@@ -249,9 +265,16 @@ async def test_the_session_begins_with_a_request_that_has_been_answered(settings
     """It answers all that follows, and the same id a second time."""
     lines = [hello("2025-03-26"), request(1, "tools/list"), request(0, "ping")]
     async with opened(settings) as engine:
-        found = await answers(engine, b"\n".join(map(raw, lines)), answered=0)
+        found = await answers(engine, b"\n".join(map(raw, lines)), answered=0, count=2)
     assert sorted(json.loads(each)["id"] for each in found) == [0, 1]
     assert b'"serverInfo"' not in b"".join(found)
+
+
+async def test_half_a_request_that_was_read_before_is_completed(settings: Settings) -> None:
+    line = raw(PLAIN[0]) + b"\n"
+    async with opened(settings) as engine:
+        [found] = await answers(engine, line[:50], rest=line[50:])
+    assert json.loads(found)["result"]["protocolVersion"] == VERSIONS[0]
 
 
 def test_the_sdk_is_not_imported_for_it(tmp_path: Path) -> None:
@@ -291,7 +314,18 @@ def test_a_client_that_writes_at_once_gets_one_answer_to_each_request(
 ) -> None:
     environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "s")}
     lines = b"".join(raw(each) + b"\n" for each in sent)
-    done = subprocess.run(SERVE, input=lines, capture_output=True, env=environ, check=True)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        SERVE, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environ
+    ) as bridge:
+        assert bridge.stdin is not None
+        assert bridge.stdout is not None
+        bridge.stdin.write(lines)
+        bridge.stdin.flush()
+        read = [bridge.stdout.readline() for _ in ids]
+        bridge.stdin.close()
+        read += bridge.stdout.readlines()
+    assert bridge.returncode == 0
+    found = list(map(json.loads, read))
     every = [each for some in found for each in (some if isinstance(some, list) else [some])]
     assert sorted((each.get("id") for each in every), key=str) == sorted(ids, key=str)
