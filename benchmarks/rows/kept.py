@@ -37,18 +37,28 @@ SAVE_SECONDS = 20.0
 
 LOOK_SECONDS = 0.001
 
-OUTPUT = f'line = "x" * 999\nfor _ in range({MEGABYTE // 1000}):\n    print(line)'
-FILE = f'with open("out/data.bin", "wb") as file:\n    file.write(bytes({MEGABYTE}))'
+# Each run leaves something else: what is there already would not be written again.
+OUTPUT = f"""
+import time
+line = f"{{time.time_ns():x>999}}"
+for _ in range({MEGABYTE // 1000}):
+    print(line)
+"""
+FILE = f"""
+import time
+with open("out/data.bin", "wb") as file:
+    file.write(time.time_ns().to_bytes({MEGABYTE}, "little"))
+"""
 PICTURE = """
-import struct, zlib
+import struct, time, zlib
 
 def chunk(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 class Picture:
     def _repr_png_(self):
-        wave = bytes(range(256)) * 3
-        rows = (b"\\0" + wave[y : y + 300] for y in range(200))
+        wave, first = bytes(range(256)) * 4, time.time_ns() % 256
+        rows = (b"\\0" + wave[first + y : first + y + 300] for y in range(200))
         head = struct.pack(">IIBBBBB", 300, 200, 8, 0, 0, 0, 0)
         body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"".join(rows), 0))
         return b"\\x89PNG\\r\\n\\x1a\\n" + body + chunk(b"IEND", b"")

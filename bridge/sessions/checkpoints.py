@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from time import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +30,7 @@ from bridge.store import Store, Transaction, owner_digest
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:
-    from sqlalchemy import Row, Table
+    from sqlalchemy import Delete, Row, Select, Table
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ class Checkpoints:
             self.tidy()
 
     def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
-        table, key = _sessions(), _id(session_id)
+        key = {"whose": owner, "which": _id(session_id)}
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
@@ -180,9 +180,9 @@ class Checkpoints:
                 assert kept.connection is not None
                 found = _row(kept, owner, session_id)
                 before = None if found is None else found.digest
-                ours = (table.c.owner == owner) & (table.c.id == key)
-                kept.connection.execute(table.delete().where(ours))
-                kept.connection.execute(table.insert().values(owner=owner, id=key, **row))
+                kept.connection.execute(_statements()[1], key)
+                values = {"owner": owner, "id": key["which"], **row}
+                kept.connection.execute(_sessions().insert(), values)
         finally:
             self._store.blobs.discard(unfinished)
         if before not in (None, row["digest"]):
@@ -231,14 +231,12 @@ class Checkpoints:
         with self._store.reading() as kept:
             if _row(kept, owner_digest(owner), session_id) is None:
                 return False
-        table = _sessions()
         with self._store.writing(durable=True) as kept:
             assert kept.connection is not None
             row = _row(kept, owner_digest(owner), session_id)
             if row is None:
                 return False
-            ours = (table.c.owner == row.owner) & (table.c.id == row.id)
-            kept.connection.execute(table.delete().where(ours))
+            kept.connection.execute(_statements()[1], {"whose": row.owner, "which": row.id})
         self._store.drop([row.digest])
         return True
 
@@ -273,6 +271,16 @@ def _sessions() -> Table:
     return sessions
 
 
+@cache
+def _statements() -> tuple[Select[Any], Delete]:
+    """Return what selects one session, and what deletes it: to make them takes as long as both."""
+    from sqlalchemy import bindparam
+
+    table = _sessions()
+    ours = (table.c.owner == bindparam("whose")) & (table.c.id == bindparam("which"))
+    return table.select().where(ours), table.delete().where(ours)
+
+
 def _id(session_id: str) -> str:
     # Whatever its length.
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
@@ -281,9 +289,8 @@ def _id(session_id: str) -> str:
 def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
     if kept.connection is None:
         return None
-    table = _sessions()
-    chosen = table.select().where(table.c.owner == owner, table.c.id == _id(session_id))
-    return kept.connection.execute(chosen).first()
+    key = {"whose": owner, "which": _id(session_id)}
+    return kept.connection.execute(_statements()[0], key).first()
 
 
 def _saved(row: Row[Any], data: bytes = b"") -> Saved | None:

@@ -59,7 +59,11 @@ class StateParts:
     @property
     def data(self) -> bytes | None:
         """The state; None if none came, or what came was none."""
-        return b"".join(self._parts) if self._parts and not self.problem else None
+        if self.problem or not self._parts:
+            return None
+        # Joined once, and asked for several times.
+        self._parts = [b"".join(self._parts)]
+        return self._parts[0]
 
     def _add(self, part: bytes) -> None:
         self._size += len(part)

@@ -116,13 +116,17 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         },
         ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")
-    data = bytearray(b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big")))
-    for piece in (header, saver.written, contents):
-        data += piece
-    for start in range(0, len(data), PART_BYTES):
-        part = bytes(data[start : start + PART_BYTES])
-        is_last = start + PART_BYTES >= len(data)
-        yield State(data=part, lost=told(lost) if is_last else [])
+    head = b"%s%d\n%s" % (MAGIC, VERSION, len(header).to_bytes(LENGTH_BYTES, "big"))
+    pieces: List[Any] = [head + header, saver.written, contents]
+    if sum(map(len, pieces)) <= PART_BYTES:
+        pieces = [b"".join(pieces)]
+    parts = [
+        memoryview(piece)[start : start + PART_BYTES]
+        for piece in pieces
+        for start in range(0, len(piece), PART_BYTES)
+    ]
+    for part in parts:
+        yield State(data=bytes(part), lost=told(lost) if part is parts[-1] else [])
 
 
 def _directory(workspace: str, lost: List[List[str]]) -> str:
