@@ -40,7 +40,7 @@ BUDGETS = {
     "packages": 1_420,
     "render": 1_200,
     "settings": 3_300,
-    BASE: 2_510,
+    BASE: 2_520,
     "guest": 11_620,
 }
 """Most lines of each package of `bridge/`."""
