@@ -41,7 +41,7 @@ BUDGETS = {
     "render": 1_200,
     "settings": 3_300,
     BASE: 2_520,
-    "guest": 11_620,
+    "guest": 11_630,
 }
 """Most lines of each package of `bridge/`."""
 

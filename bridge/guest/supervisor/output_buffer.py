@@ -35,6 +35,11 @@ class Capture:
         self._dropped = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
+    @property
+    def full(self) -> bool:
+        """Whether the beginning is complete: the rest is held back, and most of it dropped."""
+        return not self._room
+
     def feed(self, data: bytes) -> str:
         """Add bytes of the stream; return the text to send now."""
         text = ""
