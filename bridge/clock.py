@@ -6,11 +6,17 @@ limits of a run use its clock, so that all of them stop together.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import anyio
+
+
+def current_time() -> float:
+    """Return `anyio.current_time()` in a tenth of its time: each call asks ten times."""
+    return asyncio.get_running_loop().time()
 
 
 class Clock:
@@ -31,12 +37,12 @@ class Clock:
     @property
     def stopped_seconds(self) -> float:
         """Total seconds for which it was stopped."""
-        since = 0.0 if self._stopped_at is None else anyio.current_time() - self._stopped_at
+        since = 0.0 if self._stopped_at is None else current_time() - self._stopped_at
         return self._lost + since
 
     def now(self) -> float:
         """Return the time in seconds since a fixed point."""
-        now = anyio.current_time() if self._stopped_at is None else self._stopped_at
+        now = current_time() if self._stopped_at is None else self._stopped_at
         return now - self._lost
 
     @contextmanager
@@ -44,7 +50,7 @@ class Clock:
         """Stop the clock while this is open; of several, until the last is closed."""
         self._holds += 1
         if self._holds == 1:
-            self._stopped_at = anyio.current_time()
+            self._stopped_at = current_time()
             self._notify()
         try:
             yield
@@ -69,7 +75,7 @@ class Clock:
     def replace_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
         """Replace a limit by one of so many seconds from now that does not stop with the clock."""
         self._limits.pop(scope, None)
-        scope.deadline = anyio.current_time() + seconds
+        scope.deadline = current_time() + seconds
 
     @contextmanager
     def watch(self, watcher: Callable[[bool], None]) -> Iterator[None]:

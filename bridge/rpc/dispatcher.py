@@ -8,6 +8,7 @@ A task serves many calls, one after another: starting a task would cost more tha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -101,14 +102,6 @@ class _Accepted:
     called_off: bool = False
 
 
-@dataclass(eq=False)
-class _Idle:
-    """A task without a call."""
-
-    woken: anyio.Event = field(default_factory=anyio.Event)
-    next: _Accepted | None = None
-
-
 class Dispatcher:
     """Serves the calls of one run inside the run's own task group.
 
@@ -143,7 +136,8 @@ class Dispatcher:
         self._accepted = 0
         self._under_way: dict[int, _Accepted] = {}
         self._queue: deque[_Accepted] = deque()
-        self._idle: list[_Idle] = []
+        # Tasks without a call; None ends one.
+        self._idle: list[asyncio.Future[_Accepted | None]] = []
         self._serving = 0
         self._closed = False
         self._over = anyio.Event()
@@ -175,9 +169,7 @@ class Dispatcher:
         accepted = self._under_way[call.id] = _Accepted(call, cost)
         self._cost += cost
         if self._idle:
-            idle = self._idle.pop()
-            idle.next = accepted
-            idle.woken.set()
+            self._idle.pop().set_result(accepted)
         elif self._serving < self._limits.concurrent:
             self._start(accepted)
         else:
@@ -209,7 +201,7 @@ class Dispatcher:
         """Accept no more: the tasks end with the calls under way."""
         self._closed = True
         while self._idle:
-            self._idle.pop().woken.set()
+            self._idle.pop().set_result(None)
 
     async def cancel_all(self) -> None:
         """Cancel pending calls and accept no more; return once nothing is being written.
@@ -276,10 +268,14 @@ class Dispatcher:
             return self._queue.popleft()
         if self._closed:
             return None
-        idle = _Idle()
+        # Not an event, whose making and setting take several times as long.
+        idle: asyncio.Future[_Accepted | None] = asyncio.get_running_loop().create_future()
         self._idle.append(idle)
-        await idle.woken.wait()
-        return idle.next
+        try:
+            return await idle
+        finally:
+            if idle in self._idle:
+                self._idle.remove(idle)
 
     def _settle(self, accepted: _Accepted) -> None:
         del self._under_way[accepted.call.id]

@@ -121,14 +121,18 @@ class GuestRequests:
     def _reject_long_names(self, params: Mapping[str, Json]) -> None:
         """Reject names that are too long; such a call counts as made."""
         arguments = params.get("arguments")
-        given = [(key, params.get(key), most) for key, most in LONGEST.items()]
-        if isinstance(arguments, dict):
-            given += [("the name of an argument", name, MAX_NAME_CHARS) for name in arguments]
-        for what, text, most in given:
+        for key, most in LONGEST.items():
+            text = params.get(key)
             if isinstance(text, str) and len(text) > most:
-                self._gate.admit()
-                message = f"{what} has {len(text):,} characters; the limit is {most:,}."
-                raise CallFailedError(message, kind="usage")
+                raise self._too_long(key, len(text), most)
+        for name in arguments if isinstance(arguments, dict) else ():
+            if len(name) > MAX_NAME_CHARS:
+                raise self._too_long("the name of an argument", len(name), MAX_NAME_CHARS)
+
+    def _too_long(self, what: str, characters: int, most: int) -> CallFailedError:
+        self._gate.admit()
+        message = f"{what} has {characters:,} characters; the limit is {most:,}."
+        return CallFailedError(message, kind="usage")
 
     def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
         """Return the error that the program gets; a long remedy only the first time."""

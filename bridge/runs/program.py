@@ -174,8 +174,11 @@ class Program:
                     # Half a reply would garble the channel for the programs that follow.
                     with anyio.move_on_after(WIND_UP_SECONDS):
                         await dispatcher.cancel_all()
-                # Calls that the program left running have no receiver any more.
-                tasks.cancel_scope.cancel()
+                dispatcher.close()
+                if dispatcher.under_way or self._telling:
+                    # Calls that the program left running have no receiver any more. Without any,
+                    # this would only cost the time in which anyio describes the task for a log.
+                    tasks.cancel_scope.cancel()
             deadline_passed = self._ended_late()
         if deadline_passed and self._collector.collecting:
             # Of the program itself it is known how it ended, if it said so.

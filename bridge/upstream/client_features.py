@@ -47,7 +47,7 @@ from mcp_types.jsonrpc import (
 from opentelemetry.context import Context, attach, detach
 from pydantic import BaseModel, ValidationError
 
-from bridge.clock import Clock
+from bridge.clock import Clock, current_time
 from bridge.errors import CannotAskError, ToolCallError
 from bridge.model import Json
 from bridge.text import counted
@@ -497,7 +497,7 @@ class Callers:
         raise CannotAskError(message, server=self._server)
 
     def _note_finished(self, caller: Caller, *, answered: bool) -> None:
-        now = anyio.current_time()
+        now = current_time()
         left = self._recent.pop(caller.client, None)
         until = now + (LATE_SECONDS if answered else UNANSWERED_SECONDS)
         owed = max(0.0 if left is None else left.requests_until, 0.0 if answered else until)
@@ -514,7 +514,7 @@ class Callers:
         Raises:
             CannotAskError: There is none, or there are several.
         """
-        now = anyio.current_time()
+        now = current_time()
         found = list(self._under_way)
         clients = {caller.client for caller in found}
         for client, left in self._recent.items():

@@ -50,6 +50,7 @@ from mcp.types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
+from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import ProtocolMode, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
@@ -232,7 +233,7 @@ class Connection:
                 yield
         finally:
             self._users -= 1
-            self._last_used = anyio.current_time()
+            self._last_used = current_time()
             if self._retiring and not self._users:
                 self.stop()
 

@@ -17,6 +17,7 @@ the sender, because a truncated message would corrupt all that follow.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import math
@@ -40,6 +41,7 @@ from mcp_types.jsonrpc import CONNECTION_CLOSED
 from opentelemetry.propagate import inject
 from pydantic_core import from_json
 
+from bridge.clock import current_time
 from bridge.model import Json
 from bridge.offload import LARGE
 from bridge.upstream.client_features import Caller, current_caller
@@ -206,8 +208,9 @@ class _PendingRequest:
     __slots__ = ("answered", "caller", "deadline", "label", "outcome")
 
     def __init__(self, seconds: float, caller: Caller | None, label: str) -> None:
-        self.answered = anyio.Event()
-        now = anyio.current_time() if caller is None else caller.clock.now()
+        # Not an event, whose making and setting take several times as long.
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        now = current_time() if caller is None else caller.clock.now()
         self.deadline = now + seconds
         self.caller = caller
         self.label = label
@@ -215,9 +218,9 @@ class _PendingRequest:
 
     def resolve(self, outcome: dict[str, Json] | ErrorData) -> None:
         """Set the outcome, if there is none yet."""
-        if not self.answered.is_set():
+        if not self.answered.done():
             self.outcome = outcome
-            self.answered.set()
+            self.answered.set_result(None)
 
     def next_check(self, now: float) -> float:
         """Return when to check the deadline again; not later than `now` if it has passed."""
@@ -283,11 +286,11 @@ class DirectDispatcher:
             # With other requests pending, more may follow in this turn of the event loop.
             put = self._writer.put if len(self._pending) == 1 else self._writer.put_batched
             put(b"%b%b}\n" % (head, params))
-            end = anyio.current_time() + seconds
+            end = current_time() + seconds
             if end < self._next_check:
                 self._next_check = end
                 self._check_sooner.set()
-            await pending.answered.wait()
+            await pending.answered
         except anyio.get_cancelled_exc_class():
             if issued and not self._closed:
                 self._writer.put(_cancellation(number))
@@ -323,15 +326,15 @@ class DirectDispatcher:
         """
         while True:
             self._check_sooner = anyio.Event()
-            now = anyio.current_time()
+            now = current_time()
             self._next_check = math.inf
             for pending in self._pending.values():
-                if pending.answered.is_set():
+                if pending.answered.done():
                     continue
                 end = pending.next_check(now)
                 if end <= now:
                     pending.outcome = None
-                    pending.answered.set()
+                    pending.answered.set_result(None)
                 else:
                     self._next_check = min(self._next_check, end)
             with anyio.CancelScope(deadline=self._next_check):
@@ -384,7 +387,8 @@ class DirectDispatcher:
         """Fail pending and later requests: the connection has ended. Idempotent."""
         self._closed = True
         for pending in self._pending.values():
-            pending.answered.set()
+            if not pending.answered.done():
+                pending.answered.set_result(None)
 
     def _resolve(self, number: object, outcome: dict[str, Json] | ErrorData) -> bool:
         # Some servers return the id as a string; the SDK accepts that as well.

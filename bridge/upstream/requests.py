@@ -36,6 +36,7 @@ from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from bridge.clock import current_time
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
@@ -497,7 +498,7 @@ def _task(call: Call) -> dict[str, Json]:
 def _caller_time() -> float:
     """Return the time of the caller's clock, by which its calls are limited."""
     caller = current_caller()
-    return anyio.current_time() if caller is None else caller.clock.now()
+    return current_time() if caller is None else caller.clock.now()
 
 
 def _call_request(call: Call, log_level: str) -> Any:

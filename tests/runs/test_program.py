@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -42,6 +42,9 @@ class Silent:
 
     async def send_together(self, data: bytes) -> None:
         """Take a reply that may go with others."""
+
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Take a reply in pieces."""
 
     async def receive(self) -> None:
         """End, in time."""

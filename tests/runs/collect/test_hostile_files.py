@@ -209,6 +209,9 @@ class Frames:
     async def send_together(self, data: bytes) -> None:
         """Take a reply."""
 
+    async def write(self, pieces: Iterable[bytes]) -> None:
+        """Take a reply in pieces."""
+
     async def receive(self) -> Any:
         """Say the next thing when its time has come."""
         if not self._frames:
