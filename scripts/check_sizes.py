@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 4_530,
     "upstream": 7_350,
     "catalog": 7_180,
-    "sandbox": 13_730,
+    "sandbox": 13_740,
     "rpc": 1_280,
     "gate": 9_010,
     "store": 2_290,
@@ -41,7 +41,7 @@ BUDGETS = {
     "render": 1_200,
     "settings": 3_300,
     BASE: 2_460,
-    "guest": 11_620,
+    "guest": 11_760,
 }
 """Most lines of each package of `bridge/`."""
 
