@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 4_610,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 13_730,
+    "sandbox": 13_740,
     "rpc": 1_300,
     "gate": 9_040,
     "store": 2_320,
@@ -41,7 +41,7 @@ BUDGETS = {
     "render": 1_210,
     "settings": 3_300,
     BASE: 2_580,
-    "guest": 11_700,
+    "guest": 11_830,
 }
 """Most lines of each package of `bridge/`."""
 

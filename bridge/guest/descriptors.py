@@ -5,9 +5,9 @@ Owns moving the channel to descriptors that programs do not touch by accident. K
 
 from __future__ import annotations
 
-import collections
 import fcntl
 import os
+from _collections import deque  # type: ignore[import-not-found]  # `collections` takes 2 ms
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Outbox:
         self.fd = fd
         self.size = 0
         self.broken = False
-        self._chunks: Deque[memoryview] = collections.deque()
+        self._chunks: Deque[memoryview] = deque()
 
     def put(self, data: bytes) -> None:
         """Queue `data`, unless the reader has closed its end."""

@@ -7,9 +7,8 @@ makes itself the parent of orphans and looks for its descendants.
 
 from __future__ import annotations
 
-import functools
+import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
 import os
-import signal
 import sys
 import time
 
@@ -41,14 +40,20 @@ def prctl(option: int, value: int) -> bool:
     return call is not None and call(option, value, 0, 0, 0) == 0
 
 
-@functools.lru_cache(maxsize=None)
 def _prctl() -> Any:
     if not sys.platform.startswith("linux"):
         return None
     try:
-        import ctypes
+        import _ctypes  # what `ctypes` is made of, without what takes milliseconds to import
 
-        return ctypes.CDLL(None).prctl
+        class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+            _type_ = "i"
+
+        class Function(_ctypes.CFuncPtr):
+            _flags_ = _ctypes.FUNCFLAG_CDECL
+            _restype_ = Int
+
+        return Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # type: ignore[arg-type]
     except Exception:
         # No ctypes, libffi or symbol: these attributes are only a second defence.
         return None
@@ -71,7 +76,7 @@ def allow_tracing() -> bool:
 
 def die_with_parent() -> bool:
     """Make the kernel kill this process when its parent ends; return whether it worked."""
-    return prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL)
 
 
 class Children:
@@ -173,6 +178,6 @@ def cpu_clock(pid: int) -> float:
 def kill(pid: int) -> None:
     """Send SIGKILL to a process, or to a group by its negative id, if it exists."""
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, _signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return

@@ -128,6 +128,21 @@ def test_code_is_used_by_the_python_that_it_was_compiled_for(every_python: str) 
     assert hello["facts"]["precompiled"] is hello["python"].startswith(f"{own}.")
 
 
+def test_no_start_waits_for_modules_that_are_slow_to_import(every_python: str) -> None:
+    """Neither `hello` nor a program that asks for none of them."""
+    process = subprocess.run(
+        [
+            every_python,
+            *bundle.INTERPRETER[1:],
+            bundle.LOADER.replace("main(bundle, code)", WITHOUT),
+        ],
+        input=bundle.bundle_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    assert process.stdout.split() == []
+
+
 def test_code_tells_no_path_of_the_host() -> None:
     places = (os.fsencode(Path(bundle.__file__).parents[2]), os.fsencode(sys.prefix))
     for name, code in bundle.guest_code().items():
@@ -189,3 +204,14 @@ def test_exactly_the_bundle_is_read_from_stdin() -> None:
 
 
 ECHO = "import os\ndef main(bundle, code): os.write(1, os.read(0, 100))"
+
+WITHOUT = """
+import os
+sys.meta_path.insert(0, SourceFinder(bundle["sources"], None, code))
+from bridge.guest import imports
+from bridge.guest.supervisor import supervisor
+list(imports.steps(imports.OWN))
+slow = "asyncio collections contextlib ctypes enum functools inspect json re signal typing"
+os.write(1, " ".join(set(slow.split()) & set(sys.modules)).encode())
+"""
+"""Imports what every sandbox does, and says which slow modules came with it."""

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import _socket
 import _thread
-import contextlib
 import itertools
-import json
 import os
-import re
 import select
 import sys
 
 from bridge.guest.api.values import MCPError, Result, error_from_wire
+from bridge.guest.protocol import json_text
 from bridge.guest.protocol.wire import (
     MAX_FRAME_BYTES,
     MAX_VALUES,
@@ -27,6 +25,7 @@ from bridge.guest.protocol.wire import (
     count_values,
     encode,
 )
+from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ RECEIVE_BYTES = 256 * 1024
 HELD_RESULT = "held_result"
 """The error code of a call refused because of the placeholders in it."""
 
-_REPLY_HEAD = re.compile(rb'{"type":"reply","id":(\d+),')
+_REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
 """How the host's replies begin: gives the id when the rest cannot be parsed."""
 
 POLL_MILLISECONDS = 50
@@ -138,7 +137,7 @@ class Client:
                 unanswered = self._waiting.pop(call_id, None)
             if unanswered is not None and future.cancelled():
                 # The host may stop the call; a late reply is dropped.
-                with contextlib.suppress(MCPError):
+                with suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
 
     def call_and_wait(self, method: str, params: Mapping[str, Any], subject: str) -> Any:
@@ -172,7 +171,7 @@ class Client:
                 unanswered = self._waiting.pop(call_id, None)
             if unanswered is not None:
                 # Something else, such as the run's deadline, ended the wait.
-                with contextlib.suppress(MCPError):
+                with suppress(MCPError):
                     self._write(encode(Cancel(id=call_id)))
 
     def _read_until(self, future_reply: ReplyFuture) -> None:
@@ -324,13 +323,13 @@ class Client:
             with self._writing:
                 sent = 0
                 if self._thread is None:
-                    with contextlib.suppress(BlockingIOError):
+                    with suppress(BlockingIOError):
                         sent = self._socket.send(line, _socket.MSG_DONTWAIT)
                     if sent == len(line):
                         return
                     # The bridge may be waiting for its replies to be read: while this thread
                     # blocks, another must read.
-                    with contextlib.suppress(RuntimeError):
+                    with suppress(RuntimeError):
                         self._start_thread()
                 self._socket.sendall(line[sent:] if sent else line)
         except OSError as error:
@@ -371,7 +370,9 @@ class Client:
         try:
             reply = read_reply(line, texts)
         except (RecursionError, MemoryError) as problem:
-            head = _REPLY_HEAD.match(line)
+            import re  # takes long, and most programs get no such reply
+
+            head = re.match(_REPLY_HEAD, line)
             if head is None:
                 raise
             text = "the answer cannot be held here: %s" % (str(problem) or type(problem).__name__)
@@ -427,7 +428,7 @@ class Client:
 
 _TEXT_MARK = b"+"
 
-_DECODER = json.JSONDecoder(object_hook=Result)
+_decoded = json_text.decoder(object_hook=Result)
 # Decoded straight into `Result`: converting a large value afterwards would be slow.
 
 
@@ -475,7 +476,7 @@ def read_reply(line: bytes, texts: List[bytearray]) -> Any:
     Raises:
         RecursionError, MemoryError: It is nested too deeply or too large.
     """
-    reply = _DECODER.decode(line.decode("utf-8", "surrogatepass"))
+    reply = _decoded(line.decode("utf-8", "surrogatepass"))
     if texts:
         value = reply["value"]
         for path in value["texts"]:

@@ -6,9 +6,9 @@ What needs all discovered servers is asked of the host.
 
 from __future__ import annotations
 
+import _collections_abc as abc  # loaded already, as `collections` is not
 import sys
 import types
-from collections import abc
 
 from bridge.guest.api.awaits import MEMORIES, SKILLS
 from bridge.guest.api.library import Library

@@ -6,9 +6,9 @@ values may be sent (`to_json`, which converts only what loses nothing).
 
 from __future__ import annotations
 
-import enum
 import math
 import os
+import sys
 
 from bridge.guest.protocol.placeholders import Unknown
 
@@ -298,7 +298,8 @@ def _plain(value: Any, path: str, depth: int) -> Any:
             field.name: _plain(getattr(value, field.name), path + "." + field.name, depth + 1)
             for field in dataclasses.fields(value)
         }
-    if isinstance(value, enum.Enum):
+    enums = sys.modules.get("enum")
+    if enums is not None and isinstance(value, enums.Enum):
         return _plain(value.value, path, depth + 1)
     # Subclasses of the plain types are sent as what they are made of.
     if isinstance(value, str):

@@ -15,13 +15,16 @@ Owns also the label by which people and models read of a placeholder; it is neve
 
 from __future__ import annotations
 
-import json
+from bridge.guest.protocol import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Sequence, Union
 
     Step = Union[str, int]
+
+_ascii = json_text.encoder(ascii_only=True)
+_text = json_text.encoder()
 
 PREFIX = "heldResult"
 """Begins and ends a mark, inside the edges."""
@@ -54,7 +57,7 @@ class Unknown:
 
 def way(path: Sequence[Step]) -> bytes:
     """Return a path into a result as JSON bytes; a mark has them in hexadecimal."""
-    return json.dumps(list(path), separators=(",", ":")).encode() if path else b""
+    return _ascii(list(path)).encode() if path else b""
 
 
 def write(plan: str, number: int, path: Sequence[Step] = ()) -> str:
@@ -83,8 +86,6 @@ def label(number: int, call: str, path: Sequence[Step] = ()) -> str:
 def shown_path(path: Sequence[Step]) -> str:
     """Return a path as a Python expression's suffix."""
     return "".join(
-        ".%s" % step
-        if isinstance(step, str) and step.isidentifier()
-        else "[%s]" % json.dumps(step, ensure_ascii=False)
+        ".%s" % step if isinstance(step, str) and step.isidentifier() else "[%s]" % _text(step)
         for step in path
     )

@@ -15,8 +15,9 @@ Each side treats the other's frames by its own rules. To the host the guest is h
 
 from __future__ import annotations
 
-import json
 import math
+
+from bridge.guest.protocol import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -338,14 +339,14 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
     document.update(frame.__dict__)
     raw = document.pop(frame._raw, b"")
     try:
-        text = _ENCODER.encode(document)
+        text = _encoded(document)
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
     try:
         line = text.encode("utf-8") + b"\n"
     except UnicodeEncodeError:
         # Lone surrogates have no UTF-8 form, but JSON can escape them.
-        line = json.dumps(document, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        line = json_text.encoder(ascii_only=True)(document).encode() + b"\n"
     return b"".join((b"+%d\n" % len(raw), raw, line)) if raw else line
 
 
@@ -453,7 +454,7 @@ def decode_guest_frame(line: bytes) -> GuestFrame:
         WireError: It is not exactly one of the guest's frames.
     """
     start = json_start(line)
-    name, document = _parse(line[start:], GUEST_TYPES, _GUEST_DECODER)
+    name, document = _parse(line[start:], GUEST_TYPES, _decoded_of_guest)
     if not line.startswith(b'{"type":"%s"' % name.encode(), start):
         # The supervisor passes a worker's lines on by their beginning. A second "type" further on,
         # which JSON readers prefer, must not turn a call into one of the supervisor's own frames.
@@ -480,7 +481,7 @@ def decode_host_frame(line: bytes) -> HostFrame:
     Raises:
         WireError: It is not one of the host's frames.
     """
-    name, document = _parse(line, _HOST_TYPES, _DECODER)
+    name, document = _parse(line, _HOST_TYPES, _decoded)
     try:
         frame: HostFrame = _TYPES[name](**document)
     except TypeError as error:
@@ -503,10 +504,10 @@ _JSON_TYPES: Dict[str, Optional[Tuple[type, ...]]] = {
 
 
 def _parse(
-    line: bytes, allowed: "frozenset[str]", decoder: json.JSONDecoder
+    line: bytes, allowed: "frozenset[str]", decode: Callable[[str], Any]
 ) -> Tuple[str, Dict[str, Any]]:
     try:
-        document = decoder.decode(line.decode("utf-8"))
+        document = decode(line.decode("utf-8"))
     except RecursionError:
         raise WireError("the frame is nested too deeply") from None
     except ValueError as error:
@@ -540,11 +541,9 @@ def _whole(text: str) -> int:
 
 # Created once: creating one takes longer than encoding a small frame. Without the check for cycles,
 # which doubles the time, a cycle raises RecursionError.
-_ENCODER = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
-)
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-_GUEST_DECODER = json.JSONDecoder(
+_encoded = json_text.encoder()
+_decoded = json_text.decoder(parse_constant=_refuse_constant, parse_float=_finite)
+_decoded_of_guest = json_text.decoder(
     parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
 )
 

@@ -10,7 +10,6 @@ are not tried. Imports nothing of the guest: a backend's probe sends this file a
 from __future__ import annotations
 
 import _socket  # what `socket` is made of, without what takes milliseconds to import
-import contextlib
 import errno
 import os
 
@@ -111,9 +110,11 @@ def denials(attempts: Dict[str, Callable[[], None]] = ATTEMPTS) -> Dict[str, str
     """
     found = {}
     for layer, attempt in attempts.items():
-        # This Python lacks the call, or the error has no number.
-        with contextlib.suppress(AttributeError, ValueError):
+        try:
             found[layer] = _answer(attempt)
+        except (AttributeError, ValueError):
+            # This Python lacks the call, or the error has no number.
+            continue
     return found
 
 

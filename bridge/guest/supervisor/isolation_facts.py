@@ -9,7 +9,6 @@ alone.
 from __future__ import annotations
 
 import _socket  # what `socket` is made of, without what takes milliseconds to import
-import contextlib
 import os
 import resource
 import stat
@@ -154,8 +153,10 @@ def _bind(path: str) -> Dict[str, Any]:
     found = _mount(path)
     if path == _PACKAGES:
         # If the engine's machine does not share the directory, it is empty here.
-        with contextlib.suppress(OSError):
+        try:
             found["empty"] = not os.listdir(path)
+        except OSError:
+            return found
     return found
 
 
@@ -164,8 +165,10 @@ def interfaces(read: Reader = _read, listed: Lister = _socket.if_nameindex) -> O
     # The file comes first: the call needs a netlink socket, which a sandbox may refuse.
     names = [line.partition(":")[0].strip() for line in read("/proc/net/dev").splitlines()[2:]]
     if not names:
-        with contextlib.suppress(OSError):
+        try:
             names = [name for _, name in listed()]
+        except OSError:
+            return None
     return sorted(names) or None
 
 
@@ -173,16 +176,20 @@ def namespaces() -> Dict[str, str]:
     """Return this process's namespaces: kind to the kernel's identifier."""
     found = {}
     for name in _NAMESPACES:
-        with contextlib.suppress(OSError):
+        try:
             found[name] = os.readlink("/proc/self/ns/" + name)
+        except OSError:
+            continue
     return found
 
 
 def masks(paths: Tuple[str, ...] = _MASKED, settings: str = "/proc/sys") -> Dict[str, Any]:
     """Return which masked paths have content, and whether kernel settings are read-only."""
     facts: Dict[str, Any] = {"unmasked": [path for path in paths if _shows(path)]}
-    with contextlib.suppress(OSError):
+    try:
         facts["settings_read_only"] = bool(os.statvfs(settings).f_flag & os.ST_RDONLY)
+    except OSError:
+        return facts
     return facts
 
 

@@ -9,10 +9,10 @@ the pipes until the next run begins.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
 import fcntl
 import os
 import select
-import signal
 import sys
 import time
 
@@ -156,7 +156,7 @@ class Relay:
         if children.status is not None or self.exit_notice:
             return bool(self.exit_notice)
         try:
-            os.kill(children.worker, signal.SIGINT)
+            os.kill(children.worker, _signal.SIGINT)
         except OSError:
             return False
         # A line cut off by the signal must not be joined with the next one.
@@ -254,7 +254,7 @@ class Relay:
     def _handle(self, fd: int, event: int, children: Children) -> None:
         if fd == self._wake:
             noted = read_some(fd) or b""
-            if signal.SIGTERM in noted or signal.SIGINT in noted:
+            if _signal.SIGTERM in noted or _signal.SIGINT in noted:
                 raise Terminated
             children.reap()
         elif fd == self._host_reader:
@@ -406,7 +406,7 @@ class Relay:
 
     def _handle_signals(self, children: Children) -> None:
         noted = read_some(self._wake) or b""
-        if {signal.SIGTERM, signal.SIGINT} & set(noted):
+        if {_signal.SIGTERM, _signal.SIGINT} & set(noted):
             raise Terminated
         if noted:
             children.reap()

@@ -7,18 +7,18 @@ loop over non-blocking descriptors (see `relay`).
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
 import _socket  # what `socket` is made of, without what takes milliseconds to import
 import gc
-import json
 import os
 import select
-import signal
 import sys
 import time
 
 from bridge.guest import imports
 from bridge.guest.descriptors import Outbox, claim_channel, close_others, private, read_some
 from bridge.guest.processes import Children, adopt_orphans, cpu_clock, forbid_tracing, kill
+from bridge.guest.protocol import json_text
 from bridge.guest.protocol.wire import (
     MAX_FRAME_BYTES,
     MAX_ID,
@@ -47,6 +47,8 @@ EXIT_TERMINATED = 143
 
 _NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """The fields of an exit notice, and the largest value accepted for each."""
+
+_decoded = json_text.decoder()
 
 DEFAULT_TIMEOUT = 30.0
 
@@ -174,11 +176,11 @@ def _wake_on_signals() -> int:
     reader, writer = private(reader), private(writer)
     for fd in (reader, writer):
         os.set_blocking(fd, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    _signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     # As PID 1 a signal without a handler would be ignored.
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _on_signal)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for number in (_signal.SIGCHLD, _signal.SIGTERM, _signal.SIGINT):
+        _signal.signal(number, _on_signal)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_IGN)
     return reader
 
 
@@ -211,7 +213,7 @@ def _next_bytes(reader: int, outbox: Outbox, wake: int, workers: PreforkedWorker
         poller.register(wake, select.POLLIN)
         poller.poll()
         outbox.flush()
-        if {signal.SIGTERM, signal.SIGINT} & set(read_some(wake) or b""):
+        if {_signal.SIGTERM, _signal.SIGINT} & set(read_some(wake) or b""):
             raise Terminated
         workers.reap_ended()
         data = read_some(reader)
@@ -331,7 +333,7 @@ def _exited_frame(
 def _parse_notice(line: bytes) -> Optional[Dict[str, int]]:
     """Return an exit notice's fields; None if one is missing or out of range."""
     try:
-        document = json.loads(line)
+        document = _decoded(line.decode("utf-8"))
         notice = {key: int(document[key]) for key in _NOTICE_MAXIMA}
     except (ValueError, TypeError, KeyError, OverflowError):
         return None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import _ast
 import atexit
-import contextlib
 import gc
 import sys
 import types
 import warnings
-from collections.abc import Awaitable
+from _collections_abc import Awaitable  # loaded already, as `collections` is not
 from itertools import islice
 
 from bridge.guest.api.program_files import FILENAME, file_name
@@ -26,6 +25,7 @@ from bridge.guest.api.tracebacks import (
 from bridge.guest.api.values import Blob, to_json
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Done, Run, encode
+from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -395,7 +395,7 @@ def print_repr(value: Any) -> str:
 def _printed(pieces: Iterator[str], value: Any, form: str) -> str:
     # The original stream: the program may have redirected stdout to one that is not shown.
     stream = sys.__stdout__ or sys.stdout
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         sys.stdout.flush()
     try:
         piece = ""

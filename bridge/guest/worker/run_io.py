@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import resource
 import sys
@@ -43,13 +42,18 @@ def _read_exactly(fd: int, size: int) -> bytes:
     return b"".join(parts)
 
 
-@functools.lru_cache(maxsize=None)
+_search_path: "List[str]" = []
+
+
 def search_path() -> Tuple[str, ...]:
     """Return the import path: the standard library, the working directory, the image's packages.
 
     The library comes first, so that no file can replace a library module that is not imported yet.
-    `.pth` files are not read: the guest starts without `site`.
+    `.pth` files are not read: the guest starts without `site`. Found once, before anything changes
+    `sys.path`.
     """
+    if _search_path:
+        return tuple(_search_path)
     version = "python%d.%d" % sys.version_info[:2]
     packages = []
     for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, "/usr/local", "/usr")):
@@ -60,7 +64,10 @@ def search_path() -> Tuple[str, ...]:
         ]
     packages.append("/usr/lib/python3/dist-packages")
     found = [entry for entry in dict.fromkeys(packages) if os.path.isdir(entry)]
-    return (*sys.path, os.getcwd(), *(entry for entry in found if entry not in sys.path))
+    _search_path.extend(sys.path)
+    _search_path.append(os.getcwd())
+    _search_path.extend(entry for entry in found if entry not in sys.path)
+    return tuple(_search_path)
 
 
 def import_path(run: Run) -> List[str]:

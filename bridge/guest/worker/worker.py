@@ -16,7 +16,6 @@ import io
 import os
 import resource
 import select
-import signal
 import sys
 
 from bridge.guest import imports
@@ -36,6 +35,10 @@ from bridge.guest.worker.run_io import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
+
+QUIET_MILLISECONDS = 100
+"""A run that has not arrived by then is not expected soon: the modules that only some programs need
+are imported. A run that waits for its sandbox sends itself at once, and is not to pay for them."""
 
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
@@ -112,12 +115,15 @@ def _await_run(channel: int, modules: Sequence[str]) -> Run:
     """Import modules until a run arrives; return the run."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
-    for _ in imports.steps([*imports.OWN, *modules]):
-        if poller.poll(0):
-            break
-    else:
+    early = _interrupted(poller, imports.OWN) or poller.poll(QUIET_MILLISECONDS)
+    if not early and not _interrupted(poller, modules):
         warm_up()
     return read_run(channel)
+
+
+def _interrupted(poller: select.poll, names: Sequence[str]) -> bool:
+    """Import modules one by one; return whether a run has arrived before the end."""
+    return any(poller.poll(0) for _ in imports.steps(names))
 
 
 def warm_up() -> None:
@@ -196,10 +202,10 @@ def _set_up_process(
     if not is_init:
         die_with_parent()
     allow_tracing()
-    signal.set_wakeup_fd(-1)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, _interrupt)
+    _signal.set_wakeup_fd(-1)
+    for number in (_signal.SIGCHLD, _signal.SIGTERM):
+        _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGINT, _interrupt)
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
     channel, control = private(channel), private(control)

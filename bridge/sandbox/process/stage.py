@@ -18,11 +18,11 @@ A program that is itself `python3 -I -S -c TEXT` runs in this interpreter, which
 from __future__ import annotations
 
 # Every start pays for these imports, so what is rarely needed is imported where it is used:
-# `typing` and `ctypes` cost 7 ms. So does `json`, which the guest needs as well.
+# `typing`, `ctypes` and `json` cost 7 ms each.
 import _ctypes
+import _json
 import binascii
 import gc
-import json
 import marshal
 import os
 import resource
@@ -60,6 +60,14 @@ _LANDLOCK_CREATE = 444
 _LANDLOCK_ADD = 445
 _LANDLOCK_RESTRICT = 446
 _BENEATH = 1
+
+
+class _PlanReader:
+    """What the C code of `json` takes its options from."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
 
 
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
@@ -244,6 +252,8 @@ def examine(wanted: dict[str, Any]) -> dict[str, Any]:
 
 def await_permission(wanted: dict[str, Any], status: int) -> None:
     """Send the examination's report; return only with the bridge's permission."""
+    import json
+
     answer = memoryview(json.dumps(examine(wanted)).encode("ascii") + b"\n")
     while answer:
         answer = answer[os.write(status, answer) :]
@@ -280,7 +290,8 @@ def become(argv: list[str], file: str | None) -> NoReturn:
 
 def main() -> NoReturn:
     """Confine this process, then become the program."""
-    plan = json.loads(sys.argv[1])
+    read: Any = _json.make_scanner
+    plan = read(_PlanReader)(sys.argv[1], 0)[0]
     status = int(plan["status"])
     os.set_inheritable(status, False)
     argv = plan["argv"]

@@ -1,0 +1,83 @@
+"""Reads and writes JSON with the C code of the `json` module, without importing that module.
+
+`json` needs `re`, and importing the two takes as long as Python's start: every sandbox would wait.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, NoReturn
+
+_json: Any
+try:
+    import _json
+except ImportError:
+    # This Python has `json` without it.
+    _json = None
+
+_SPACE = " \t\n\r"
+
+_CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+
+class _Decoder:
+    """What C code of `json` takes its options from."""
+
+    strict = True
+    object_hook: Any = None
+    object_pairs_hook = None
+    parse_float: Any = float
+    parse_int: Any = int
+    parse_constant: Any = _CONSTANTS.__getitem__
+
+    def __init__(self, **options: Any) -> None:
+        self.__dict__.update(options)
+        self._scan = _json.make_scanner(self)
+
+    def decode(self, text: str) -> Any:
+        text = text.strip(_SPACE)
+        try:
+            value, end = self._scan(text, 0)
+        except StopIteration as error:
+            raise ValueError("there is no value at character %d" % error.value) from None
+        except SystemError:
+            # Until Python 3.13 it takes its exception from here, and has none otherwise.
+            import json.decoder  # noqa: F401
+
+            value, end = self._scan(text, 0)
+        if end != len(text):
+            raise ValueError("there is more after the value, at character %d" % end)
+        return value
+
+
+def decoder(**options: Any) -> "Callable[[str], Any]":
+    """Return a function that parses JSON and raises ValueError; options of `json.JSONDecoder`."""
+    if _json is None:
+        import json
+
+        return json.JSONDecoder(**options).decode
+    return _Decoder(**options).decode
+
+
+def encoder(ascii_only: bool = False) -> "Callable[[Any], str]":
+    """Return a function that writes compact JSON; a cycle raises RecursionError.
+
+    It raises ValueError for numbers, and TypeError for types, that JSON does not have.
+    """
+    if _json is None:
+        import json
+
+        return json.JSONEncoder(
+            ensure_ascii=ascii_only,
+            allow_nan=False,
+            separators=(",", ":"),
+            check_circular=False,
+        ).encode
+    text = _json.encode_basestring_ascii if ascii_only else _json.encode_basestring
+    write = _json.make_encoder(None, _refuse, text, None, ":", ",", False, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+def _refuse(value: Any) -> "NoReturn":
+    raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
