@@ -41,7 +41,7 @@ BUDGETS = {
     "render": 1_210,
     "settings": 3_300,
     BASE: 2_580,
-    "guest": 11_830,
+    "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
 

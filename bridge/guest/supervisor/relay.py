@@ -25,8 +25,8 @@ from bridge.guest.protocol.wire import (
     Stop,
     encode,
     json_start,
-    raw_size,
 )
+from bridge.guest.supervisor.lines import Lines
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
 TYPE_CHECKING = False
@@ -546,58 +546,3 @@ def _is_short(head: bytes) -> bool:
     if head.startswith((_TEXT_MARK, *_HEADS)):
         return True
     return any(known.startswith(head) for known in (*_HEADS, _RUN))
-
-
-class Lines:
-    """Splits chunks of bytes into whole frames, newline included. Overlong ones are dropped.
-
-    A frame is a line with the raw bytes in front of it.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
-        self._parts: List[bytes] = []
-        self._size = 0
-        self._raw = 0
-        self._has_raw = False
-        self._skipping = False
-
-    @property
-    def awaits_raw(self) -> bool:
-        """Whether raw bytes were announced that have not all come."""
-        return self._raw > 0
-
-    def feed(self, data: bytes) -> List[bytes]:
-        """Return the frames that `data` completes."""
-        lines = []
-        start = 0
-        while start < len(data):
-            end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
-            stop = len(data) if end < 0 else end + 1
-            self._raw = max(0, self._raw - (stop - start))
-            self._size += stop - start
-            if self._size > self._max:
-                self._skipping = True
-                self._parts = []
-            if not self._skipping:
-                self._parts.append(data[start:stop])
-            start = stop
-            if end < 0:
-                continue
-            line = b"".join(self._parts)
-            if not self._has_raw and (size := raw_size(line)):
-                self._parts, self._raw, self._has_raw = [line], size, True
-                continue
-            if not self._skipping:
-                lines.append(line)
-            self._parts = []
-            self._size = 0
-            self._has_raw = False
-            self._skipping = False
-        return lines
-
-    def forget(self) -> None:
-        """Drop the frame that has begun, and the rest of it up to the next newline."""
-        self._skipping = self._size > 0
-        self._parts = []
-        self._raw = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.guest.supervisor.relay import Lines
+from bridge.guest.supervisor.lines import Lines
 
 
 def test_lines_are_whole_whatever_the_portions() -> None:
