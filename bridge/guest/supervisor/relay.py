@@ -295,9 +295,6 @@ class Relay:
         os.close(fd)
 
     def _pass_lines(self, data: bytes) -> None:
-        if self._lines.awaits_raw and EXIT_NOTICE in data:
-            # The program was torn out of a write, and its last frames are no part of that.
-            self._lines.forget()
         for line in self._lines.feed(data):
             # Output written before a call or the end is sent before it.
             if line.startswith(WORKER_FRAMES, json_start(line)):
@@ -556,16 +553,15 @@ class Lines:
         self._has_raw = False
         self._skipping = False
 
-    @property
-    def awaits_raw(self) -> bool:
-        """Whether raw bytes were announced that have not all come."""
-        return self._raw > 0
-
     def feed(self, data: bytes) -> List[bytes]:
         """Return the frames that `data` completes."""
         lines = []
         start = 0
+        is_last = data.endswith(b"}\n") and b"\n" + EXIT_NOTICE in data[-MAX_NOTICE_BYTES:]
         while start < len(data):
+            if is_last and self._raw >= len(data) - start:
+                # The program was torn out of a write, and its last frames are no part of that.
+                self.forget()
             end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
             stop = len(data) if end < 0 else end + 1
             self._raw = max(0, self._raw - (stop - start))
