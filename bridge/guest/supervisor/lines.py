@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bridge.guest.processes import EXIT_NOTICE
 from bridge.guest.protocol.wire import raw_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List
+
+MAX_NOTICE_BYTES = 256
 
 
 class Lines:
@@ -23,16 +26,15 @@ class Lines:
         self._has_raw = False
         self._skipping = False
 
-    @property
-    def awaits_raw(self) -> bool:
-        """Whether raw bytes were announced that have not all come."""
-        return self._raw > 0
-
     def feed(self, data: bytes) -> List[bytes]:
         """Return the frames that `data` completes."""
         lines = []
         start = 0
+        is_last = data.endswith(b"}\n") and b"\n" + EXIT_NOTICE in data[-MAX_NOTICE_BYTES:]
         while start < len(data):
+            if is_last and self._raw >= len(data) - start:
+                # The program was torn out of a write, and its last frames are no part of that.
+                self.forget()
             end = -1 if self._raw > len(data) - start else data.find(b"\n", start + self._raw)
             stop = len(data) if end < 0 else end + 1
             self._raw = max(0, self._raw - (stop - start))

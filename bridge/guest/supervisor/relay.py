@@ -26,7 +26,7 @@ from bridge.guest.protocol.wire import (
     encode,
     json_start,
 )
-from bridge.guest.supervisor.lines import Lines
+from bridge.guest.supervisor.lines import MAX_NOTICE_BYTES, Lines
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
 TYPE_CHECKING = False
@@ -56,8 +56,6 @@ WORKER_FRAMES = (
 )
 """How the lines that a worker may send begin; other lines are dropped. Code that forges frames can
 still add a second "type": the host trusts none of it."""
-
-MAX_NOTICE_BYTES = 256
 
 _F_SETPIPE_SZ = 1031
 # Linux's number, which `fcntl` names from Python 3.10 on.
@@ -301,9 +299,6 @@ class Relay:
         os.close(fd)
 
     def _pass_lines(self, data: bytes) -> None:
-        if self._lines.awaits_raw and EXIT_NOTICE in data:
-            # The program was torn out of a write, and its last frames are no part of that.
-            self._lines.forget()
         for line in self._lines.feed(data):
             # Output written before a call or the end is sent before it.
             if line.startswith(WORKER_FRAMES, json_start(line)):

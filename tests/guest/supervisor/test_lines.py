@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bridge.guest.processes import EXIT_NOTICE
 from bridge.guest.supervisor.lines import Lines
 
 
@@ -42,3 +43,19 @@ def test_raw_bytes_over_the_limit_or_cut_short_cost_no_more_than_what_they_belon
     assert lines.feed(b"+10\nabc") == []
     lines.forget()
     assert lines.feed(b"\nok\n") == [b"ok\n"]
+
+
+def test_the_last_frames_of_a_program_are_found_behind_raw_bytes_whole_or_torn() -> None:
+    last = [b'{"type":"done"}\n', EXIT_NOTICE + b'"code":0}\n']
+    raw = bytes(100) + b"\n" + EXIT_NOTICE + bytes(200)
+    for size in range(len(raw)):
+        lines = Lines(1000)
+        assert lines.feed(b"+%d\n" % len(raw) + raw[:size]) == []
+        assert lines.feed(raw[size:] + b"line\n" + b"".join(last)) == [
+            b"+%d\n" % len(raw) + raw + b"line\n",
+            *last,
+        ]
+    lines = Lines(1000)
+    assert lines.feed(b"+300\nabc") == []
+    assert lines.feed(b"\n" + b"".join(last)) == last
+    assert Lines(1000).feed(b"+300\nabc\n" + b"".join(last)) == last
