@@ -30,11 +30,6 @@ class Capture:
         self._split = b""
         self._dropped = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether the beginning is complete: the rest is held back, and most of it dropped."""
-        return not self._room
-
     def feed(self, data: bytes) -> bytes:
         """Add bytes of the stream; return those to send now."""
         if not self._room:

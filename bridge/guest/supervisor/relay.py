@@ -39,9 +39,6 @@ HIGH_WATER_BYTES = 1024 * 1024
 GATHER_SECONDS = 0.02
 """Output is collected for this long, so that a program printing in a loop costs few frames."""
 
-FLOOD_SECONDS = 0.0002
-"""Pause in reading output that is beyond the limit: a fast program fills a pipe in this time."""
-
 DRAIN_BYTES = 4 * 1024 * 1024
 """Limit on reading a pipe after the worker's end. More than a pipe holds; bounded because another
 process may still be writing."""
@@ -264,9 +261,6 @@ class Relay:
             data = read_some(fd)
             if data:
                 self._gather(self._streams[fd], data)
-                if self._captures[self._streams[fd]].full and len(data) < CHUNK_BYTES // 8:
-                    # Nobody waits for this. A flood is read in large pieces, not line by line.
-                    time.sleep(FLOOD_SECONDS)
             elif data is not None:
                 # Every process that could write has ended or closed it.
                 self._close(fd)
