@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.bench import BenchmarkError
@@ -96,6 +96,13 @@ def reset_peak(pid: int) -> None:
     except OSError as error:
         message = f"The kernel does not let the peak of memory be reset: {error}."
         raise BenchmarkError(message) from error
+
+
+def watch_growth(pid: int) -> Callable[[], float]:
+    """Begin to watch a process's memory; return what tells the MB by which it rose since."""
+    before = resident_mb(pid)
+    reset_peak(pid)
+    return lambda: peak_mb(pid) - before
 
 
 def peak_mb(pid: int) -> float:

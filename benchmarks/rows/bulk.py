@@ -13,7 +13,7 @@ from benchmarks.bench import LEAN_SERVER, Bench, BenchmarkError
 from benchmarks.bridge_client import open_bridge
 from benchmarks.engines import Engine
 from benchmarks.figures import median
-from benchmarks.processes import peak_mb, reset_peak, resident_mb
+from benchmarks.processes import watch_growth
 from benchmarks.results import Measurement
 
 SERVERS = {"lean": LEAN_SERVER}
@@ -95,10 +95,9 @@ async def result(bench: Bench, engine: Engine) -> list[Measurement]:
         await bridge.run(FETCH.format(sizes=[size]), timeout=RUN_SECONDS)
         for _ in range(bench.count(*RESULT_ROUNDS)):
             await anyio.sleep(1.0)
-            before = resident_mb(bridge.pid)
-            reset_peak(bridge.pid)
+            growth = watch_growth(bridge.pid)
             answer = await bridge.run(FETCH.format(sizes=[size]), timeout=RUN_SECONDS)
-            grown.append(peak_mb(bridge.pid) - before)
+            grown.append(growth())
             inside += answer.result
             copied.append(await anyio.to_thread.run_sync(pipe_copy, size))
     return [
@@ -164,10 +163,9 @@ async def stdout(bench: Bench, engine: Engine) -> list[Measurement]:
     async with open_bridge(bench, engine) as bridge:
         await bridge.run(FLOOD.format(lines=1000), timeout=RUN_SECONDS)
         await anyio.sleep(1.0)
-        before = resident_mb(bridge.pid)
-        reset_peak(bridge.pid)
+        growth = watch_growth(bridge.pid)
         answer = await bridge.run(FLOOD.format(lines=lines), timeout=RUN_SECONDS)
-        grown = peak_mb(bridge.pid) - before
+        grown = growth()
     piped = await anyio.to_thread.run_sync(head, lines)
     dropped = dict(answer.fields.get("truncated") or {}).get("stdout", 0)
     return [

@@ -14,7 +14,7 @@ from benchmarks.bridge_client import NOTHING, Bridge, open_bridge
 from benchmarks.engine_api import api_run
 from benchmarks.engines import Engine
 from benchmarks.figures import median, quantile
-from benchmarks.processes import peak_mb, reset_peak, resident_mb
+from benchmarks.processes import watch_growth
 from benchmarks.results import Measurement
 from benchmarks.targets import CONTAINERS
 
@@ -53,10 +53,9 @@ async def crowded(bench: Bench, engine: Engine) -> list[Measurement]:
         await _rate(bridge, CROWD, CROWD, CALLS)
         for _ in range(bench.count(*TURNS)):
             few.append(await _rate(bridge, count, AT_ONCE, CALLS))
-            before = resident_mb(bridge.pid)
-            reset_peak(bridge.pid)
+            growth = watch_growth(bridge.pid)
             many.append(await _rate(bridge, max(count, CROWD), CROWD, CALLS, times))
-            rises.append(peak_mb(bridge.pid) - before)
+            rises.append(growth())
     return [
         Measurement(
             row="crowd",

@@ -79,7 +79,7 @@ async def run(arguments: SimpleNamespace, settings: Settings) -> int:
         write_json(_document(result))
     else:
         printed = _is_live(request, arguments.json)
-        show(result, terminal=sys.stderr.isatty(), printed=printed, out=out)
+        show(result, terminal=sys.stderr.isatty(), printed=printed, out=None if problems else out)
     for problem in problems:
         write_err(f"--out: {problem}\n")
     return exit_status(result) or (1 if problems else 0)
@@ -207,7 +207,7 @@ def show(
     Args:
         plan: Whether a plan is listed, too.
         printed: Whether the streams were written as they came.
-        out: Where the program's files were written to, if anywhere.
+        out: Where all of the program's files were written to, if anywhere.
     """
     if not printed:
         write_out(result.stdout)

@@ -71,7 +71,7 @@ class Inventory(Protocol):
     async def define(self, server: str, tool: str) -> Tool | None:
         """Return a tool as its server described it last; the server is asked at most once."""
 
-    async def define_now(self, looked: set[str], server: str, tool: str) -> Tool | None:
+    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it now."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import anyio
 
@@ -124,15 +124,15 @@ class GuestRequests:
         for key, most in LONGEST.items():
             text = params.get(key)
             if isinstance(text, str) and len(text) > most:
-                raise self._too_long(key, len(text), most)
+                self._reject(key, len(text), most)
         for name in arguments if isinstance(arguments, dict) else ():
             if len(name) > MAX_NAME_CHARS:
-                raise self._too_long("the name of an argument", len(name), MAX_NAME_CHARS)
+                self._reject("the name of an argument", len(name), MAX_NAME_CHARS)
 
-    def _too_long(self, what: str, characters: int, most: int) -> CallFailedError:
+    def _reject(self, what: str, characters: int, most: int) -> NoReturn:
         self._gate.admit()
         message = f"{what} has {characters:,} characters; the limit is {most:,}."
-        return CallFailedError(message, kind="usage")
+        raise CallFailedError(message, kind="usage")
 
     def _failed(self, error: BridgeError, *, server: str, tool: str = "") -> CallFailedError:
         """Return the error that the program gets; a long remedy only the first time."""

@@ -244,7 +244,7 @@ def error_server(error: BridgeError) -> Server[Any]:
         )
 
     return Server(
-        "mcp-code-bridge",
+        NAME,
         version=__version__,
         title=TITLE,
         instructions=said,

@@ -36,11 +36,11 @@ class Definitions:
                 logger.debug("the tools of %s are not known: %s", server, error)
         return known.tool(server, tool)
 
-    async def define_now(self, look_record: set[str], server: str, tool: str) -> Tool | None:
+    async def define_now(self, asked: set[str], server: str, tool: str) -> Tool | None:
         """Return a tool as its server describes it now, for a policy that decides by that.
 
         Args:
-            looked: Servers that were asked once more in this run.
+            asked: Servers that were asked once more in this run.
 
         Raises:
             UpstreamError: The server cannot be reached, so that no call could be made.
@@ -54,9 +54,9 @@ class Definitions:
             logger.debug("the tools of %s are not known: %s", server, error)
             return None
         found = self._servers.inventory.tool(server, tool)
-        if found is None and server not in look_record:
+        if found is None and server not in asked:
             # A call of what is not listed is denied, and some do not say that they list more.
-            look_record.add(server)
+            asked.add(server)
             await self._servers.ask_again([server])
             found = self._servers.inventory.tool(server, tool)
         return found
