@@ -155,8 +155,9 @@ class Reader:
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
         """Treat these files as absent without opening them: most clients are not installed."""
-        self._absent.update(absent)
-        self._documents.update(dict.fromkeys(absent))
+        unread: dict[Path, None] = dict.fromkeys(absent)
+        self._absent.update(unread)
+        self._documents.update(unread)
 
     def document(
         self, path: Path, format: Format = "json", *, in_project: bool = False
