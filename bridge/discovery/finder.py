@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from bridge.discovery.files import (
     Reader,
     fingerprint,
     is_absent,
+    list_directories,
     list_matching,
 )
 from bridge.discovery.locations import (
@@ -147,15 +148,16 @@ def discover(context: DiscoveryContext) -> Discovery:
     project, places = _project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
-    candidates = [
-        _as_project_file(candidate, places)
-        for candidate in _candidates(context, places, reader.warnings)
-    ]
+    candidates = list(_candidates(context, places, reader.warnings))
     # Before any read, so that a change during one is noticed by the next comparison.
     stamp = _survey(context, project, places, candidates).stamp()
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
+    candidates = [
+        each if reader.is_absent(each.path) else _as_project_file(each, places)
+        for each in candidates
+    ]
     approvals = read_claude_approvals(reader, places, project)
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
@@ -209,6 +211,9 @@ def _files(
         in_project = candidate.location.in_project
         if in_project and room < 0:
             continue
+        replacing = _replacing(candidate)
+        if replacing and not reader.is_absent(candidate.path) and _exists(replacing):
+            continue
         parsed = _parse(candidate, reader, context, project, rules)
         if in_project:
             kept, room = parsed.entries[:room], room - len(parsed.entries)
@@ -219,6 +224,12 @@ def _files(
                     ConfigWarning(path=str(candidate.path), key="", reason=reason)
                 )
         yield candidate.location, parsed
+
+
+def _replacing(candidate: _Candidate) -> Path | None:
+    """Return the file whose existence keeps the client from reading this one."""
+    unless = candidate.location.unless
+    return Path(os.path.normpath(candidate.path.parent / unless)) if unless else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,14 +261,14 @@ class Survey:
 def survey(context: DiscoveryContext) -> Survey:
     """Return the files that discovery would read; opens only the `.git` file of a worktree."""
     project, places = _project_and_places(context)
-    return _survey(context, project, places, _candidates(context, places, []))
+    return _survey(context, project, places, list(_candidates(context, places, [])))
 
 
 def _survey(
     context: DiscoveryContext,
     project: Project,
     places: Places,
-    candidates: Iterable[_Candidate],
+    candidates: Sequence[_Candidate],
 ) -> Survey:
     cwd = context.cwd
     above = (cwd, *cwd.parents)
@@ -266,11 +277,12 @@ def _survey(
     listed = [
         path.parent
         for location in locations_read(context.sources, context.platform)
-        if f"/{ANY_NAME}" in location.template
-        for path in fill(location.template, places)
+        if ANY_NAME in location.template
+        for path in fill(_up_to_star(location.template), places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
     files.update(dict.fromkeys(decision_files(places)))
+    files.update(dict.fromkeys(filter(None, map(_replacing, candidates))))
     around = (cwd, *(place / ".git" for place in above))
     return Survey(
         project=project,
@@ -278,6 +290,10 @@ def _survey(
         listed=tuple(listed),
         around=tuple(each for each in around if each not in listed),
     )
+
+
+def _up_to_star(template: str) -> str:
+    return template.partition(ANY_NAME)[0] + ANY_NAME
 
 
 def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
@@ -299,7 +315,7 @@ def _candidates(
     """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
     for location in locations_read(context.sources, context.platform):
-        for path, place in fill_with_origin(location.template, places):
+        for path, place in _filled(location.template, places):
             found: tuple[Path, ...] = (path,)
             if path.name.startswith(ANY_NAME):
                 found, wrong = list_matching(path.parent, path.suffix)
@@ -311,6 +327,17 @@ def _candidates(
                 if identity not in seen:
                     seen.add(identity)
                     yield _Candidate(location=location, path=file, place=place)
+
+
+def _filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
+    """Yield all paths of a template, in each of the directories that it leaves open."""
+    outer, star, inner = template.partition(f"{ANY_NAME}/")
+    if not star:
+        yield from fill_with_origin(template, places)
+        return
+    for path, place in fill_with_origin(f"{outer}{ANY_NAME}", places):
+        for directory in list_directories(path.parent, path.name.removesuffix(ANY_NAME)):
+            yield directory / inner, place
 
 
 def _as_project_file(candidate: _Candidate, places: Places) -> _Candidate:
@@ -384,6 +411,10 @@ def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarn
             key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
             reason = "this directory does not exist, so the server will not start"
             yield ConfigWarning(path=spec.source.path, key=key, reason=reason)
+
+
+def _exists(path: Path) -> bool:
+    return fingerprint(path)[1] != -1
 
 
 def _is_directory(path: str) -> bool:
