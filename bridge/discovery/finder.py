@@ -325,7 +325,7 @@ def _candidates(
     """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
     for location in locations_read(context.sources, context.platform):
-        for path, place in _filled(location.template, places):
+        for path, place in filled(location.template, places):
             found: tuple[Path, ...] = (path,)
             if path.name.startswith(ANY_NAME):
                 found, wrong = list_matching(path.parent, path.suffix)
@@ -339,7 +339,7 @@ def _candidates(
                     yield _Candidate(location=location, path=file, place=place)
 
 
-def _filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
+def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
     """Yield all paths of a template, in each of the directories that it leaves open."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
     if not star:
