@@ -124,6 +124,8 @@ class Location:
         required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
+        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
+            they count as approved.
     """
 
     id: str
@@ -136,6 +138,7 @@ class Location:
     required: bool = False
     in_project: bool = False
     approvable: bool = False
+    moved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

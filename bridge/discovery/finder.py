@@ -43,6 +43,7 @@ from bridge.discovery.locations import (
     find_project,
     path_variables,
 )
+from bridge.discovery.moved import Moved, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.precedence import ProjectServers, Rules, merge
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
@@ -90,6 +91,7 @@ class DiscoveryContext:
             in front for all but those; all if empty.
         exposed: Directories that programs may write to: no file in them defines a server or is read
             for one, and no server is started from them.
+        moved: Where entries are kept that were moved out of clients' files, if any were.
     """
 
     home: Path
@@ -104,6 +106,7 @@ class DiscoveryContext:
     sources: tuple[str, ...] = ()
     sources_place: str = VARIABLE
     exposed: tuple[Path, ...] = ()
+    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,12 +150,15 @@ def discover(context: DiscoveryContext) -> Discovery:
     project, places = _project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
+    moved = read_moved(context.moved)
     candidates = [
         _as_project_file(candidate, places)
-        for candidate in _candidates(context, places, reader.warnings)
+        for candidate in _candidates(context, places, reader.warnings, moved)
     ]
-    # Before any read, so that a change during one is noticed by the next comparison.
-    stamp = _survey(context, project, places, candidates).stamp()
+    # Before any other read, so that a change during one is noticed by the next comparison.
+    stamp = _survey(context, project, places, candidates, moved).stamp()
+    if read_moved(context.moved) != moved:
+        return discover(context)
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
@@ -174,7 +180,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         restrictions=read_restrictions(reader, places, project, context.platform, managed, gemini),
         directory=os.path.realpath(context.cwd),
     )
-    files = list(_files(candidates, reader, context, project, rules))
+    files = list(_files(candidates, reader, context, project, rules, moved))
     merged = merge(files, rules)
     guarded = leave_out_writable(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
@@ -182,7 +188,7 @@ def discover(context: DiscoveryContext) -> Discovery:
     missing = _missing_directories(guarded.servers)
     warnings = (
         *about_sources,
-        *_mark_own((*reader.warnings, *said, *missing), context.extra_config),
+        *_mark_own((*moved.warnings, *reader.warnings, *said, *missing), context.extra_config),
     )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
@@ -202,6 +208,7 @@ def _files(
     context: DiscoveryContext,
     project: Project,
     rules: Rules,
+    moved: Moved,
 ) -> Iterator[tuple[Location, Parsed]]:
     """Read each file; of a project's files only the first `MAX_PROJECT_SERVERS` servers."""
     room = MAX_PROJECT_SERVERS
@@ -219,6 +226,9 @@ def _files(
                     ConfigWarning(path=str(candidate.path), key="", reason=reason)
                 )
         yield candidate.location, parsed
+        if (file := moved.files.get(candidate.path)) is not None:
+            parsed = _parse(candidate, reader, context, project, rules, file)
+            yield replace(candidate.location, moved=True), parsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,9 +258,14 @@ class Survey:
 
 
 def survey(context: DiscoveryContext) -> Survey:
-    """Return the files that discovery would read; opens only the `.git` file of a worktree."""
+    """Return the files that discovery would read.
+
+    Opens only the `.git` file of a worktree, and the list of moved servers.
+    """
     project, places = _project_and_places(context)
-    return _survey(context, project, places, _candidates(context, places, []))
+    moved = read_moved(context.moved)
+    candidates = _candidates(context, places, [], moved)
+    return _survey(context, project, places, candidates, moved)
 
 
 def _survey(
@@ -258,6 +273,7 @@ def _survey(
     project: Project,
     places: Places,
     candidates: Iterable[_Candidate],
+    moved: Moved,
 ) -> Survey:
     cwd = context.cwd
     above = (cwd, *cwd.parents)
@@ -270,7 +286,7 @@ def _survey(
         for path in fill(location.template, places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
-    files.update(dict.fromkeys(decision_files(places)))
+    files.update(dict.fromkeys((*decision_files(places), *moved.read)))
     around = (cwd, *(place / ".git" for place in above))
     return Survey(
         project=project,
@@ -294,7 +310,7 @@ def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
 
 
 def _candidates(
-    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning]
+    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning], moved: Moved
 ) -> Iterator[_Candidate]:
     """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
@@ -305,6 +321,7 @@ def _candidates(
                 found, wrong = list_matching(path.parent, path.suffix)
                 if wrong:
                     warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
+                found = tuple(sorted({*found, *moved.matching(path.parent, path.suffix)}))
             for file in found:
                 # The working directory may be one of the user's own configuration directories.
                 identity = (file, location.dialect.per_project)
@@ -327,20 +344,25 @@ def _parse(
     context: DiscoveryContext,
     project: Project,
     rules: Rules,
+    kept: MovedFile | None = None,
 ) -> Parsed:
+    """Return what a file defines, or of that what was moved behind the bridge."""
     location, path = candidate.location, candidate.path
     format = location.format
     if format == "by suffix":
         format = "toml" if path.suffix.lower() == ".toml" else "json"
     document = reader.document(path, format, in_project=location.in_project)
+    if kept is not None:
+        entries = reader.document(kept.store, format)
+        document = entries and with_surroundings(entries, document, location.dialect)
     if document is None:
-        if location.required:
+        if location.required and kept is None:
             reader.warn_if_absent(path)
         return Parsed()
     # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
     may_open_files = None
-    if location.in_project and context.project_servers == "approved":
+    if location.in_project and context.project_servers == "approved" and kept is None:
         may_open_files = partial(_may_open_files, rules, location, str(path))
     variables = Variables(
         environ=context.environ,
@@ -353,7 +375,8 @@ def _parse(
     setting = EntryContext(
         client=location.client,
         scope=location.scope,
-        path=str(path),
+        path=str(path if kept is None else kept.store),
+        moved_from="" if kept is None else str(path),
         dialect=location.dialect,
         variables=variables,
         may_open_files=may_open_files,
