@@ -39,8 +39,9 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
+    "clients": 1_600,
     "settings": 3_300,
-    BASE: 2_580,
+    BASE: 2_630,
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
@@ -63,6 +64,7 @@ AIMS = {
     "store": 1_320,
     "packages": 770,
     "render": 935,
+    "clients": 1_600,
     "settings": 2_200,
     BASE: 1_540,
     "guest": 7_700,
