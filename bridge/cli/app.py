@@ -90,6 +90,18 @@ _RUN = {
     "json: --json": "print the structured result",
 }
 
+_CLIENTS = {"clients: [CLIENT...]": "without one, those found here are listed"}
+_SCOPE = {"scope: --scope <user|project>=user": "your files, or those of the project"}
+_CHANGE = {
+    "dry_run: --dry-run": "only show what would change",
+    "yes: --yes": "change it without a question",
+}
+_INSTALL = {
+    "http: --http URL": "the address of a bridge that serves HTTP",
+    "name: --name NAME": "what the entry is called; code-bridge",
+    "check: --check": "let the client list its servers afterwards",
+}
+
 COMMANDS = {
     "serve": _Command(
         "serve:serve",
@@ -229,6 +241,23 @@ COMMANDS = {
     "skills rm": _Command(
         "skills:remove", "Remove some, with all their versions.", {"names: NAME...": "their names"}
     ),
+    "install": _Command(
+        "install:install",
+        "Put the bridge into clients: shows the change, asks, writes it.",
+        {**_CLIENTS, **_SCOPE, **_INSTALL, **_CHANGE},
+        ("install", "install claude-code cursor", "install codex --dry-run"),
+        SETTING_UP,
+    ),
+    "uninstall": _Command(
+        "install:uninstall",
+        "Take the bridge out of clients again.",
+        {**_CLIENTS, "scope: --scope <user|project>": "only there", **_CHANGE},
+        ("uninstall cursor",),
+        SETTING_UP,
+    ),
+    "installed": _Command(
+        "install:installed", "List the clients that have the bridge.", _JSON, (), SETTING_UP
+    ),
     "doctor": _Command(
         "doctor:doctor",
         "Try each engine and say what would be used.",
@@ -258,6 +287,7 @@ _KINDS: Mapping[str, Any] = {
     "N": int,
     "SECONDS": float,
     "<slim|data>": Literal["slim", "data"],
+    "<user|project>": Literal["user", "project"],
 }
 """What the words are that stand for something else than text."""
 

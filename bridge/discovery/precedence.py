@@ -18,7 +18,7 @@ from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, lo
 from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
-from bridge.discovery.self_reference import starts_bridge
+from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.discovery.user_lists import CLAUDE, Approvals, Restrictions
 from bridge.model import ServerSpec, Source
 
@@ -245,7 +245,9 @@ def _rejection(name: str, location: Location, rules: Rules) -> str:
 
 
 def _is_self(spec: ServerSpec) -> bool:
-    return spec.transport == "stdio" and starts_bridge(spec.command, spec.args)
+    if spec.transport == "stdio":
+        return starts_bridge(spec.command, spec.args)
+    return spec.name == OWN_NAME
 
 
 def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: bool) -> SkippedServer:
