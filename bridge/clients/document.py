@@ -192,7 +192,7 @@ class Document(ABC):
             at = at if index is None else index
             rows.insert(len(rows) if at is None else at, (name, value))
         place[table[-1]] = [row for _, row in rows] if self.listed else dict(rows)
-        if _canonical(changed.decoded) != _canonical(expected):
+        if _canonical(_pruned(changed.decoded, table)) != _canonical(_pruned(expected, table)):
             raise self._refused(f"the entry {name} cannot be changed without changing others")
         return changed
 
@@ -258,8 +258,14 @@ def _open(raw: bytes, format: Format, listed: bool, name_key: str, path: str) ->
 
 def _class(format: Format) -> type[Document]:
     # Imported here, as each imports this module.
-    if format in ("toml", "yaml"):
-        raise UneditableError("TOML and YAML cannot be edited yet")
+    if format == "toml":
+        from bridge.clients.toml_text import TomlText
+
+        return TomlText
+    if format == "yaml":
+        from bridge.clients.yaml_text import YamlText
+
+        return YamlText
     from bridge.clients.json_text import JsonText
 
     return JsonText
@@ -274,6 +280,16 @@ def _unreadable(message: str, path: str) -> UneditableError:
 def _canonical(value: object) -> str:
     """Return a text that is the same for equal values of the same types."""
     return json.dumps(value, sort_keys=True, default=repr)
+
+
+def _pruned(value: Mapping[str, Any], path: Table) -> Mapping[str, Any]:
+    """Return a document without a table that is empty, which TOML cannot always tell from none."""
+    if not path or path[0] not in value:
+        return value
+    inner = value[path[0]]
+    inner = _pruned(inner, path[1:]) if isinstance(inner, dict) else inner
+    rest = {key: item for key, item in value.items() if key != path[0]}
+    return {**rest, path[0]: inner} if inner else rest
 
 
 def indentation(text: str, at: int) -> str:

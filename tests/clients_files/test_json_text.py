@@ -7,10 +7,11 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from bridge.clients.document import Document, EntryText, open_document
+from bridge.clients.document import EntryText, open_document
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import decode
 from bridge.errors import UneditableError
+from tests.clients_files.changes import check_each_change
 from tests.clients_files.texts import jsonc_files
 
 TABLE = ("mcpServers",)
@@ -221,26 +222,9 @@ def test_text_that_utf_8_cannot_hold_is_escaped() -> None:
     assert decode(made.encode()) == {"mcpServers": {"b": {"args": ["\ud800"]}}}
 
 
-def check_each_change(document: Document) -> None:
-    """Move each entry out and back, replace it, and add one; the value is as it must be."""
-    names = list(document.entries(TABLE))
-    for index, name in enumerate(names):
-        entry = document.entry(TABLE, name)
-        assert entry is not None
-        without = document.without(TABLE, name)
-        assert list(without.entries(TABLE)) == [other for other in names if other != name]
-        back = without.with_text(TABLE, entry, index=index)
-        assert list(back.entries(TABLE)) == names
-        assert back.value() == document.value()
-        assert document.with_entry(TABLE, name, ENTRY).entries(TABLE)[name] == ENTRY
-    made = document.with_entry(TABLE, "bridge", ENTRY)
-    if TABLE[0] in document.value():
-        assert made.without(TABLE, "bridge").value() == document.value()
-
-
 @settings(deadline=None)
 @given(raw=jsonc_files())
 def test_any_file_can_be_edited(raw: bytes) -> None:
     document = open_document(raw, "jsonc")
     assert document.encode() == raw
-    check_each_change(document)
+    check_each_change(document, TABLE)
