@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import anyio.to_thread
 
+from bridge.cli.moving import lines_of, with_moves, with_restores, write_proposal, write_stays
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
 from bridge.clients.entry import NAME, Entry, address, command_line, own_entry
@@ -50,6 +51,8 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         raise UsageError(message, remedy="Give it whole: --http http://127.0.0.1:8000/mcp.")
     entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
     planned = plan(arguments.clients, arguments.scope, entry, machine)
+    if arguments.move:
+        planned = await with_moves(planned, arguments.move, settings, machine)
     if not await carry_out(planned, settings, machine, arguments):
         return 1
     if arguments.check and not arguments.dry_run:
@@ -78,6 +81,10 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
             record = record_of(journal, each.target, each.name, raw)
             change = plan_uninstall(each.target, each.name, raw, record)
             planned.append((change, own_commands(change, machine)))
+    if arguments.restore:
+        planned = with_restores(planned, wanted, arguments.scope, settings, machine)
+    else:
+        write_stays(planned, settings)
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
 
 
@@ -136,7 +143,9 @@ async def carry_out(
             await run_own(argv, machine)
         if not commands:
             await anyio.to_thread.run_sync(apply, change, journal)
-        _confirm(change, machine)
+        if change.action != "move":
+            _confirm(change, machine)
+    write_proposal((change for change, _ in changing if change.moved), settings, machine)
     return True
 
 
@@ -166,7 +175,8 @@ def _show(change: Change, commands: Commands) -> None:
     target = change.target
     head = f"{target.writer.name} ({target.scope}): {target.path}\n"
     if change.before == change.after:
-        write_out(visible(f"{head}  is as it should be.\n"))
+        stays = "".join(f"{line}\n" for line in lines_of(change)) or "  is as it should be.\n"
+        write_out(visible(f"{head}{stays}"))
         return
     dialect = target.location.dialect
     words = shlex.join(command_line(change.value, dialect)) or address(change.value, dialect)
@@ -177,7 +187,7 @@ def _show(change: Change, commands: Commands) -> None:
         shown = variables.items() if isinstance(variables, dict) else ()
         lines += [f"  with {key}={text}" for key, text in shown]
     lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
-    lines += [f"  {note}" for note in change.notes]
+    lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
     write_out(visible(head + "".join(f"{line}\n" for line in lines)) + change.diff + "\n")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +33,10 @@ from bridge.errors import BridgeError, UsageError
 Edit = Callable[[bytes | None], bytes | None]
 
 
+def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """A change of one file, planned and not made.
@@ -45,10 +49,15 @@ class Change:
         ours: The lines of the entry, which may be shown with their values.
         notes: What a person has to know.
         replaces: Whether an entry of the name is there already.
+        moved: Servers that go behind the bridge, by name, decoded.
+        restored: Those that come back from there.
+        refused: Servers that were to be moved and stay, each with the reason.
+        keep: Called before the file is replaced: keeps what it is about to lose.
+        finish: Called when the file is replaced.
     """
 
     target: Target
-    action: Literal["install", "uninstall"]
+    action: Literal["install", "uninstall", "move"]
     name: str
     value: Mapping[str, object]
     edit: Edit
@@ -57,6 +66,11 @@ class Change:
     ours: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     replaces: bool = False
+    moved: Mapping[str, object] = field(default_factory=dict, repr=False)
+    refused: tuple[tuple[str, str], ...] = ()
+    restored: tuple[str, ...] = ()
+    keep: Callable[[], None] = _nothing
+    finish: Callable[[], None] = _nothing
 
     @property
     def diff(self) -> str:
@@ -198,9 +212,11 @@ def apply(change: Change, journal: Journal) -> Rewritten:
     new: list[Record] = []
 
     def keep(before: bytes | None, after: bytes | None) -> None:
-        if change.action == "install":
+        change.keep()
+        if change.action == "install" or change.moved:
             # Once more over itself: what was there before the first time is what comes back.
-            first = last if last is not None and last.describes(before) else None
+            again = last is not None and last.describes(before) and not change.moved
+            first = last if again else None
             record = _record(change, after)
             if first is None:
                 record = replace(record, before=before, made_directories=made)
@@ -211,7 +227,8 @@ def apply(change: Change, journal: Journal) -> Rewritten:
             new.append(journal.add(record))
 
     written = rewrite(change.target.path, change.edit, before_replace=keep)
-    for record in (*new[:-1], *((last,) if last is not None else ())):
+    change.finish()
+    for record in (*new[:-1], *((last,) if last is not None and not change.moved else ())):
         journal.drop(record.id)
     if change.action == "uninstall" and last is not None and written.after is None:
         remove_directories(tuple(Path(path) for path in last.made_directories))
@@ -229,8 +246,9 @@ def _record(change: Change, after: bytes | None) -> Record:
         client=change.target.writer.id,
         scope=change.target.scope,
         path=str(change.target.path),
-        action="install",
+        action="move" if change.moved else "install",
         name=change.name,
+        moved=tuple(change.moved),
         before=None,
         after_sha256=digest(after),
     )

@@ -211,7 +211,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
         reason = "it would start this bridge again"
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
-    if location.in_project and rules.project_servers == "approved":
+    if location.in_project and rules.project_servers == "approved" and not location.moved:
         definition = rules.definition(entry.name, entry.source.path, entry.written)
         if reason := rules.refusal(definition, location):
             return ProposedServer(spec=entry, definition=definition, reason=reason)
@@ -220,7 +220,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
 
 def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[Consent]:
     """Yield the record of a client's approval that was not seen before."""
-    if isinstance(verdict, SkippedServer) or not location.in_project:
+    if isinstance(verdict, SkippedServer) or not location.in_project or location.moved:
         return
     spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict
     client = rules.approved_by_client(spec.name, location)
