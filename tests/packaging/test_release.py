@@ -172,3 +172,53 @@ def test_claude_lists_and_calls_the_plugin_s_tool(
     assert f"{tools}__run_python" in last.tools
     assert f"{package.product()['name']}:code-mode" in json.dumps(last.tools) + last.told
     assert [result.text for result in scripted(last)] == ["42\n"]
+
+
+CONTAINED = ("--security-opt", "seccomp=unconfined", "--security-opt", "unmask=ALL")
+"""What lets bubblewrap make its sandboxes inside a container."""
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+def in_image(*words: str, options: tuple[str, ...] = (), stdin: str = "") -> tuple[int, str]:
+    """Run the image as an ordinary user, without a network; return its status and output."""
+    podman = (os.environ["MCP_TEST_ROOTLESS_RUN"], "podman", "run", "--interactive", "--rm")
+    command = (*podman, "--network", "none", *options, f"localhost/{NAME}", *words)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+NAME = f"{package.product()['name']}:{package.product()['version']}"
+
+
+@pytest.mark.podman
+@pytest.mark.rootless
+def test_the_image_answers_and_runs_programs_where_namespaces_are_allowed(dist: Path) -> None:
+    """Rootless; where bubblewrap cannot work nothing runs, and the error says what it takes."""
+    package.release(["deb", "image"], dist)
+    [archive] = dist.glob("*-image.tar")
+    inspected = subprocess.check_output(["podman", "image", "inspect", f"localhost/{NAME}"])
+    [image] = json.loads(inspected)
+    registered = package.product()["registry_name"]
+    assert image["Labels"]["io.modelcontextprotocol.server.name"] == registered
+    with archive.open("rb") as file:
+        load = [os.environ["MCP_TEST_ROOTLESS_RUN"], "podman", "load", "--quiet"]
+        subprocess.run(load, stdin=file, check=True)
+    _, hello = in_image(stdin=json.dumps(HELLO) + "\n")
+    assert json.loads(hello.splitlines()[0])["result"]["serverInfo"]["name"] == "mcp-code-bridge"
+    program = ("run", "-c", "print(6 * 7)")
+    status, said = in_image(*program)
+    assert status
+    assert " ".join(CONTAINED) in said
+    assert in_image(*program, options=CONTAINED) == (0, "42\n")
