@@ -30,7 +30,7 @@ BUDGETS = {
     "skills": 2_390,
     "servers": 2_830,
     "callers": 740,
-    "discovery": 4_920,
+    "discovery": 5_220,
     "upstream": 7_480,
     "catalog": 7_180,
     "sandbox": 13_740,

@@ -35,6 +35,7 @@ a broken or rejected one never hides a good one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from bridge.discovery.client_dialects import (
     AMAZON_Q,
@@ -81,7 +82,7 @@ from bridge.discovery.dialect import (
     Platform,
     TrustFile,
 )
-from bridge.discovery.user_lists import codex_trusts, gemini_trusts
+from bridge.discovery.user_lists import codex_trusts, gemini_trusts, vibe_trusts
 
 # --- where they keep them -------------------------------------------------------------------------
 
@@ -103,6 +104,7 @@ class _Client:
         platforms: tuple[Platform, ...] = PLATFORMS,
         approvable: bool = False,
         unless: str = "",
+        holds: Literal["servers", "extension", "plugins"] = "servers",
     ) -> tuple[Location, ...]:
         """Return the rows of some files that are read alike, the strongest first."""
         return tuple(
@@ -118,6 +120,7 @@ class _Client:
                 in_project=scope == "project",
                 approvable=approvable,
                 unless=unless,
+                holds=holds,
             )
             for template in templates
         )
@@ -324,6 +327,16 @@ _OTHER_USER = (
         "system", CRUSH, "{system}/etc/crush/crush.json", platforms=("linux", "darwin")
     ),
     *_VIBE_FILES.files("user", VIBE, "{vibe}/config.toml"),
+    # What plugins and extensions bring is weaker than what the user wrote.
+    *_CLAUDE_CODE_FILES.files(
+        "plugin", CLAUDE_CODE, "{claude_settings}/plugins/installed_plugins.json", holds="plugins"
+    ),
+    *_GEMINI_FILES.files(
+        "extension", GEMINI, "{gemini}/extensions/*/gemini-extension.json", holds="extension"
+    ),
+    *_QWEN_FILES.files(
+        "extension", QWEN, "{qwen}/extensions/*/qwen-extension.json", holds="extension"
+    ),
 )
 
 _OTHER_PROJECT = (
@@ -423,8 +436,15 @@ TRUST_FILES = (
     TrustFile(
         id="gemini",
         client="Gemini CLI",
-        template="{gemini}/trustedFolders.json",
+        template="{gemini_trust}",
         format="json with comments",
         trusts=gemini_trusts,
+    ),
+    TrustFile(
+        id="vibe",
+        client="Mistral Vibe",
+        template="{vibe}/trusted_folders.toml",
+        format="toml",
+        trusts=vibe_trusts,
     ),
 )

@@ -142,6 +142,8 @@ class Location:
         approvable: Whether Claude Code's approval lists speak about its servers.
         unless: A path from the file's directory: where it exists, the client does not read this
             file.
+        holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
+            plugins.
     """
 
     id: str
@@ -155,6 +157,7 @@ class Location:
     in_project: bool = False
     approvable: bool = False
     unless: str = ""
+    holds: Literal["servers", "extension", "plugins"] = "servers"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,6 +167,10 @@ class Reader:
             self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
 
+    def note(self, path: Path) -> None:
+        """Count a file among those that the configurations name, so that its changes count."""
+        self.references.setdefault(path, None)
+
     def reference(self, name: str) -> str | None:
         """Return the text of a file that a configuration names; None if it cannot be read."""
         path = Path(name)

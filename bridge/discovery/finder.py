@@ -45,11 +45,13 @@ from bridge.discovery.locations import (
     path_variables,
 )
 from bridge.discovery.parser import Parsed, parse_document
+from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, merge
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
     CLAUDE,
     GEMINI,
+    QWEN,
 )
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
@@ -162,21 +164,28 @@ def discover(context: DiscoveryContext) -> Discovery:
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
     managed = [each.path for each in claude if each.location.scope == "managed"]
-    gemini = [
-        each.path
-        for each in candidates
-        if each.location.id == GEMINI and not each.location.in_project
-    ]
+    limiting = {
+        id: [
+            each.path
+            for each in candidates
+            if each.location.id == id
+            and not each.location.in_project
+            and each.location.holds == "servers"
+        ]
+        for id in (GEMINI, QWEN)
+    }
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
         approvals=approvals,
         trusting_clients=dict(trusting_clients(reader, places, project, rows)),
         consents=context.consents,
-        restrictions=read_restrictions(reader, places, project, context.platform, managed, gemini),
+        restrictions=read_restrictions(
+            reader, places, project, context.platform, managed, limiting
+        ),
         directory=os.path.realpath(context.cwd),
     )
-    files = list(_files(candidates, reader, context, project, rules))
+    files = list(_files(candidates, reader, context, places, project, rules))
     merged = merge(files, rules)
     guarded = leave_out_writable(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
@@ -202,6 +211,7 @@ def _files(
     candidates: Iterable[_Candidate],
     reader: Reader,
     context: DiscoveryContext,
+    places: Places,
     project: Project,
     rules: Rules,
 ) -> Iterator[tuple[Location, Parsed]]:
@@ -214,7 +224,7 @@ def _files(
         replacing = _replacing(candidate)
         if replacing and not reader.is_absent(candidate.path) and _exists(replacing):
             continue
-        parsed = _parse(candidate, reader, context, project, rules)
+        parsed = _parse(candidate, reader, context, places, project, rules)
         if in_project:
             kept, room = parsed.entries[:room], room - len(parsed.entries)
             if room < 0:
@@ -352,6 +362,7 @@ def _parse(
     candidate: _Candidate,
     reader: Reader,
     context: DiscoveryContext,
+    places: Places,
     project: Project,
     rules: Rules,
 ) -> Parsed:
@@ -364,10 +375,39 @@ def _parse(
         if location.required:
             reader.warn_if_absent(path)
         return Parsed()
+    if location.holds == "plugins":
+        # In a project, where a repository may have put it, it is nobody's record.
+        if location.in_project:
+            return Parsed()
+        found = [
+            parse_document(each.document, _setting(candidate, each.path, reader, context, project))
+            for each in plugin_servers(document, path.parent, reader, places, project)
+        ]
+        return Parsed(
+            entries=tuple(entry for each in found for entry in each.entries),
+            warnings=tuple(warning for each in found for warning in each.warnings),
+        )
+    if location.holds == "extension":
+        separator = "\\" if context.platform == "win32" else "/"
+        document = extension_servers(document, path, reader, cwd=context.cwd, separator=separator)
+    setting = _setting(candidate, path, reader, context, project, rules)
+    return parse_document(document, setting, project.keys)
+
+
+def _setting(
+    candidate: _Candidate,
+    path: Path,
+    reader: Reader,
+    context: DiscoveryContext,
+    project: Project,
+    rules: Rules | None = None,
+) -> EntryContext:
+    """Return what the entries of a file are read with."""
+    location = candidate.location
     # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
     may_open_files = None
-    if location.in_project and context.project_servers == "approved":
+    if rules and location.in_project and context.project_servers == "approved":
         may_open_files = partial(_may_open_files, rules, location, str(path))
     variables = Variables(
         environ=context.environ,
@@ -377,7 +417,7 @@ def _parse(
         read=reader.reference if trusted else _no_file,
         separator="\\" if context.platform == "win32" else "/",
     )
-    setting = EntryContext(
+    return EntryContext(
         client=location.client,
         scope=location.scope,
         path=str(path),
@@ -385,7 +425,6 @@ def _parse(
         variables=variables,
         may_open_files=may_open_files,
     )
-    return parse_document(document, setting, project.keys)
 
 
 def _may_open_files(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:

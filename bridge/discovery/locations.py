@@ -115,11 +115,13 @@ def _movable(
 
     cline = moved("CLINE_DATA_DIR", moved("CLINE_DIR", home / ".cline") / "data")
     settings = cline / "settings" / "cline_mcp_settings.json"
+    gemini = moved("GEMINI_CLI_HOME", home) / ".gemini"
     opencode_file = environ.get("OPENCODE_CONFIG", "").strip()
     opencode_extra = environ.get("OPENCODE_CONFIG_DIR", "").strip()
     return {
         "codex": (moved("CODEX_HOME", home / ".codex"),),
-        "gemini": (moved("GEMINI_CLI_HOME", home) / ".gemini",),
+        "gemini": (gemini,),
+        "gemini_trust": (moved("GEMINI_CLI_TRUSTED_FOLDERS_PATH", gemini / "trustedFolders.json"),),
         "continue": (moved("CONTINUE_GLOBAL_DIR", home / ".continue"),),
         "copilot": (moved("COPILOT_HOME", home / ".copilot"),),
         "qwen": (moved("QWEN_HOME", home / ".qwen"),),

@@ -451,4 +451,19 @@ CASES = (
     Case("{within}/crush.json", "crush/crush.json", "home/shop/crush.json"),
     Case("{vibe}/config.toml", "vibe/config.toml", "home/.vibe/config.toml"),
     Case("{within}/.vibe/config.toml", "vibe/config.toml", "home/shop/.vibe/config.toml"),
+    Case(
+        "{claude_settings}/plugins/installed_plugins.json",
+        "claude-code/installed_plugins.json",
+        "home/.claude/plugins/installed_plugins.json",
+    ),
+    Case(
+        "{gemini}/extensions/*/gemini-extension.json",
+        "gemini/gemini-extension.json",
+        "home/.gemini/extensions/maps/gemini-extension.json",
+    ),
+    Case(
+        "{qwen}/extensions/*/qwen-extension.json",
+        "qwen/qwen-extension.json",
+        "home/.qwen/extensions/maps/qwen-extension.json",
+    ),
 )

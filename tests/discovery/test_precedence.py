@@ -14,8 +14,15 @@ from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.discovery.locations import fill, find_project, path_variables
 from tests.discovery.writing import write
 
-TABLE = [row for row in LOCATIONS if (row.client, row.scope) != ("Claude Code", "managed")]
-"""Beside Claude Code's managed file it has no other servers: `test_forbidden.py`."""
+TABLE = [
+    row
+    for row in LOCATIONS
+    if (row.client, row.scope) != ("Claude Code", "managed")
+    and not row.unless
+    and row.holds == "servers"
+]
+"""Beside Claude Code's managed file it has no other servers: `test_forbidden.py`. Fallbacks,
+plugins and extensions have tests of their own."""
 
 STEP = 12
 """Rows taken away at once; `.claude.json` is two of the first of them."""
@@ -78,7 +85,11 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
             extra=base.extra_config,
             project=find_project(base.cwd),
         )
-        table = [row for row in TABLE if platform in row.platforms and not row.unless]
+        table = [
+            row
+            for row in TABLE
+            if platform in row.platforms and not row.unless and row.holds == "servers"
+        ]
         expected = []
         state: dict[str, object] = {}
         for rank, location in enumerate(table):
