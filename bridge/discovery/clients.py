@@ -18,7 +18,7 @@ weaker definition of the same name is reported as shadowed, never merged in.
 8. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
    `.../Claude`; then `claude_code_config.json` in the same two.
 9. The other clients' files of the user and of the system, client by client in the order of
-   `_OTHER_USER`.
+   `_OTHER_USER`; then what plugins and extensions bring.
 10. The working directory: `.mcp.json` there, then in each directory above it up to home, or up to
     the repository's root when the working directory is not below home; `./mcp-servers/*.json`,
     `./claude_code_config.json`, `./claude_desktop_config.json`; then the other clients' files of
