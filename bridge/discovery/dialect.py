@@ -144,6 +144,8 @@ class Location:
             file.
         holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
             plugins.
+        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
+            they count as approved.
     """
 
     id: str
@@ -158,6 +160,7 @@ class Location:
     approvable: bool = False
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
+    moved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

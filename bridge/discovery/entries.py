@@ -74,7 +74,13 @@ def read_entry(
     Returns:
         None for an entry that only its own client can start.
     """
-    source = Source(client=context.client, scope=context.scope, path=context.path, key=key)
+    source = Source(
+        client=context.client,
+        scope=context.scope,
+        path=context.path,
+        key=key,
+        moved_from=context.moved_from,
+    )
     reader = FieldReader(context=context, key=key)
     try:
         if isinstance(value, Mapping) and _is_foreign(value, context.dialect):
@@ -387,7 +393,8 @@ def _cwd(entry: Mapping[str, object], reader: FieldReader) -> str | None:
         return None
     variables = reader.context.variables
     at_file = reader.dialect.cwd_at == "file" or not variables.workspace
-    start = str(Path(reader.context.path).parent) if at_file else variables.workspace
+    file = reader.context.moved_from or reader.context.path
+    start = str(Path(file).parent) if at_file else variables.workspace
     return directory(cwd, variables, start)
 
 

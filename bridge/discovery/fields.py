@@ -50,6 +50,7 @@ class EntryContext:
 
     Attributes:
         path: The file, absolute.
+        moved_from: The client's file, if the entries were moved from there.
         variables: Values of variables, `~` and relative directories.
         may_open_files: For a project's file: whether the bridge may open the files that an entry
             names, given the entry's name and text. None for the user's own files.
@@ -61,6 +62,7 @@ class EntryContext:
     dialect: Dialect
     variables: Variables
     may_open_files: Callable[[str, str], bool] | None = None
+    moved_from: str = ""
 
 
 @dataclass

@@ -44,6 +44,7 @@ from bridge.discovery.locations import (
     find_project,
     path_variables,
 )
+from bridge.discovery.moved import Moved, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, merge
@@ -93,6 +94,7 @@ class DiscoveryContext:
             in front for all but those; all if empty.
         exposed: Directories that programs may write to: no file in them defines a server or is read
             for one, and no server is started from them.
+        moved: Where entries are kept that were moved out of clients' files, if any were.
     """
 
     home: Path
@@ -107,6 +109,7 @@ class DiscoveryContext:
     sources: tuple[str, ...] = ()
     sources_place: str = VARIABLE
     exposed: tuple[Path, ...] = ()
+    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,14 +153,19 @@ def discover(context: DiscoveryContext) -> Discovery:
     project, places = _project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
-    candidates = list(_candidates(context, places, reader.warnings))
-    # Before any read, so that a change during one is noticed by the next comparison.
-    stamp = _survey(context, project, places, candidates).stamp()
+    moved = read_moved(context.moved)
+    candidates = list(_candidates(context, places, reader.warnings, moved))
+    # Before any other read, so that a change during one is noticed by the next comparison.
+    stamp = _survey(context, project, places, candidates, moved).stamp()
+    if read_moved(context.moved) != moved:
+        return discover(context)
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
     candidates = [
-        each if reader.is_absent(each.path) else _as_project_file(each, places)
+        each
+        if reader.is_absent(each.path) and each.path not in moved.files
+        else _as_project_file(each, places)
         for each in candidates
     ]
     approvals = read_claude_approvals(reader, places, project)
@@ -185,7 +193,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         ),
         directory=os.path.realpath(context.cwd),
     )
-    files = list(_files(candidates, reader, context, places, project, rules))
+    files = list(_files(candidates, reader, context, places, project, rules, moved))
     merged = merge(files, rules)
     guarded = leave_out_writable(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
@@ -193,7 +201,7 @@ def discover(context: DiscoveryContext) -> Discovery:
     missing = _missing_directories(guarded.servers)
     warnings = (
         *about_sources,
-        *_mark_own((*reader.warnings, *said, *missing), context.extra_config),
+        *_mark_own((*moved.warnings, *reader.warnings, *said, *missing), context.extra_config),
     )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
@@ -214,6 +222,7 @@ def _files(
     places: Places,
     project: Project,
     rules: Rules,
+    moved: Moved,
 ) -> Iterator[tuple[Location, Parsed]]:
     """Read each file; of a project's files only the first `MAX_PROJECT_SERVERS` servers."""
     room = MAX_PROJECT_SERVERS
@@ -234,6 +243,9 @@ def _files(
                     ConfigWarning(path=str(candidate.path), key="", reason=reason)
                 )
         yield candidate.location, parsed
+        if (file := moved.files.get(candidate.path)) is not None:
+            parsed = _parse(candidate, reader, context, places, project, rules, file)
+            yield replace(candidate.location, moved=True), parsed
 
 
 def _replacing(candidate: _Candidate) -> Path | None:
@@ -269,9 +281,14 @@ class Survey:
 
 
 def survey(context: DiscoveryContext) -> Survey:
-    """Return the files that discovery would read; opens only the `.git` file of a worktree."""
+    """Return the files that discovery would read.
+
+    Opens only the `.git` file of a worktree, and the list of moved servers.
+    """
     project, places = _project_and_places(context)
-    return _survey(context, project, places, list(_candidates(context, places, [])))
+    moved = read_moved(context.moved)
+    candidates = list(_candidates(context, places, [], moved))
+    return _survey(context, project, places, candidates, moved)
 
 
 def _survey(
@@ -279,6 +296,7 @@ def _survey(
     project: Project,
     places: Places,
     candidates: Sequence[_Candidate],
+    moved: Moved,
 ) -> Survey:
     cwd = context.cwd
     above = (cwd, *cwd.parents)
@@ -291,7 +309,7 @@ def _survey(
         for path in fill(_up_to_star(location.template), places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
-    files.update(dict.fromkeys(decision_files(places)))
+    files.update(dict.fromkeys((*decision_files(places), *moved.read)))
     files.update(dict.fromkeys(filter(None, map(_replacing, candidates))))
     around = (cwd, *(place / ".git" for place in above))
     return Survey(
@@ -320,17 +338,18 @@ def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
 
 
 def _candidates(
-    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning]
+    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning], moved: Moved
 ) -> Iterator[_Candidate]:
     """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
     for location in locations_read(context.sources, context.platform):
-        for path, place in _filled(location.template, places):
+        for path, place in filled(location.template, places):
             found: tuple[Path, ...] = (path,)
             if path.name.startswith(ANY_NAME):
                 found, wrong = list_matching(path.parent, path.suffix)
                 if wrong:
                     warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
+                found = tuple(sorted({*found, *moved.matching(path.parent, path.suffix)}))
             for file in found:
                 # The working directory may be one of the user's own configuration directories.
                 identity = (file, location.dialect.per_project)
@@ -339,7 +358,7 @@ def _candidates(
                     yield _Candidate(location=location, path=file, place=place)
 
 
-def _filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
+def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
     """Yield all paths of a template, in each of the directories that it leaves open."""
     outer, star, inner = template.partition(f"{ANY_NAME}/")
     if not star:
@@ -365,14 +384,19 @@ def _parse(
     places: Places,
     project: Project,
     rules: Rules,
+    kept: MovedFile | None = None,
 ) -> Parsed:
+    """Return what a file defines, or of that what was moved behind the bridge."""
     location, path = candidate.location, candidate.path
     format = location.format
     if format == "by suffix":
         format = "toml" if path.suffix.lower() == ".toml" else "json"
     document = reader.document(path, format, in_project=location.in_project)
+    if kept is not None:
+        entries = reader.document(kept.store, format)
+        document = entries and with_surroundings(entries, document, location.dialect)
     if document is None:
-        if location.required:
+        if location.required and kept is None:
             reader.warn_if_absent(path)
         return Parsed()
     if location.holds == "plugins":
@@ -390,7 +414,7 @@ def _parse(
     if location.holds == "extension":
         separator = "\\" if context.platform == "win32" else "/"
         document = extension_servers(document, path, reader, cwd=context.cwd, separator=separator)
-    setting = _setting(candidate, path, reader, context, project, rules)
+    setting = _setting(candidate, path, reader, context, project, rules, kept)
     return parse_document(document, setting, project.keys)
 
 
@@ -401,13 +425,14 @@ def _setting(
     context: DiscoveryContext,
     project: Project,
     rules: Rules | None = None,
+    kept: MovedFile | None = None,
 ) -> EntryContext:
     """Return what the entries of a file are read with."""
     location = candidate.location
     # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
     may_open_files = None
-    if rules and location.in_project and context.project_servers == "approved":
+    if rules and kept is None and location.in_project and context.project_servers == "approved":
         may_open_files = partial(_may_open_files, rules, location, str(path))
     variables = Variables(
         environ=context.environ,
@@ -420,7 +445,8 @@ def _setting(
     return EntryContext(
         client=location.client,
         scope=location.scope,
-        path=str(path),
+        path=str(path if kept is None else kept.store),
+        moved_from="" if kept is None else str(path),
         dialect=location.dialect,
         variables=variables,
         may_open_files=may_open_files,

@@ -35,6 +35,11 @@ def machine(root: Path, platform: Platform) -> DiscoveryContext:
         'export FROM_FILE="yes"\n# no\nNOTES_TOKEN=weaker\n'
     )
     (root / "home" / "token.txt").write_text("from a file\n")
+    return context_of(root, platform)
+
+
+def context_of(root: Path, platform: Platform) -> DiscoveryContext:
+    """That machine, once it is there."""
     return DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "shop",
