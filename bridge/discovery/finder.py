@@ -211,7 +211,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         first_seen=merged.first_seen,
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
-        references=tuple(reader.references),
+        references=(*reader.references, *reader.noted),
     )
 
 
