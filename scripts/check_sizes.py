@@ -30,7 +30,7 @@ BUDGETS = {
     "skills": 2_390,
     "servers": 2_830,
     "callers": 740,
-    "discovery": 4_840,
+    "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
     "sandbox": 13_740,

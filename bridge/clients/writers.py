@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from bridge.discovery.clients import LOCATIONS, SOURCE_IDS
+from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
-from bridge.discovery.finder import DiscoveryContext
+from bridge.discovery.finder import DiscoveryContext, filled
 from bridge.discovery.locations import (
     Places,
     Project,
-    fill_with_origin,
     find_project,
     path_variables,
 )
@@ -123,7 +122,10 @@ _ROWS = (
     Writer(
         id="claude-desktop",
         name="Claude Desktop",
-        user=(f"{{config}}/{_DESKTOP}", f"{{library}}/{_DESKTOP}", f"{{appdata}}/{_DESKTOP}"),
+        user=(
+            f"{{packages}}/Claude_*/LocalCache/Roaming/{_DESKTOP}",
+            *(f"{place}/{_DESKTOP}" for place in ("{config}", "{library}", "{appdata}")),
+        ),
         http=None,
         each=True,
         note="Restart it. It gives up on a call after 60 seconds, whatever its configuration says.",
@@ -137,7 +139,7 @@ _ROWS = (
     Writer(
         id="vscode",
         name="VS Code",
-        user=("{vscode}/mcp.json",),
+        user=("{vscode}/mcp.json", "{vscode}/profiles/*/mcp.json"),
         project=("{workspace}/.vscode/mcp.json",),
         stdio={"type": "stdio"},
         http=_TYPED_HTTP,
@@ -149,6 +151,7 @@ _ROWS = (
         name="Devin Desktop",
         source="windsurf",
         user=("{devin}/mcp_config.json",),
+        project=("{workspace}/.devin/mcp_config.json",),
         url_key="url",
     ),
     Writer(
@@ -285,11 +288,65 @@ _ROWS = (
         program="copilot",
         listing=_LIST,
     ),
+    Writer(
+        id="amp",
+        name="Amp",
+        user=("{config}/amp/settings.json", "{config}/amp/settings.jsonc"),
+        project=("{workspace}/.amp/settings.json", "{workspace}/.amp/settings.jsonc"),
+        program="amp",
+        note="Amp asks before it starts a project's server.",
+    ),
+    Writer(id="roo", name="Roo Code", user=()),
+    Writer(
+        id="trae",
+        name="Trae",
+        user=("{trae}/mcp.json",),
+        project=("{workspace}/.trae/mcp.json",),
+        each=True,
+    ),
+    Writer(
+        id="kimi",
+        name="Kimi Code",
+        user=("{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
+        project=("{cwd}/.kimi-code/mcp.json",),
+        calls=("toolTimeoutMs",),
+        starts=("startupTimeoutMs",),
+        program="kimi",
+    ),
+    Writer(
+        id="droid",
+        name="Droid",
+        user=("{home}/.factory/mcp.json",),
+        project=("{workspace}/.factory/mcp.json",),
+        stdio={"type": "stdio"},
+        http=_TYPED_HTTP,
+        starts=("connectTimeout",),
+        program="droid",
+    ),
+    Writer(
+        id="crush",
+        name="Crush",
+        user=("{crush}/crush.json",),
+        project=("{within}/crush.json", "{within}/.crush.json"),
+        stdio={"type": "stdio"},
+        http=_TYPED_HTTP,
+        starts=("timeout",),
+        program="crush",
+    ),
+    Writer(
+        id="vibe",
+        name="Mistral Vibe",
+        user=("{vibe}/config.toml",),
+        project=("{within}/.vibe/config.toml",),
+        stdio={"transport": "stdio"},
+        http={"transport": "streamable-http"},
+        calls=("tool_timeout_sec",),
+        starts=("startup_timeout_sec",),
+        program="vibe",
+    ),
 )
 
-WRITERS: Mapping[str, Writer] = {
-    row.id: row for row in _ROWS if (row.source or row.id) in SOURCE_IDS
-}
+WRITERS: Mapping[str, Writer] = {row.id: row for row in _ROWS}
 
 
 def writer_for(client: str) -> Writer:
@@ -345,6 +402,9 @@ def targets(writer: Writer, scope: Scope, machine: Machine) -> tuple[Target, ...
     Raises:
         UsageError: The client has no file for this scope.
     """
+    if not writer.user:
+        message = f"{writer.name} has been given up by its makers: nothing is put into it."
+        raise UsageError(message, remedy="`uninstall` takes the bridge out of it.")
     found = list(_candidates(writer, scope, machine))
     if not found:
         message = f"{writer.name} has no file of its servers for the {scope} here."
@@ -387,11 +447,15 @@ def readable(machine: Machine) -> Iterator[Target]:
 
 def _tables(row: Location, project: Project) -> Iterator[Table]:
     for key in row.dialect.server_keys:
-        inner = tuple(key.split("."))
+        inner = _table(key, row)
         if row.dialect.per_project:
             yield from (("projects", directory, *inner) for directory in project.keys)
         else:
             yield inner
+
+
+def _table(key: str, row: Location) -> Table:
+    return (key,) if row.dialect.flat_keys else tuple(key.split("."))
 
 
 def _locations(machine: Machine) -> tuple[Location, ...]:
@@ -410,8 +474,8 @@ def _in_location(
     writer: Writer, scope: Scope, row: Location, machine: Machine, *, present: bool = False
 ) -> Iterator[Target]:
     """Yield the files of one row; of a directory of files the present ones, or the bridge's own."""
-    table = writer.table or tuple(row.dialect.server_keys[0].split("."))
-    for path, place in fill_with_origin(row.template, machine.places):
+    table = writer.table or _table(row.dialect.server_keys[0], row)
+    for path, place in filled(row.template, machine.places):
         if scope == "project" and not place.is_relative_to(machine.root):
             continue
         paths: tuple[Path, ...] = (path,)

@@ -104,6 +104,10 @@ class FieldReader:
         if in_project and part not in ("env", "headers"):
             # Otherwise a change of that file would change the program without an approval.
             variables = replace(variables, read=_no_file)
+        if self.dialect.syntax == "posix" and ("$(" in value or "`" in value):
+            raise UnusableError(
+                f"{label} runs a command to get its text, which the bridge does not"
+            )
         try:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
@@ -225,7 +229,9 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
 
 
 def _left_text(name: str, syntax: str) -> str:
-    written = f"${{env:{shown(name)}}}" if syntax in ("env", "windsurf") else f"${{{shown(name)}}}"
+    written = (
+        f"${{env:{shown(name)}}}" if syntax in ("env", "roo", "windsurf") else f"${{{shown(name)}}}"
+    )
     if syntax == "secrets":
         written = f"${{{{ secrets.{shown(name)} }}}}"
     return f"{written} is left as written"

@@ -26,6 +26,7 @@ from bridge.errors import BridgeError, UneditableError, UsageError
 
 PROGRAM = "/opt/bin/mcp-code-bridge"
 COMMAND = Entry(command=PROGRAM, args=("serve",), env={"PATH": "/usr/bin"})
+WRITTEN = [client for client, writer in WRITERS.items() if writer.user]
 BOM = b"\xef\xbb\xbf"
 
 
@@ -92,7 +93,7 @@ CORPUS: dict[str, Callable[[bytes, Target], bytes | None]] = {
 
 
 @pytest.mark.parametrize("case", CORPUS)
-@pytest.mark.parametrize("client", WRITERS)
+@pytest.mark.parametrize("client", WRITTEN)
 def test_installed_and_uninstalled_is_what_was(
     client: str, case: str, machine: Machine, journal: Journal
 ) -> None:
@@ -119,7 +120,7 @@ def test_installed_and_uninstalled_is_what_was(
         assert sorted(path.name for path in machine.context.home.iterdir()) == ["repo"]
 
 
-@pytest.mark.parametrize("client", WRITERS)
+@pytest.mark.parametrize("client", WRITTEN)
 def test_after_another_change_only_the_entry_goes(
     client: str, machine: Machine, journal: Journal
 ) -> None:
@@ -133,6 +134,18 @@ def test_after_another_change_only_the_entry_goes(
 
     uninstall(machine, journal)
     assert target.path.read_bytes() == before + more
+
+
+def test_the_bridge_is_taken_out_of_a_client_that_was_given_up(
+    machine: Machine, journal: Journal
+) -> None:
+    file = machine.root / ".roo" / "mcp.json"
+    file.parent.mkdir()
+    file.write_text('{"mcpServers": {"b": {"command": "uvx", "args": ["mcp-code-bridge"]}}}')
+    uninstall(machine, journal)
+    assert file.read_text() == '{"mcpServers": {}}'
+    with pytest.raises(UsageError, match="given up"):
+        targets(writer_for("roo"), "user", machine)
 
 
 def test_a_link_stays_a_link(machine: Machine, journal: Journal, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Mapping
 
 from bridge.clients.proposals import propose
-from bridge.discovery.clients import CODEX, CURSOR, GEMINI, KIRO
+from bridge.discovery.client_dialects import CODEX, CURSOR, GEMINI, KIRO
 from bridge.discovery.dialect import Dialect
 from bridge.settings.policy import PolicySpec, parse_policy
 

@@ -63,7 +63,7 @@ def test_the_shape_is_the_one_that_others_write(client: str, machine: Machine) -
         assert (remote.get("type"), remote[url]) == (http, ADDRESS.url)
 
 
-@pytest.mark.parametrize("client", WRITERS)
+@pytest.mark.parametrize("client", [each.id for each in WRITERS.values() if each.user])
 def test_an_entry_starts_the_bridge_and_says_so_to_discovery(client: str, machine: Machine) -> None:
     for target in targets(writer_for(client), "user", machine):
         value = entry_value(target, COMMAND, "mine", second=False)
@@ -105,11 +105,26 @@ def test_a_file_that_is_there_is_the_one_that_is_written(machine: Machine) -> No
     assert (target.path.name, target.exists) == ("opencode.jsonc", True)
 
 
-def test_both_builds_of_an_editor_get_it(machine: Machine) -> None:
+def test_every_build_and_profile_of_an_editor_gets_it(machine: Machine) -> None:
     for build in ("Code", "Code - Insiders"):
         (machine.context.home / ".config" / build / "User").mkdir(parents=True)
+    (machine.context.home / ".config" / "Code" / "User" / "profiles" / "work").mkdir(parents=True)
     found = targets(writer_for("vscode"), "user", machine)
-    assert [each.path.parents[1].name for each in found] == ["Code", "Code - Insiders"]
+    assert [str(each.path.relative_to(machine.places["config"][0])) for each in found] == [
+        "Code/User/mcp.json",
+        "Code - Insiders/User/mcp.json",
+        "Code/User/profiles/work/mcp.json",
+    ]
+
+
+def test_the_build_of_the_store_has_a_file_of_its_own(machine: Machine, tmp_path: Path) -> None:
+    environ = {"LOCALAPPDATA": str(tmp_path / "local"), "APPDATA": str(tmp_path / "roaming")}
+    store = tmp_path / "local/Packages/Claude_x1/LocalCache/Roaming/Claude"
+    for directory in (store, tmp_path / "roaming" / "Claude"):
+        directory.mkdir(parents=True)
+    windows = machine_of(replace(machine.context, platform="win32", environ=environ))
+    found = targets(writer_for("claude-desktop"), "user", windows)
+    assert [each.path.parent for each in found] == [store, tmp_path / "roaming" / "Claude"]
 
 
 def test_home_is_no_project(machine: Machine) -> None:
