@@ -134,7 +134,9 @@ class NoSandboxError(SandboxError):
     """Nothing on this machine can run code in isolation."""
 
     code = "no_sandbox"
-    default_remedy = "Install podman or docker, then run `mcp-code-bridge doctor`."
+    default_remedy = (
+        "Install bubblewrap, podman or docker; `mcp-code-bridge doctor --fix` says how."
+    )
 
 
 class EngineNotFoundError(SandboxError):

@@ -277,8 +277,12 @@ COMMANDS = {
     "doctor": _Command(
         "doctor:doctor",
         "Try each engine and say what would be used.",
-        _JSON,
-        ("doctor --runtime podman",),
+        {
+            "fix: --fix": "do what is safe, asking first; print what needs root",
+            "yes: --yes": "with --fix: do it without asking",
+            **_JSON,
+        },
+        ("doctor --runtime podman", "doctor --fix"),
         SETTING_UP,
     ),
     "image build": _Command(

@@ -279,7 +279,10 @@ def _unreadable(message: str, path: str) -> UneditableError:
 
 def _canonical(value: object) -> str:
     """Return a text that is the same for equal values of the same types."""
-    return json.dumps(value, sort_keys=True, default=repr)
+    try:
+        return json.dumps(value, sort_keys=True, default=repr)
+    except RecursionError as error:
+        raise UneditableError("it is nested too deeply") from error
 
 
 def _pruned(value: Mapping[str, Any], path: Table) -> Mapping[str, Any]:

@@ -187,7 +187,8 @@ class JsonText(Document):
         return made
 
     def _cut(self, table: Table, name: str) -> str:
-        text, members = self.text, self._members(self._find(table)[0])
+        text, opening = self.text, self._find(table)[0]
+        members = self._members(opening)
         at = next(at for at, member in enumerate(members) if member.name == name)
         member, is_last = members[at], at == len(members) - 1
         start, end = member.first, member.last
@@ -202,6 +203,10 @@ class JsonText(Document):
                 end = _skip(text, end)
             else:
                 start = len(text[:start].rstrip(" \t"))
+        closing = _skip(text, max(end, member.comma + 1))
+        left = text[opening + 1 : start] + text[end:closing]
+        if len(members) == 1 and text[closing] in "]}" and not left.strip(" \t\r\n,"):
+            return spliced(text, [(opening + 1, closing, "")])
         edits = [(start, end, "")]
         if member.comma >= end:
             edits.append((member.comma, member.comma + 1, ""))

@@ -124,7 +124,7 @@ def _replace(
     _remove_unfinished(real.parent)
     found = real.lstat() if before is not None else None
     if found is not None:
-        _check_replaceable(found)
+        _check_replaceable(real, found)
 
     def check() -> None:
         before_replace(before, after)
@@ -149,9 +149,9 @@ def _replace(
         raise _Changed
 
 
-def _check_replaceable(found: os.stat_result) -> None:
-    """Refuse what a rename would do, though the user did not mean it to be done."""
-    if not found.st_mode & 0o222:
+def _check_replaceable(real: Path, found: os.stat_result) -> None:
+    """Refuse what a rename would do, though the file's mode or owner says not to."""
+    if not found.st_mode & 0o222 or not os.access(real, os.W_OK):
         raise ValueError("it is read-only; make it writable first (chmod u+w)")
     if found.st_nlink > 1:
         raise ValueError(

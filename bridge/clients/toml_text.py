@@ -92,7 +92,7 @@ class TomlText(Document):
                 statement.path[len(table) :][:1] if statement.path[: len(table)] == table else ()
             )
             if self.listed:
-                owner = (str(rows[item][0]),) if statement.section[: len(table)] == table else ()
+                owner = (rows[item][0] or "",) if statement.section[: len(table)] == table else ()
             start = statement.start if comments_from < 0 else comments_from
             comments_from = -1
             solid = [statement]

@@ -140,12 +140,12 @@ class Location:
         required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
-        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
-            they count as approved.
         unless: A path from the file's directory: where it exists, the client does not read this
             file.
         holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
             plugins.
+        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
+            they count as approved.
     """
 
     id: str
@@ -158,9 +158,9 @@ class Location:
     required: bool = False
     in_project: bool = False
     approvable: bool = False
-    moved: bool = False
     unless: str = ""
     holds: Literal["servers", "extension", "plugins"] = "servers"
+    moved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,9 @@ def discover(context: DiscoveryContext) -> Discovery:
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
     candidates = [
-        each if reader.is_absent(each.path) else _as_project_file(each, places)
+        each
+        if reader.is_absent(each.path) and each.path not in moved.files
+        else _as_project_file(each, places)
         for each in candidates
     ]
     approvals = read_claude_approvals(reader, places, project)
@@ -430,7 +432,7 @@ def _setting(
     # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
     may_open_files = None
-    if rules and location.in_project and context.project_servers == "approved" and not kept:
+    if rules and kept is None and location.in_project and context.project_servers == "approved":
         may_open_files = partial(_may_open_files, rules, location, str(path))
     variables = Variables(
         environ=context.environ,

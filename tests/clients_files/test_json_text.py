@@ -84,6 +84,21 @@ def test_an_entry_that_is_there_is_replaced_where_it_stands() -> None:
     assert made.with_entry(TABLE, "bridge", {"command": "new"}) is made
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{\n  "mcpServers": {}\n}\n',
+        b'{"mcpServers":{}}',
+        b'{\r\n\t"a": 1,\r\n\t"mcpServers": { "b": {} },\r\n}',
+        b'{\n  "mcpServers": { // none\n    // yet\n  }\n}\n',
+        b'{\n  "mcpServers": {\n    "a": {}, // last\n\n    // end\n  }\n}\n',
+    ],
+)
+def test_an_entry_that_comes_and_goes_leaves_nothing(raw: bytes) -> None:
+    made = open_document(raw, "jsonc").with_entry(TABLE, "bridge", ENTRY)
+    assert made.without(TABLE, "bridge").encode() == raw
+
+
 def test_tables_on_the_way_are_made() -> None:
     table = ("projects", "/repo", "mcpServers")
     for raw in (b"", b'{"projects": {"/other": {}}}', b'{"projects":{"/repo":{"x":[1]}}}'):
