@@ -212,7 +212,7 @@ PARTS ?=
 .PHONY: release
 release: packages venv node ## build and check every package, into dist; PARTS names some; publishes nothing
 	@scripts/node-peers packaging/node
-	@$(VENV)/python -m scripts.package release $(PARTS)
+	@$(WITH_ENGINES) --only-podman $(VENV)/python -m scripts.package release $(PARTS)
 
 .PHONY: recording
 recording: packages venv ## record a run in a terminal, into docs/images/run.svg

@@ -1,8 +1,7 @@
 """Write the files of every package from one description, and build a release of all of them.
 
-    package.py write            the checked-in files, from packaging/product.toml and pyproject.toml
-    package.py release [PART...]  build and check into dist/: wheel, bundle, plugin, registry, deb,
-                                image; all of them unless some are named
+    package.py write              the checked-in files, from packaging/product.toml
+    package.py release [PART...]  these parts, or all of them, into dist/, and check them
 
 Nothing is published: docs/publishing.md says how that is done.
 """
@@ -38,25 +37,25 @@ SERVER_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/serve
 DEBIAN = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 PYTHON = "/usr/bin/python3"
-
 Json = Any
 
 
-def product() -> dict[str, Json]:
-    """Return the description of the product, with the project's version, licence and Python."""
+def product(version: str = "") -> dict[str, Json]:
+    """Return the description of the product, with what pyproject.toml says of the project."""
     described = tomllib.loads((PACKAGING / "product.toml").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = version or project["version"]
     return {
         **described,
-        "version": project["version"],
+        "version": version,
         "license": project["license"],
         "python": project["requires-python"],
         "registry_name": f"{described['namespace']}/{described['name']}",
-        "wheel": f"{described['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl",
-        "bundle": f"{described['name']}-{project['version']}.mcpb",
+        "wheel": f"{described['name'].replace('-', '_')}-{version}-py3-none-any.whl",
+        "bundle": f"{described['name']}-{version}.mcpb",
         "manifest": {
             "name": described["name"],
-            "version": project["version"],
+            "version": version,
             "description": described["summary"],
             "author": {"name": described["author"]},
             "license": project["license"],
@@ -169,9 +168,8 @@ def containerfile(of: Mapping[str, Json]) -> str:
     return template.replace("@LABELS@\n", lines)
 
 
-def outputs() -> dict[str, str]:
-    """Return the text of every checked-in file that follows from the description."""
-    of = product()
+def outputs(of: Mapping[str, Json]) -> dict[str, str]:
+    """Return the text of every checked-in file that follows from a description."""
     documents = {
         "packaging/server.json": server_json(of),
         "packaging/mcpb/manifest.json": bundle_manifest(of),
@@ -195,19 +193,20 @@ def _stamped(name: str, pattern: str, value: str) -> str:
     return text[: found.start(1)] + value + text[found.end(1) :]
 
 
-def stale() -> list[str]:
-    """Return the names of the checked-in files that do not follow from the description."""
+def stale(of: Mapping[str, Json]) -> list[str]:
+    """Return the names of the checked-in files that do not follow from a description."""
     return [
         name
-        for name, text in outputs().items()
+        for name, text in outputs(of).items()
         if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != text
     ]
 
 
 def write() -> None:
     """Write those files."""
-    texts = outputs()
-    for name in stale():
+    of = product()
+    texts = outputs(of)
+    for name in stale(of):
         (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(texts[name], encoding="utf-8")
         print(f"written: {name}")
@@ -233,11 +232,9 @@ def run(*command: str | Path, **more: Any) -> str:
 def build_wheel(dist: Path) -> None:
     """Build the sdist and the wheel; the sdist must give the same wheel."""
     of = product()
-    for old in (*dist.glob("*.whl"), *dist.glob("*.tar.gz")):
-        old.unlink()
     run(SCRIPTS / "hatchling", "build", "-d", dist, cwd=ROOT)
     wheel = dist / of["wheel"]
-    [sdist] = dist.glob("*.tar.gz")
+    [sdist] = dist.glob(f"*-{of['version']}.tar.gz")
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(sdist) as archive:
             archive.extractall(scratch, filter="data")
@@ -289,8 +286,7 @@ def build_entry(dist: Path) -> None:
     if published["image"]:
         image = f"{published['image']}:{of['version']}"
         entry["packages"] += [{"registryType": "oci", "identifier": image, "transport": transport}]
-    schema = json.loads((PACKAGING / "server.schema.json").read_text(encoding="utf-8"))
-    jsonschema.validate(entry, schema)
+    jsonschema.validate(entry, json.loads((PACKAGING / "server.schema.json").read_text()))
     (dist / "server.json").write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
 
 
@@ -302,9 +298,10 @@ def build_deb(dist: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / of["name"]
         library = root / "usr" / "lib" / of["name"]
-        uv = ("uv", "pip", "install", "--quiet", "--no-config", "--link-mode", "copy")
-        run(*uv, "--python", PYTHON, "--target", library, "--only-binary", ":all:",
-            "--constraint", ROOT / "requirements.lock", dist / of["wheel"])  # fmt: skip
+        uv = ("uv", "pip", "install", "--quiet", "--no-config", "--only-binary", ":all:")
+        run(*uv, "--python", PYTHON, "--compile-bytecode", "--link-mode", "copy",
+            "--target", library, "--constraint", ROOT / "requirements.lock",
+            dist / of["wheel"])  # fmt: skip
         shutil.rmtree(library / "bin", ignore_errors=True)
         start = root / "usr" / "bin" / of["name"]
         start.parent.mkdir()
@@ -367,14 +364,15 @@ PARTS: Mapping[str, Callable[[Path], None]] = {
 
 def release(names: Sequence[str], dist: Path) -> None:
     """Build and check these parts of a release, or all of them."""
-    if names_stale := stale():
+    if names_stale := stale(product()):
         raise SystemExit(f"package: {', '.join(names_stale)} stale; run: make package")
     dist.mkdir(exist_ok=True)
     for name, build in PARTS.items():
         if not names or name in names:
             print(f"{name} ...", flush=True)
             build(dist)
-    files = sorted(path for path in dist.iterdir() if path.is_file() and path.name != "SHA256SUMS")
+    of_this = (f"*{product()['version']}*", "server.json")
+    files = sorted(path for pattern in of_this for path in dist.glob(pattern))
     sums = "".join(f"{_sha256(path)}  {path.name}\n" for path in files)
     (dist / "SHA256SUMS").write_text(sums, encoding="utf-8")
     print(sums, end="")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -10,6 +12,7 @@ import pytest
 
 from bridge.discovery.self_reference import starts_bridge
 from scripts import package
+from tests.clients.exchange import SERVERS, bridge_environ
 
 ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
@@ -23,7 +26,41 @@ MAX_TOOL_NAME = 64
 
 def test_the_checked_in_files_follow_from_the_description() -> None:
     """`make package` writes them; the one test that an edit of the version concerns."""
-    assert package.stale() == []
+    assert package.stale(package.product()) == []
+
+
+def test_another_version_makes_every_file_stale_that_names_one() -> None:
+    """The registry's name of the product, in the README, has no version."""
+    without = {"README.md"}
+    found = package.stale(package.product("9.9.9"))
+    assert set(found) == set(package.outputs(package.product())) - without
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"MCPB_POLICY": "read-only"}, "workshop.add is not allowed"),
+        ({"MCPB_POLICY": "ask"}, "which asks them"),
+        ({"MCPB_POLICY": "lenient"}, "no policy 'lenient'"),
+        ({"MCPB_POLICY": "ask", "MCP_BRIDGE_CONFIG": "own"}, "exclude each other"),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_the_bundle_s_policies_hold(tmp_path: Path, chosen: dict[str, str], said: str) -> None:
+    """A choice that cannot be kept starts nothing."""
+    environ = bridge_environ(tmp_path, SERVERS)
+    del environ["MCP_BRIDGE_CONFIG"]
+    start = PACKAGING / "mcpb" / "server" / "mcp_code_bridge.py"
+    program = "print(await mcp_workshop.add(a=1, b=2))"
+    done = subprocess.run(
+        [sys.executable, start, "run", "-c", program],
+        env={**environ, "MCP_BRIDGE_IMAGE": "${user_config.image}", **chosen},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode
+    assert said in done.stderr
 
 
 def test_the_registry_takes_the_entry() -> None:
@@ -68,7 +105,7 @@ def test_the_plugin_s_tools_have_names_that_models_take() -> None:
 
 def test_the_sources_of_the_packages_stay_small() -> None:
     """Without what is written from them, and the skill, which has a limit of its own."""
-    written = {ROOT / name for name in package.outputs()}
+    written = {ROOT / name for name in package.outputs(package.product())}
     sources = [
         path
         for path in PACKAGING.rglob("*")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,6 +19,7 @@ from scripts import package
 from tests.clients.client import PEERS
 from tests.clients.exchange import bridge_environ
 from tests.clients.model import program, scripted, serving
+from tests.guest.conftest import require
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
@@ -68,15 +68,9 @@ def test_the_wheel_runs_a_program_in_an_empty_environment(
     tmp_path: Path, dist: Path, environ: dict[str, str], version: str
 ) -> None:
     """With the dependencies that it declares, and nothing else."""
-    python = shutil.which(f"python{version}")
-    assert python, f"Python {version} is not installed"
-    # What stands before the interpreter may be a version manager's shim.
-    find = [python, "-c", "import sys; print(sys.executable)"]
-    named = {**os.environ, "PYENV_VERSION": version}
-    done = subprocess.run(find, capture_output=True, text=True, env=named, check=True)
     [wheel] = dist.glob("*.whl")
     place = tmp_path / "environment"
-    environ |= {"UV_PYTHON": done.stdout.strip()}
+    environ |= {"UV_PYTHON": require(version)}
     called("uv", "venv", "--quiet", place, environ=environ, cwd=tmp_path)
     environ |= {"UV_PYTHON": str(place / "bin" / "python")}
     called("uv", "pip", "install", "--quiet", wheel, environ=environ, cwd=tmp_path)
@@ -172,3 +166,53 @@ def test_claude_lists_and_calls_the_plugin_s_tool(
     assert f"{tools}__run_python" in last.tools
     assert f"{package.product()['name']}:code-mode" in json.dumps(last.tools) + last.told
     assert [result.text for result in scripted(last)] == ["42\n"]
+
+
+CONTAINED = ("--security-opt", "seccomp=unconfined", "--security-opt", "unmask=ALL")
+"""What lets bubblewrap make its sandboxes inside a container."""
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
+
+
+def in_image(*words: str, options: tuple[str, ...] = (), stdin: str = "") -> tuple[int, str]:
+    """Run the image as an ordinary user, without a network; return its status and output."""
+    podman = (os.environ["MCP_TEST_ROOTLESS_RUN"], "podman", "run", "--interactive", "--rm")
+    command = (*podman, "--network", "none", *options, f"localhost/{NAME}", *words)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+NAME = f"{package.product()['name']}:{package.product()['version']}"
+
+
+@pytest.mark.podman
+@pytest.mark.rootless
+def test_the_image_answers_and_runs_programs_where_namespaces_are_allowed(dist: Path) -> None:
+    """Rootless; where bubblewrap cannot work nothing runs, and the error says what it takes."""
+    package.release(["deb", "image"], dist)
+    [archive] = dist.glob("*-image.tar")
+    inspected = subprocess.check_output(["podman", "image", "inspect", f"localhost/{NAME}"])
+    [image] = json.loads(inspected)
+    registered = package.product()["registry_name"]
+    assert image["Labels"]["io.modelcontextprotocol.server.name"] == registered
+    with archive.open("rb") as file:
+        load = [os.environ["MCP_TEST_ROOTLESS_RUN"], "podman", "load", "--quiet"]
+        subprocess.run(load, stdin=file, check=True)
+    _, hello = in_image(stdin=json.dumps(HELLO) + "\n")
+    assert json.loads(hello.splitlines()[0])["result"]["serverInfo"]["name"] == "mcp-code-bridge"
+    program = ("run", "-c", "print(6 * 7)")
+    status, said = in_image(*program)
+    assert status
+    assert " ".join(CONTAINED) in said
+    assert in_image(*program, options=CONTAINED) == (0, "42\n")
