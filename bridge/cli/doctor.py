@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from bridge.cli.output import visible, write_err, write_json, write_prose
+from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, SettingsError, WrongSystemError
+from bridge.errors import BridgeError, SettingsError, UsageError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
@@ -27,17 +27,47 @@ from bridge.servers.consents import consents_of
 from bridge.settings import Settings, packages_dir
 from bridge.text import counted
 
+NOTHING_WORKS = "Nothing here can run programs in isolation, so the bridge refuses to.\n"
+
+NEXT = (
+    "Next: `mcp-code-bridge doctor --fix` does what needs no root, and prints the commands that do."
+    "\n"
+)
+
 
 async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
     """Try each backend and read the configuration; exit 1 if nothing can run code.
 
     A command profile that cannot be used is reported, and does not change the exit status.
+
+    Raises:
+        UsageError: The options contradict each other.
     """
-    return await _report(arguments, settings, _describe_gate(settings))
+    if not getattr(arguments, "fix", False):
+        if getattr(arguments, "yes", False):
+            raise UsageError("--yes needs --fix: there is nothing to agree to without it.")
+        return await _report(arguments, settings, _describe_gate(settings))
+    # Imported here: it builds images.
+    from bridge.cli.doctor_fix import commands_text, fix, plan, this_machine
 
-
-async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> int:
     probes = await probe_all(settings)
+    found = plan(probes, settings, this_machine(settings))
+    if await fix(found, settings, yes=arguments.yes):
+        probes = await probe_all(settings)
+        found = plan(probes, settings, this_machine(settings))
+    status = await _report(arguments, settings, _describe_gate(settings), probes)
+    # JSON is all that scripts read on stdout.
+    (write_err if arguments.json else write_out)(commands_text(found))
+    return status
+
+
+async def _report(
+    arguments: SimpleNamespace,
+    settings: Settings,
+    gate: str,
+    probes: Sequence[Probe] | None = None,
+) -> int:
+    probes = await probe_all(settings) if probes is None else probes
     context = context_for(settings, str(Path.cwd()), sys.platform)
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
@@ -62,8 +92,10 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
     waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed))
     if waiting:
         servers += f". Waiting for your approval (`servers approve NAME`): {waiting}"
+    # Of what `auto` tries, one has to work.
+    enough = bool(chosen) and settings.runtime == "auto"
     sections = [
-        *map(_describe, probes),
+        *(_describe(probe, enough=enough) for probe in probes),
         _describe_profile(settings),
         gate,
         *map(_describe_command, commands),
@@ -74,10 +106,9 @@ async def _report(arguments: SimpleNamespace, settings: Settings, gate: str) -> 
     ]
     for section in sections:
         write_prose(visible(section))
-    last = f"Programs run in: {chosen}"
-    if not chosen:
-        last = "Nothing here can run programs in isolation, so the bridge refuses to."
-    write_prose(f"{last}\n")
+    write_prose(f"Programs run in: {chosen}\n" if chosen else NOTHING_WORKS)
+    if not chosen and not getattr(arguments, "fix", False):
+        write_prose(NEXT)
     return 0 if chosen else 1
 
 
@@ -150,10 +181,15 @@ def _describe_command(check: CommandCheck) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _describe(probe: Probe) -> str:
+def _describe(probe: Probe, *, enough: bool = False) -> str:
+    """Return what there is to say of a backend.
+
+    Args:
+        enough: Whether another one works and this one was not asked for: then it needs no remedy.
+    """
     # What is for another system is not broken here.
     other = probe.error_code == WrongSystemError.code
-    mark = "ok  " if probe.ok else "n/a " if other else "FAIL"
+    mark = "ok  " if probe.ok else "n/a " if other else "off " if enough else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
@@ -163,7 +199,7 @@ def _describe(probe: Probe) -> str:
         if asked:
             lines.append(f"      layers asked for, out of sight inside: {', '.join(asked)}")
         lines.extend(f"      weaker: {text}" for text in probe.isolation.weaker)
-    if probe.remedy:
+    if probe.remedy and not enough:
         lines.append(f"      remedy: {probe.remedy}")
     return "\n".join(lines) + "\n"
 

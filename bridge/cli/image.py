@@ -92,7 +92,11 @@ async def _with_engines(
         if only_first:
             return
     if not answered:
-        raise NoSandboxError("No container engine answers.")
+        remedy = (
+            "Only podman and docker use an image; bubblewrap needs none. `mcp-code-bridge doctor` "
+            "says what programs run in here."
+        )
+        raise NoSandboxError("No container engine answers.", remedy=remedy)
 
 
 def _describe(one: ImageStatus) -> str:

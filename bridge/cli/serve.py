@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
 from bridge.runs import Engine, open_engine
+from bridge.sandbox.selection import select_present
 from bridge.server.app import error_server
 from bridge.server.transports import parse_address, serve_http, serve_on_stdio, serve_stdio
 from bridge.servers.config_watch import ConfigWatcher, watch_plan
@@ -37,7 +38,8 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
     address = parse_address(arguments.http) if arguments.http else None
     context = context_for(settings, str(Path.cwd()), sys.platform)
     # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
-    async with open_engine(settings, eager=False) as engine, _watching(engine, context).running():
+    opened = open_engine(settings, eager=False, choose_backend=select_present)
+    async with opened as engine, _watching(engine, context).running():
         if address is None:
             if sys.stdin is None:
                 message = "There is no stdin to serve MCP on."

@@ -28,6 +28,7 @@ from bridge.errors import (
     LaunchError,
     NoSandboxError,
     SettingsError,
+    WrongSystemError,
 )
 from bridge.sandbox.backend import Backend, Probe
 from bridge.sandbox.limits import limits_for
@@ -82,7 +83,9 @@ def engines(settings: Settings) -> tuple[str, ...]:
     return found
 
 
-async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _ProcessBackend, Trial]:
+async def _open(
+    name: str, settings: Settings, *, pull: bool = True
+) -> tuple[ContainerBackend | _ProcessBackend, Trial]:
     """Return a backend, and the function that probes it."""
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
@@ -90,7 +93,7 @@ async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _Proc
         from bridge.sandbox.container.backend import container_backend, try_backend
 
         engine = container_backend(name, settings)
-        return engine, partial(try_backend, engine, settings)
+        return engine, partial(try_backend, engine, settings, pull=pull)
     if settings.oci_runtime:
         # The user requires a kernel boundary, which namespaces are not; nothing replaces it.
         place = settings.place("oci_runtime")
@@ -106,8 +109,19 @@ async def _open(name: str, settings: Settings) -> tuple[ContainerBackend | _Proc
     return backend, backend.probe
 
 
-async def select_backend(settings: Settings) -> Backend:
+async def select_present(settings: Settings) -> Backend:
+    """Return the first backend that works without fetching an image; see `select_backend`.
+
+    For a model's call: it can say neither that minutes pass nor what for.
+    """
+    return await select_backend(settings, pull=False)
+
+
+async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     """Return the first backend that works, open.
+
+    Args:
+        pull: Whether to fetch an image that an engine lacks.
 
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
@@ -117,7 +131,7 @@ async def select_backend(settings: Settings) -> Backend:
     failures: list[Probe] = []
     for name in _admitted(settings):
         async with AsyncExitStack() as stack:
-            backend, attempt = await _open(name, settings)
+            backend, attempt = await _open(name, settings, pull=pull)
             stack.push_async_exit(backend)
             probe = await attempt()
             if probe.ok:
@@ -130,8 +144,8 @@ async def select_backend(settings: Settings) -> Backend:
             failures.append(probe)
             logger.info("%s cannot be used: %s", name, probe.summary)
     raise NoSandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(map(_reason, failures)),
-        remedy="`mcp-code-bridge doctor` tries them again.",
+        "No sandbox is available, so nothing was run. " + " ".join(_reasons(failures)),
+        remedy="`mcp-code-bridge doctor --fix` says what to install, and does what needs no root.",
     )
 
 
@@ -181,8 +195,12 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
     return names
 
 
-def _reason(probe: Probe) -> str:
-    return f"{probe.backend}: {probe.summary} {probe.remedy}".strip()
+def _reasons(failures: Sequence[Probe]) -> list[str]:
+    """Return why each failed; of several, not what is for another system."""
+    here = [probe for probe in failures if probe.error_code != WrongSystemError.code]
+    return [
+        f"{probe.backend}: {probe.summary} {probe.remedy}".strip() for probe in here or failures
+    ]
 
 
 def is_engine(name: str) -> bool:

@@ -79,9 +79,9 @@ async def test_the_weaker_tier_runs_when_named_and_says_what_it_is(tmp_path: Pat
 
 
 async def test_with_nothing_that_works_nothing_is_chosen(tmp_path: Path) -> None:
-    """And each backend's reason is told."""
+    """And each backend's reason is told, but not of what is for another system."""
     with pytest.raises(
-        NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:.*seatbelt:"
+        NoSandboxError, match=r"nothing was run.*podman:.*docker:.*bubblewrap:(?!.*seatbelt:)"
     ):
         await select_backend(_settings(tmp_path))
     probes = await probe_all(_settings(tmp_path))

@@ -360,6 +360,13 @@ def _hard_limit(which: int) -> int | None:
     return None if hard == resource.RLIM_INFINITY else hard
 
 
+def _not_fetched(engine: str, image: str, settings: Settings) -> ImageMissingError:
+    if not settings.image:
+        return ImageMissingError(f"{engine} has no runtime image yet.")
+    remedy = "Run `mcp-code-bridge doctor` in a terminal, which fetches it."
+    return ImageMissingError(f"{engine} has no image {image} yet.", remedy=remedy)
+
+
 _STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
 
 NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
@@ -396,13 +403,23 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
     )
 
 
-async def try_backend(backend: ContainerBackend, settings: Settings) -> Probe:
-    """Choose the image, pull it if necessary, and probe it."""
+progress = logging.getLogger(f"{__name__}.progress")
+"""What takes minutes; the command line shows it to a person at a terminal."""
+
+
+async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:
+    """Choose the image, pull it if necessary, and probe it.
+
+    Args:
+        pull: Whether to; else a missing image is an error, since a caller waits who cannot be told.
+    """
     try:
         images = await backend.images()
         image = await choose_image(settings.image, images)
         place = settings.place("image")
-        await ensure_present(image, images, progress=logger.info, place=place)
+        if not pull and await images.inspect(image) is None:
+            raise _not_fetched(backend.name, image, settings)
+        await ensure_present(image, images, progress=progress.info, place=place)
     except BridgeError as error:
         return failed_probe(backend.name, error)
     except Exception as error:

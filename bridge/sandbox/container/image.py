@@ -99,7 +99,8 @@ async def ensure_present(
         return
     if name.startswith("localhost/"):
         raise ImageMissingError(f"{engine.kind} has no image {name}.")
-    progress(f"{engine.kind}: pulling {name}")
+    size = " (about 45 MB; a minute on most lines)" if name == DEFAULT_FALLBACK else ""
+    progress(f"{engine.kind}: pulling {name}, once{size}")
     try:
         await engine.pull(name, progress=progress)
     except ImagePullError as error:

@@ -140,15 +140,30 @@ ASK_SECONDS = 60.0
 
 MAX_ANSWER_BYTES = 1024 * 1024
 
+ELSEWHERE = (
+    "/usr/local/bin/python3",
+    *(f"/usr/bin/python3.{minor}" for minor in (14, 13, 12, 11, 10, 9)),
+)
+"""Where else one may be that every user may read: on some systems /usr/bin/python3 is too old."""
+
 INSTALL_REMEDY = (
     "Install Python 3.9 or newer for all users (Debian and Ubuntu: `apt install python3`)."
 )
+
+OWN_REMEDY = (
+    " Or run the bridge as an ordinary user, who may read a Python below their own home; as root, "
+    "programs are nobody. `UV_PYTHON_INSTALL_DIR=/opt/python uv python install` puts one of uv's "
+    "where all may read it."
+)
+"""Added where the bridge is root, and its own Python is readable by root only."""
 
 _DATA = ("/usr/share/zoneinfo",)
 """Public data that the standard library reads at a fixed path."""
 
 _LOADER_CACHE = "/etc/ld.so.cache"
 _DEFAULT_LIBRARY_ROOTS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
+
+_OWNERS_ONLY = "is readable by its owner only"
 
 _PACKAGE_DIRECTORIES = ("site-packages", "dist-packages")
 
@@ -259,21 +274,51 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
     """
     offered = read_packages(packages, as_nobody=as_nobody) if packages is not None else None
     problems, others = [], []
-    for executable in (only,) if only else candidates(sys.base_prefix):
+    remedy = INSTALL_REMEDY
+    for executable in (only,) if only else _all_candidates():
         real = os.path.realpath(executable)
         problem = _unusable(real, as_nobody=as_nobody)
-        if not problem:
-            facts = _ask(real)
+        if problem == _OWNERS_ONLY:
+            remedy = f"{INSTALL_REMEDY}{OWN_REMEDY}"
+        elif not problem:
+            try:
+                facts = _ask(real)
+            except LaunchError as error:
+                # Another one may work.
+                problems.append(error.message.rstrip("."))
+                continue
             version = _version(facts["version"])
             if version >= OLDEST and (offered is None or offered.fits(version)):
-                return describe(facts, offered.directory if offered is not None else None)
-            problem = f"is version {_dotted(facts['version'])}"
-            others += [executable] if version >= OLDEST else []
+                found = describe(facts, offered.directory if offered is not None else None)
+                closed = _closed(found) if as_nobody else ""
+                if not closed:
+                    return found
+                problem, remedy = (
+                    f"needs {closed}, which {_OWNERS_ONLY}",
+                    f"{INSTALL_REMEDY}{OWN_REMEDY}",
+                )
+            else:
+                problem = f"is version {_dotted(facts['version'])}"
+                others += [executable] if version >= OLDEST else []
         problems.append(f"{executable} {problem}")
     if offered is not None and others:
         raise other_version(offered, others, problems)
     message = f"No Python was found to put into sandboxes: {'; '.join(problems)}."
-    raise EngineNotFoundError(message, remedy=INSTALL_REMEDY)
+    raise EngineNotFoundError(message, remedy=remedy)
+
+
+def _closed(found: Interpreter) -> str:
+    """Return the first of an interpreter's files that not every user may read; empty for none."""
+    sources = (bind.source for bind in found.binds)
+    return next((source for source in sources if not open_to_all(Path(source))), "")
+
+
+def _all_candidates() -> tuple[str, ...]:
+    """Return `candidates`, and after them what is elsewhere; each file once."""
+    usual = candidates(sys.base_prefix)
+    real = {os.path.realpath(path) for path in usual}
+    more = (path for path in ELSEWHERE if os.access(path, os.X_OK))
+    return *usual, *(path for path in more if os.path.realpath(path) not in real)
 
 
 def describe(facts: Mapping[str, object], packages: str | None = None) -> Interpreter:
@@ -337,7 +382,7 @@ def _unusable(executable: str, *, as_nobody: bool) -> str:
     if not os.access(executable, os.X_OK):
         return "is not there"
     if as_nobody and not open_to_all(Path(executable)):
-        return "is readable by its owner only"
+        return _OWNERS_ONLY
     return ""
 
 

@@ -125,7 +125,9 @@ async def test_a_missing_public_image_is_fetched_and_says_so() -> None:
     engine, lines = FakeImages(), list[str]()
     await ensure_present(DEFAULT_FALLBACK, engine, progress=lines.append)
     assert engine.pulled == [DEFAULT_FALLBACK]
-    assert lines == [f"podman: pulling {DEFAULT_FALLBACK}"]
+    assert lines == [
+        f"podman: pulling {DEFAULT_FALLBACK}, once (about 45 MB; a minute on most lines)"
+    ]
 
 
 async def test_a_missing_local_image_is_never_asked_of_a_registry() -> None:
