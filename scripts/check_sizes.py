@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 4_610,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 13_820,
+    "sandbox": 13_830,
     "rpc": 1_300,
     "gate": 9_040,
     "store": 2_320,
