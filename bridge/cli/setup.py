@@ -24,6 +24,7 @@ from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError
+from bridge.model import ServerSpec
 from bridge.runs import open_engine
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
@@ -85,13 +86,16 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     has = {each.target.path for each in standings(machine)}
     write_out(f"{counted(len(here), 'client')} here:\n")
     for target in here:
-        sources = [spec.source for spec in found.servers]
-        own = [each for each in sources if (each.moved_from or each.path) == str(target.path)]
+        own = [spec for spec in found.servers if _is_in(spec, str(target.path))]
         state = ", has the bridge" if target.path in has else ""
         line = f"  {target.writer.id}: {counted(len(own), 'server')} in {target.path}{state}"
         write_out(visible(line, keep="") + "\n")
     names = ", ".join(spec.name for spec in found.servers) or "none"
     write_prose(visible(f"{counted(len(found.servers), 'server')} in all: {names}\n"))
+
+
+def _is_in(spec: ServerSpec, path: str) -> bool:
+    return any((each.moved_from or each.path) == path for each in (spec.source, *spec.also))
 
 
 async def _show_cost(

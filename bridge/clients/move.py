@@ -41,6 +41,9 @@ _CLIENT_ONLY = re.compile(
 )
 """Variables that only an editor can fill in."""
 
+SCOPES = ("user", "local", "project", "profile", "agent")
+"""Of files that are the user's to change."""
+
 LoggedIn = Callable[[ServerSpec], bool]
 
 
@@ -315,6 +318,7 @@ def tables_of(machine: Machine, client: str, scope: str) -> dict[Path, list[Targ
     found: dict[Path, list[Target]] = {}
     for target in readable(machine):
         mine = target.writer.id == client and target.scope == scope
-        if mine and target.location.scope in ("user", "local", "project"):
+        own = target.location.holds == "servers" and target.location.scope in SCOPES
+        if mine and own:
             found.setdefault(target.path, []).append(target)
     return found
