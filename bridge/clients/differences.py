@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 )
 _KEY = re.compile(r"""\s*(:(?=[\s"']|$)|=(?=[\s"']))""")
 _QUOTED_KEY = re.compile(r"\s*[:=]")
-_HARMLESS = re.compile(r"true|false|null|\d{1,6}|-|[|>][+-]?")
+_HARMLESS = re.compile(r"true|false|null|\d{1,3}|-|[|>][+-]?")
 _TABLE_NAME = re.compile(r"\[\[?[\w.-]+\]\]?")
 
 
@@ -64,7 +64,7 @@ def masked(line: str) -> str:
     """Return a line of JSON, TOML or YAML with its keys and without its values."""
     if _TABLE_NAME.fullmatch(line):
         return line
-    shown, key_next = "", True
+    shown, key_next, depth = "", True, 0
     for token in _TOKEN.finditer(line):
         text, kind = token.group(), token.lastgroup
         if kind in ("string", "word"):
@@ -77,5 +77,7 @@ def masked(line: str) -> str:
             key_next = key_next and text == "-"
             continue
         shown += HIDDEN if kind == "comment" else text
-        key_next = text in ("{", ",") or (key_next and kind == "space")
+        # Outside of braces, a comma may be part of a value.
+        depth += (text == "{") - (text == "}")
+        key_next = text == "{" or (text == "," and depth > 0) or (key_next and kind == "space")
     return shown if len(shown) <= MAX_LINE else f"{shown[:MAX_LINE]}…"

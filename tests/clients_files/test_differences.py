@@ -53,3 +53,8 @@ def test_a_file_without_line_breaks_is_shown_cut() -> None:
 def test_a_file_that_is_new_or_gone_is_called_that() -> None:
     assert unified("/f", None, b"x\n", []).startswith("--- (no file)\n+++ /f\n")
     assert unified("/f", b"x\n", None, []).startswith("--- /f\n+++ (no file)\n")
+
+
+@pytest.mark.parametrize("line", ["pin: 482913", "key: abc,sekret482913: x", "- 482913"])
+def test_a_value_that_looks_like_a_number_or_a_key_is_not_shown(line: str) -> None:
+    assert "482913" not in masked(line)
