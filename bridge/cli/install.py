@@ -14,7 +14,7 @@ import anyio.to_thread
 from bridge.cli.moving import lines_of, with_moves, with_restores, write_proposal, write_stays
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
-from bridge.clients.entry import NAME, Entry, address, command_line, own_entry
+from bridge.clients.entry import NAME, Entry, address, command_line, own_entry, shown_address
 from bridge.clients.install import (
     Change,
     Standing,
@@ -238,7 +238,7 @@ def _list_detected(machine: Machine) -> int:
 def _table(found: Sequence[Standing]) -> str:
     lines = []
     for each in found:
-        started = shlex.join(each.command) or each.url
+        started = shlex.join(each.command) or shown_address(each.url)
         gone = "  (there is no such program now)" if each.is_broken else ""
         target = each.target
         lines.append(f"{target.writer.id} ({target.scope}) {target.path}\n")
@@ -253,6 +253,6 @@ def _record(each: Standing) -> dict[str, object]:
         "path": str(each.target.path),
         "name": each.name,
         "command": list(each.command),
-        "url": each.url,
+        "url": shown_address(each.url),
         "broken": each.is_broken,
     }

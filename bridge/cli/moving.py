@@ -130,7 +130,8 @@ def _moved_targets(
     originals = {each.original for each in kept.files()}
     scopes: tuple[Scope, ...] = ("user", "project") if scope is None else (scope,)
     for each in scopes:
-        files = {path: theirs[0] for path, theirs in tables_of(machine, client, each).items()}
+        tables = tables_of(machine, client, each, originals)
+        files = {path: theirs[0] for path, theirs in tables.items()}
         with suppress(UsageError):
             written = targets(writer_for(client), each, machine)
             files = {**{target.path: target for target in written}, **files}

@@ -6,6 +6,7 @@ Pure, but for `own_command`, which looks for the files that it names.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -151,6 +152,11 @@ def address(value: object, dialect: Dialect) -> str:
     """Return the address of an entry; empty if it has none."""
     texts = [value.get(key) for key in dialect.url_keys] if isinstance(value, Mapping) else []
     return next((text for text in texts if isinstance(text, str)), "")
+
+
+def shown_address(url: str) -> str:
+    """Return an address without what may be secret in it."""
+    return re.sub(r"[?#].*", "?•••", re.sub(r"//[^/?#]*@", "//•••@", url), flags=re.DOTALL)
 
 
 def is_bridge(name: str, value: object, dialect: Dialect) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -313,10 +313,12 @@ def move_only(target: Target, raw: bytes | None) -> Change:
     )
 
 
-def tables_of(machine: Machine, client: str, scope: str) -> dict[Path, list[Target]]:
+def tables_of(
+    machine: Machine, client: str, scope: str, gone: Collection[Path] = ()
+) -> dict[Path, list[Target]]:
     """Return a client's files with servers, each once for each of its tables."""
     found: dict[Path, list[Target]] = {}
-    for target in readable(machine):
+    for target in readable(machine, gone):
         mine = target.writer.id == client and target.scope == scope
         own = target.location.holds == "servers" and target.location.scope in SCOPES
         if mine and own:

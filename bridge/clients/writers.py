@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -413,8 +413,12 @@ def detected(machine: Machine) -> tuple[Target, ...]:
     return tuple(found)
 
 
-def readable(machine: Machine) -> Iterator[Target]:
-    """Yield every file in which a client of the table may have the bridge, in every place there."""
+def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
+    """Yield every file in which a client of the table may have the bridge, in every place there.
+
+    Args:
+        gone: Files that count even if they are not there.
+    """
     seen: set[tuple[Path, Table]] = set()
     for writer in WRITERS.values():
         source = writer.source or writer.id
@@ -424,7 +428,8 @@ def readable(machine: Machine) -> Iterator[Target]:
             scope: Scope = "project" if row.in_project else "user"
             for target in _in_location(writer, scope, row, machine, present=True):
                 for table in _tables(row, machine.project):
-                    if target.exists and (target.path, table) not in seen:
+                    there = target.exists or target.path in gone
+                    if there and (target.path, table) not in seen:
                         seen.add((target.path, table))
                         yield Target(**{**vars(target), "table": table})
 
