@@ -11,7 +11,7 @@ VENV := .venv/bin
 # Hundreds of tests start the bridge: it is compiled once, whatever the surroundings prefer.
 export PYTHONDONTWRITEBYTECODE :=
 WITH_ENGINES := scripts/with-engines
-PYTHON_FILES := bridge tests benchmarks scripts
+PYTHON_FILES := bridge tests benchmarks scripts packaging
 
 # What PYTEST_ARGS narrows: make test PYTEST_ARGS='tests/gate -k policy'.
 PYTEST_ARGS ?=
@@ -201,6 +201,18 @@ bench-publish: venv ## put the last results into docs/performance.md
 .PHONY: reference
 reference: venv ## write docs/reference from the code
 	@$(VENV)/python -m scripts.reference
+
+.PHONY: package
+package: venv ## write the files of all packages from packaging/product.toml
+	@$(VENV)/python -m scripts.package write
+
+# Of wheel, bundle, plugin, registry, deb, image; all unless given.
+PARTS ?=
+
+.PHONY: release
+release: packages venv node ## build and check every package, into dist; PARTS names some; publishes nothing
+	@scripts/node-peers packaging/node
+	@$(WITH_ENGINES) --only-podman $(VENV)/python -m scripts.package release $(PARTS)
 
 .PHONY: recording
 recording: packages venv ## record a run in a terminal, into docs/images/run.svg

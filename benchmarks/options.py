@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     peer.add_argument("--peer", metavar="COMMAND", help="the server's command line, in one word")
     peer.add_argument("--tool", metavar="NAME", help="its tool that runs code")
     peer.add_argument("--arg", metavar="NAME", help="the tool's argument that takes the code")
+    peer.add_argument("--extra", metavar="JSON", help="the tool's other arguments, an object")
     peer.add_argument("--code", metavar="TEXT", help="what to run in both (print(1))")
     peer.add_argument("--own-code", metavar="TEXT", help="what to run in this bridge instead")
     return made
@@ -64,10 +65,12 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options; end with a message on those that do not go together."""
     made = parser()
     options = made.parse_args(arguments)
-    given = {name: getattr(options, name) for name in ("peer", "tool", "arg", "code", "own_code")}
+    names = ("peer", "tool", "arg", "extra", "code", "own_code")
+    given = {name: getattr(options, name) for name in names}
     if options.peer is None and any(value is not None for value in given.values()):
         made.error(
-            "--tool, --arg, --code and --own-code say how to use a --peer; name its command too"
+            "--tool, --arg, --extra, --code and --own-code say how to use a --peer; "
+            "name its command too"
         )
     if options.peer is not None:
         lacking = [f"--{name}" for name in ("tool", "arg") if given[name] is None]

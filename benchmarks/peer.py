@@ -8,11 +8,12 @@ other server isolates is its own business; docs/performance.md says how to read 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,6 +58,7 @@ class Contender:
         open: Starts it and connects; leaving ends it.
         tool, argument: What runs code, and how it is given.
         code: What it runs.
+        extra: The tool's other arguments.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Contender:
     tool: str
     argument: str
     code: str
+    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -109,7 +112,8 @@ async def run_code(client: Client, contender: Contender) -> float:
     started = time.perf_counter()
     try:
         with anyio.fail_after(CALL_SECONDS):
-            result = await client.call_tool(contender.tool, {contender.argument: contender.code})
+            arguments = {**contender.extra, contender.argument: contender.code}
+            result = await client.call_tool(contender.tool, arguments)
     except TimeoutError:
         message = f"no answer from {contender.tool} in {CALL_SECONDS:g} s"
         raise BenchmarkError(message) from None
@@ -145,7 +149,8 @@ async def check(client: Client, contender: Contender) -> None:
             f"{contender.tool} takes no argument {contender.argument!r}; --arg can be: {there}"
         )
         raise BenchmarkError(message)
-    more = [name for name in schema.get("required") or () if name != contender.argument]
+    given = {contender.argument, *contender.extra}
+    more = [name for name in schema.get("required") or () if name not in given]
     if more:
         message = f"{contender.tool} also needs {', '.join(more)}, which this cannot make up"
         raise BenchmarkError(message)
@@ -241,6 +246,14 @@ async def measure(bench: Bench, engine: Engine, asked: argparse.Namespace) -> in
         name = command[0] if command else asked.peer
         print(f"--peer: no command {name!r} here; install it or give its path.", file=sys.stderr)
         return 2
+    try:
+        extra = json.loads(asked.extra or "{}")
+    except ValueError as error:
+        print(f"--extra {asked.extra!r} is no JSON: {error}.", file=sys.stderr)
+        return 2
+    if not isinstance(extra, dict):
+        print(f"--extra {asked.extra!r} must be an object of arguments.", file=sys.stderr)
+        return 2
     code: str = asked.code or DEFAULT_CODE
     ours = Contender(
         name=f"this bridge, {engine.name}",
@@ -255,6 +268,7 @@ async def measure(bench: Bench, engine: Engine, asked: argparse.Namespace) -> in
         tool=asked.tool,
         argument=asked.arg,
         code=code,
+        extra=extra,
     )
     found: list[Any] = [await ask(bench, one) for one in (ours, peer)]
     print(report(ours, found[0], peer, found[1]))

@@ -23,10 +23,10 @@ from being measured."""
 
 GROUPS = (
     Group(
-        keys=("warm", "first-line"),
+        keys=("warm", "warm-cpu", "first-line"),
         measure=latency.both,
         apart=(
-            Group(keys=("warm",), measure=latency.warm),
+            Group(keys=("warm", "warm-cpu"), measure=latency.warm),
             Group(keys=("first-line",), measure=latency.first_line),
         ),
     ),

@@ -125,6 +125,13 @@ ROWS = (
         targets=_everywhere(Target(ratio_at_most=1.1)),
     ),
     Row(
+        key="warm-cpu",
+        what="a warm run: CPU of the bridge's own process, the start of the next sandbox included",
+        unit="ms",
+        floor="",
+        targets=_everywhere(Target(at_most=3)),
+    ),
+    Row(
         key="back-to-back",
         what="run_python(1+1) back to back, the pool drained, p50",
         unit="ms",

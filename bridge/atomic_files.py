@@ -12,7 +12,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,28 +25,45 @@ TURN_SECONDS = 1.0
 _TURN_PAUSE_SECONDS = 0.02
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
+def replace_file(
+    path: Path,
+    data: bytes,
+    *,
+    durable: bool = False,
+    mode: int = 0o600,
+    owner: tuple[int, int] | None = None,
+    before_rename: Callable[[], None] | None = None,
+    prefix: str = UNFINISHED,
+) -> None:
     """Write `data` to `path`, readable by this user alone. Its directory must exist.
 
     Args:
         durable: Whether it has to survive a power cut from now on; waits for the disk.
         mode: The file's mode, if other users may access it.
+        owner: The file's user and group, as far as this user may give it to them.
+        before_rename: Called last before the old file goes; what it raises leaves the old file.
+        prefix: Of the unfinished file's name, where others have files too.
 
     Raises:
         OSError: It cannot be written. The old file is unchanged.
     """
     # Made with mode 0600.
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=prefix)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if owner is not None:
+                with suppress(PermissionError):
+                    os.fchown(file.fileno(), *owner)
             if mode != 0o600:
                 os.fchmod(file.fileno(), mode)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
+        if before_rename is not None:
+            before_rename()
         Path(name).replace(path)
-    except OSError:
+    except BaseException:
         with suppress(OSError):
             Path(name).unlink()
         raise
@@ -68,6 +85,8 @@ def _sync_directory(path: Path) -> None:
 def exclusive_lock(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[None]:
     """Lock a file while this is open; it is made if needed and stays. Blocks: use in threads.
 
+    A directory can be locked too, where no file may be left.
+
     Args:
         seconds: How long to wait for the lock.
 
@@ -75,7 +94,8 @@ def exclusive_lock(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[Non
         TimeoutError: Another process holds it.
         OSError: The file cannot be made or opened.
     """
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    flags = os.O_RDONLY if lock.is_dir() else os.O_RDWR | os.O_CREAT
+    descriptor = os.open(lock, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         deadline = time.monotonic() + seconds
         while True:

@@ -98,6 +98,25 @@ class UnknownSkillError(UsageError):
     code = "unknown_skill"
 
 
+class UneditableError(UsageError):
+    """A client's file cannot be changed exactly; it is unchanged. Do what the message says.
+
+    Attributes:
+        reason: Why not, as a clause.
+        line, column: Where in the file, from 1; 0 if it is about the file as a whole.
+        path: The file.
+    """
+
+    code = "uneditable_file"
+
+    def __init__(
+        self, reason: str, *, line: int = 0, column: int = 0, path: str = "", placed: bool = False
+    ) -> None:
+        where = f" (line {line}, column {column})" if line and not placed else ""
+        super().__init__(f"{path or 'The file'} is left as it is: {reason}{where}.")
+        self.reason, self.line, self.column, self.path = reason, line, column, path
+
+
 class PackageRefusedError(UsageError):
     """A package may not be used here, or does not fit. Allow it in `[dependencies]`."""
 
@@ -404,6 +423,12 @@ class OverloadedError(BridgeError):
     """Too many runs are under way, and no more may wait. Try again later, or raise `runs`."""
 
     code = "overloaded"
+
+
+class ChangedMeanwhileError(BridgeError):
+    """Another program kept writing a client's file. Close the client, then try again."""
+
+    code = "changed_meanwhile"
 
 
 class PackageUnavailableError(BridgeError):

@@ -21,7 +21,7 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 4_980,
+    "cli": 5_660,
     "server": 3_650,
     "runs": 4_530,
     "sessions": 1_730,
@@ -30,7 +30,7 @@ BUDGETS = {
     "skills": 2_390,
     "servers": 2_830,
     "callers": 740,
-    "discovery": 4_610,
+    "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
     "sandbox": 13_830,
@@ -39,8 +39,9 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
+    "clients": 3_180,
     "settings": 3_300,
-    BASE: 2_580,
+    BASE: 2_630,
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
@@ -63,6 +64,7 @@ AIMS = {
     "store": 1_320,
     "packages": 770,
     "render": 935,
+    "clients": 1_600,
     "settings": 2_200,
     BASE: 1_540,
     "guest": 7_700,

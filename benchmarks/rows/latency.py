@@ -17,6 +17,7 @@ from benchmarks.bench import TOOL_SERVER, Bench, BenchmarkError
 from benchmarks.bridge_client import Bridge, open_bridge, open_direct, timed_call
 from benchmarks.engines import Engine
 from benchmarks.figures import median, quantile
+from benchmarks.processes import cpu_seconds
 from benchmarks.results import Measurement
 from benchmarks.stampserver import LINE
 
@@ -113,7 +114,9 @@ async def warm(bench: Bench, engine: Engine) -> list[Measurement]:
             await anyio.sleep(PACE_SECONDS / 2)
             samples.calls.append(await timed_call(direct, "noop"))
 
+        before = cpu_seconds(bridge.pid)
         await paced(second, bench.count(*RUNS))
+        samples.cpu = cpu_seconds(bridge.pid) - before
     return samples.measurements(engine)
 
 
@@ -182,14 +185,21 @@ async def both(bench: Bench, engine: Engine) -> list[Measurement]:
             samples.calls.append(await timed_call(direct, "noop"))
             samples.lines.append(await lines.until_first())
 
+        before = cpu_seconds(bridge.pid)
         await paced(second, bench.count(*RUNS))
+        samples.cpu = cpu_seconds(bridge.pid) - before
     return samples.measurements(engine)
 
 
 @dataclass(kw_only=True)
 class _Samples:
-    """Milliseconds of runs, of first lines and of no-op calls."""
+    """Milliseconds of runs, of first lines and of no-op calls.
 
+    Attributes:
+        cpu: Seconds of CPU of the bridge's own process for all runs and what follows them.
+    """
+
+    cpu: float = 0.0
     runs: list[float] = field(default_factory=list)
     lines: list[float] = field(default_factory=list)
     calls: list[float] = field(default_factory=list)
@@ -210,6 +220,8 @@ class _Samples:
                     detail=f"p90 {p90:.1f} ms, p99 {p99:.1f} ms",
                 )
             )
+            cpu = self.cpu / len(self.runs) * 1000
+            found.append(Measurement(row="warm-cpu", engine=engine.name, figure=cpu))
         if self.lines:
             found.append(
                 Measurement(

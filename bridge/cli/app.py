@@ -90,6 +90,27 @@ _RUN = {
     "json: --json": "print the structured result",
 }
 
+_CLIENTS = {"clients: [CLIENT...]": "without one, those found here are listed"}
+_SCOPE = {"scope: --scope <user|project>=user": "your files, or those of the project"}
+_CHANGE = {
+    "dry_run: --dry-run": "only show what would change",
+    "yes: --yes": "change it without a question",
+}
+_SETUP = {
+    "clients: --clients A,B": "which get it, or all; asked otherwise",
+    **_SCOPE,
+    "move: --move NAMES": "servers to move behind the bridge: A,B, all or none; asked otherwise",
+    "skip_cost: --skip-cost": "start no server to count what its tools cost",
+    **_CHANGE,
+}
+_RESTORE = {"restore: --restore": "put back the servers that moved behind the bridge"}
+_INSTALL = {
+    "http: --http URL": "the address of a bridge that serves HTTP",
+    "name: --name NAME": "what the entry is called; code-bridge",
+    "check: --check": "let the client list its servers afterwards",
+    "move: --move NAMES": "servers to take out of the client, behind the bridge: A,B or all",
+}
+
 COMMANDS = {
     "serve": _Command(
         "serve:serve",
@@ -229,6 +250,30 @@ COMMANDS = {
     "skills rm": _Command(
         "skills:remove", "Remove some, with all their versions.", {"names: NAME...": "their names"}
     ),
+    "setup": _Command(
+        "setup:setup",
+        "Find clients and servers, and put the bridge in: asks step by step.",
+        _SETUP,
+        ("setup", "setup --clients all --move all --skip-cost --yes"),
+        SETTING_UP,
+    ),
+    "install": _Command(
+        "install:install",
+        "Put the bridge into clients: shows the change, asks, writes it.",
+        {**_CLIENTS, **_SCOPE, **_INSTALL, **_CHANGE},
+        ("install", "install claude-code cursor", "install codex --move all --dry-run"),
+        SETTING_UP,
+    ),
+    "uninstall": _Command(
+        "install:uninstall",
+        "Take the bridge out of clients again.",
+        {**_CLIENTS, "scope: --scope <user|project>": "only there", **_RESTORE, **_CHANGE},
+        ("uninstall cursor", "uninstall cursor --restore"),
+        SETTING_UP,
+    ),
+    "installed": _Command(
+        "install:installed", "List the clients that have the bridge.", _JSON, (), SETTING_UP
+    ),
     "doctor": _Command(
         "doctor:doctor",
         "Try each engine and say what would be used.",
@@ -262,6 +307,7 @@ _KINDS: Mapping[str, Any] = {
     "N": int,
     "SECONDS": float,
     "<slim|data>": Literal["slim", "data"],
+    "<user|project>": Literal["user", "project"],
 }
 """What the words are that stand for something else than text."""
 

@@ -7,7 +7,7 @@ interprets the lists.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from bridge.discovery.dialect import Format, Location, Platform
 from bridge.discovery.files import Reader, list_matching
 from bridge.discovery.locations import Places, Project, fill
 from bridge.discovery.parser import PROJECTS_KEY, project_entries
+from bridge.discovery.plugins import ENABLEMENT_FILE
 from bridge.discovery.report import printable
 from bridge.discovery.user_lists import (
     CLAUDE,
@@ -40,12 +41,20 @@ ANY_NAME = "*"
 
 _CLAUDE_STATE = "{claude_state}/.claude.json"
 _GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
+_EXTENSION_SWITCHES = (
+    f"{{gemini}}/extensions/{ENABLEMENT_FILE}",
+    f"{{qwen}}/extensions/{ENABLEMENT_FILE}",
+)
 _GEMINI_FORMAT: Format = "json with comments"
 
 
 def decision_files(places: Places) -> Iterator[Path]:
     """Yield the files in which clients keep the user's approvals and trusted directories."""
-    templates = [_GEMINI_SWITCHES, *(file.template for file in APPROVAL_FILES)]
+    templates = [
+        _GEMINI_SWITCHES,
+        *_EXTENSION_SWITCHES,
+        *(file.template for file in APPROVAL_FILES),
+    ]
     templates += [file.template for file in TRUST_FILES]
     templates += [file.template for file in LIMIT_FILES]
     for template in templates:
@@ -120,13 +129,13 @@ def read_restrictions(
     project: Project,
     platform: Platform,
     managed: Iterable[Path],
-    gemini: Iterable[Path],
+    limiting: Mapping[str, Iterable[Path]],
 ) -> Restrictions:
     """Return which servers the settings and state of Claude Code and Gemini CLI forbid.
 
     Args:
         managed: Possible paths of the company's own file of servers.
-        gemini: The files of Gemini CLI that belong to no project.
+        limiting: By source, the files of Gemini CLI and Qwen Code that belong to no project.
     """
     lists: list[Lists] = []
     unreadable = ""
@@ -148,11 +157,11 @@ def read_restrictions(
                     unreadable = unreadable or str(each)
     exclusive = next((str(path) for path in managed if not reader.is_absent(path)), "")
     limits = join_lists(lists, exclusive=exclusive, unreadable=unreadable)
-    return replace(limits, **_disabled_servers(reader, places, project, gemini))
+    return replace(limits, **_disabled_servers(reader, places, project, limiting))
 
 
 def _disabled_servers(
-    reader: Reader, places: Places, project: Project, gemini: Iterable[Path]
+    reader: Reader, places: Places, project: Project, limiting: Mapping[str, Iterable[Path]]
 ) -> dict[str, Any]:
     """Return the fields `off` and `only` of `Restrictions`, which clients keep in other files."""
     claude: dict[str, str] = {}
@@ -160,12 +169,14 @@ def _disabled_servers(
         for _, state in project_entries(reader.document(path), project.keys):
             by = f"{OFF_KEY} in {printable(str(path))}"
             claude.update(dict.fromkeys(names_off(state), by))
-    off: dict[str, str] = {}
-    only: tuple[tuple[frozenset[str], str], ...] = ()
-    for path in gemini:
-        excluded, allowed = gemini_lists(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
-        off |= excluded
-        only += allowed
+    off: dict[str, dict[str, str]] = {CLAUDE: claude}
+    only: dict[str, tuple[tuple[frozenset[str], str], ...]] = {}
+    for source, paths in limiting.items():
+        off[source], only[source] = {}, ()
+        for path in paths:
+            excluded, allowed = gemini_lists(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+            off[source] |= excluded
+            only[source] += allowed
     for path in fill(_GEMINI_SWITCHES, places):
-        off |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
-    return {"off": {CLAUDE: claude, GEMINI: off}, "only": {GEMINI: only}}
+        off[GEMINI] |= gemini_switched_off(reader.document(path, _GEMINI_FORMAT) or {}, str(path))
+    return {"off": off, "only": only}

@@ -1,4 +1,4 @@
-"""Where each client keeps its servers, and how it spells them: data, no behaviour.
+"""Where each client keeps its servers: data, no behaviour.
 
 Owns the table of locations, its order and the names of the sources. Reads nothing and decides
 nothing: `locations.py` turns a template into paths and `parser.py` applies a dialect.
@@ -13,11 +13,12 @@ weaker definition of the same name is reported as shadowed, never merged in.
 4. Claude Code, user: `mcpServers` in `~/.claude.json`.
 5. `~/.config/mcp/servers/*.json`, by file name.
 6. `~/MCPs/*.json`, by file name.
-7. Claude Desktop: `claude_desktop_config.json` in its directory on this platform.
+7. Claude Desktop: `claude_desktop_config.json` in its directory on this platform, on Windows first
+   that of the store's build.
 8. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
    `.../Claude`; then `claude_code_config.json` in the same two.
 9. The other clients' files of the user and of the system, client by client in the order of
-   `_OTHER_USER`.
+   `_OTHER_USER`; then what plugins and extensions bring.
 10. The working directory: `.mcp.json` there, then in each directory above it up to home, or up to
     the repository's root when the working directory is not below home; `./mcp-servers/*.json`,
     `./claude_code_config.json`, `./claude_desktop_config.json`; then the other clients' files of
@@ -33,13 +34,46 @@ a broken or rejected one never hides a good one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
+from bridge.discovery.client_dialects import (
+    AMAZON_Q,
+    AMP,
+    ANTIGRAVITY,
+    CLAUDE_CODE,
+    CLAUDE_CODE_LOCAL,
+    CLAUDE_CODE_STATE,
+    CLAUDE_DESKTOP,
+    CLINE,
+    CODEX,
+    CONTINUE_JSON,
+    CONTINUE_YAML,
+    COPILOT,
+    CRUSH,
+    CURSOR,
+    DROID,
+    GEMINI,
+    GENERIC,
+    GENERIC_OR_BARE,
+    GOOSE,
+    INTELLIJ,
+    JUNIE,
+    KIMI,
+    KIRO,
+    LM_STUDIO,
+    OPENCODE,
+    QWEN,
+    ROO,
+    TRAE,
+    VIBE,
+    VSCODE,
+    VSCODE_SETTINGS,
+    WINDSURF,
+    ZED,
+)
 from bridge.discovery.dialect import (
-    MILLISECOND,
     PLATFORMS,
-    SECOND,
     ApprovalFile,
     Dialect,
     Format,
@@ -48,156 +82,7 @@ from bridge.discovery.dialect import (
     Platform,
     TrustFile,
 )
-from bridge.discovery.user_lists import codex_trusts, gemini_trusts
-from bridge.model import Transport
-
-# --- how each client spells servers ---------------------------------------------------------------
-
-_CLAUDE_TRANSPORTS: Mapping[str, Transport] = {
-    "stdio": "stdio",
-    "http": "http",
-    "streamable-http": "http",
-    "sse": "sse",
-}
-
-CLAUDE_CODE = Dialect(
-    transports=_CLAUDE_TRANSPORTS,
-    untyped_url=None,
-    scalars_as_text=False,
-    servers_expected=True,
-    cwd_at="file",
-)
-"""As Claude Code 2.1 reads its files: strict, so that both agree on which entries are good."""
-
-CLAUDE_CODE_STATE = replace(CLAUDE_CODE, servers_expected=False)
-
-CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)
-"""Its state file, per project."""
-
-CLAUDE_DESKTOP = Dialect(cwd_at="file")
-
-GENERIC = Dialect(
-    server_keys=("mcpServers", "servers", "mcp_servers"), servers_expected=True, cwd_at="file"
-)
-"""Files that no client owns: lenient, for nobody else decides how they are read."""
-
-GENERIC_OR_BARE = replace(GENERIC, bare_server=True)
-"""Files that may be one server, too, named after the file."""
-
-CURSOR = Dialect(syntax="cursor", env_file="envFile")
-
-VSCODE = Dialect(server_keys=("servers",), syntax="vscode", env_file="envFile", inputs=True)
-
-VSCODE_SETTINGS = replace(VSCODE, server_keys=("mcp.servers",))
-"""Where servers stood before it had a file for them."""
-
-INTELLIJ = replace(VSCODE, header_keys=("headers", "requestInit.headers"))
-"""Copilot's plugin for JetBrains."""
-
-WINDSURF = Dialect(
-    url_keys=("serverUrl", "url"), syntax="windsurf", without_keys=("disabledTools",)
-)
-
-ZED = Dialect(
-    server_keys=("context_servers",),
-    scalars_as_text=False,
-    command_object=True,
-    foreign={"source": frozenset({"extension"})},
-    foreign_fields=frozenset({"settings"}),
-    syntax="",
-    call_timeouts={"timeout": SECOND},
-)
-
-CONTINUE_YAML = Dialect(
-    header_keys=("requestOptions.headers",),
-    listed=True,
-    foreign_fields=frozenset({"uses"}),
-    syntax="secrets",
-    call_timeouts={},
-    start_timeouts={"connectionTimeout": MILLISECOND},
-    api_key="apiKey",
-)
-
-CONTINUE_JSON = Dialect(
-    bare_server=True, servers_expected=True, syntax="braces", expanded=frozenset({"env"})
-)
-"""A file as other clients have them."""
-
-CLINE = Dialect(
-    untyped_url="sse",
-    scalars_as_text=False,
-    type_keys=("type", "transportType"),
-    nested="transport",
-    syntax="env",
-    call_timeouts={"timeout": SECOND},
-)
-
-LM_STUDIO = Dialect(syntax="", cwd_at="file")
-
-KIRO = Dialect(
-    syntax="braces", expanded=frozenset({"env", "headers"}), without_keys=("disabledTools",)
-)
-
-JUNIE = Dialect(syntax="")
-"""Air, too."""
-
-ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_keys=("disabledTools",))
-
-CODEX = Dialect(
-    server_keys=("mcp_servers",),
-    scalars_as_text=False,
-    header_keys=("http_headers",),
-    syntax="",
-    call_timeouts={"tool_timeout_sec": SECOND},
-    start_timeouts={"startup_timeout_sec": SECOND, "startup_timeout_ms": MILLISECOND},
-    only_keys=("enabled_tools",),
-    without_keys=("disabled_tools",),
-    env_names="env_vars",
-    bearer_env="bearer_token_env_var",
-    env_headers="env_http_headers",
-)
-
-GEMINI = Dialect(
-    scalars_as_text=False,
-    url_keys=("httpUrl", "url"),
-    url_transports={"httpUrl": "http"},
-    syntax="shell",
-    only_keys=("includeTools",),
-    without_keys=("excludeTools",),
-    gates=("mcp.allowed", "mcp.excluded"),
-)
-
-OPENCODE = Dialect(
-    server_keys=("mcp.servers", "mcp"),
-    scalars_as_text=False,
-    env_keys=("environment",),
-    command_list=True,
-    syntax="opencode",
-    call_timeouts={"timeout": MILLISECOND},
-)
-
-GOOSE = Dialect(
-    server_keys=("extensions",),
-    url_keys=("uri", "url"),
-    env_keys=("envs",),
-    command_keys=("cmd", "command"),
-    foreign={"type": frozenset({"builtin", "platform", "frontend", "inline_python"})},
-    syntax="",
-    call_timeouts={"timeout": SECOND},
-    only_keys=("available_tools",),
-    empty_only=False,
-    env_names="env_keys",
-    cwd_at="file",
-)
-
-AMAZON_Q = Dialect(
-    scalars_as_text=False,
-    syntax="env",
-    expanded=frozenset({"env", "headers"}),
-    without_keys=("disabledTools",),
-)
-
-COPILOT = Dialect(syntax="shell", expanded=frozenset({"env", "headers"}), only_keys=("tools",))
+from bridge.discovery.user_lists import codex_trusts, gemini_trusts, vibe_trusts
 
 # --- where they keep them -------------------------------------------------------------------------
 
@@ -218,6 +103,8 @@ class _Client:
         format: Format | None = None,
         platforms: tuple[Platform, ...] = PLATFORMS,
         approvable: bool = False,
+        unless: str = "",
+        holds: Literal["servers", "extension", "plugins"] = "servers",
     ) -> tuple[Location, ...]:
         """Return the rows of some files that are read alike, the strongest first."""
         return tuple(
@@ -232,6 +119,8 @@ class _Client:
                 required=not self.id,
                 in_project=scope == "project",
                 approvable=approvable,
+                unless=unless,
+                holds=holds,
             )
             for template in templates
         )
@@ -257,6 +146,14 @@ _KIRO_FILES = _Client("kiro", "Kiro")
 _JETBRAINS_FILES = _Client("jetbrains", "JetBrains")
 _ANTIGRAVITY_FILES = _Client("antigravity", "Antigravity")
 _COPILOT_FILES = _Client("copilot", "Copilot CLI")
+_QWEN_FILES = _Client("qwen", "Qwen Code", "json with comments")
+_AMP_FILES = _Client("amp", "Amp")
+_ROO_FILES = _Client("roo", "Roo Code", "json")
+_TRAE_FILES = _Client("trae", "Trae")
+_KIMI_FILES = _Client("kimi", "Kimi Code", "json")
+_DROID_FILES = _Client("droid", "Droid", "json with comments")
+_CRUSH_FILES = _Client("crush", "Crush", "json")
+_VIBE_FILES = _Client("vibe", "Mistral Vibe", "toml")
 _CLAUDE_CODE_FILES = _Client("claude-code", "Claude Code", "json")
 _DESKTOP_FILES = _Client("claude-desktop", "Claude Desktop", "json")
 _DIRECTORY_FILES = _Client("mcp-directory", "MCP directory", "json")
@@ -285,6 +182,13 @@ _CLAUDE_USER = (
     ),
     *_DESKTOP_FILES.files("user", CLAUDE_DESKTOP, f"{{config}}/{_DESKTOP_FILE}", platforms=_LINUX),
     *_DESKTOP_FILES.files("user", CLAUDE_DESKTOP, f"{{library}}/{_DESKTOP_FILE}", platforms=_MAC),
+    # The build of Microsoft's store sees a directory of its own in place of %APPDATA%.
+    *_DESKTOP_FILES.files(
+        "user",
+        CLAUDE_DESKTOP,
+        f"{{packages}}/Claude_*/LocalCache/Roaming/{_DESKTOP_FILE}",
+        platforms=_WINDOWS,
+    ),
     *_DESKTOP_FILES.files(
         "user", CLAUDE_DESKTOP, f"{{appdata}}/{_DESKTOP_FILE}", platforms=_WINDOWS
     ),
@@ -316,9 +220,11 @@ _OTHER_USER = (
     *_CURSOR_FILES.files("user", CURSOR, "{home}/.cursor/mcp.json"),
     *_VSCODE_FILES.files("user", VSCODE, "{vscode}/mcp.json"),
     *_VSCODE_FILES.files("user", VSCODE_SETTINGS, "{vscode}/settings.json"),
+    *_VSCODE_FILES.files("profile", VSCODE, "{vscode}/profiles/*/mcp.json"),
     *_WINDSURF_FILES.files(
         "user",
         WINDSURF,
+        "{devin}/config.json",
         "{devin}/mcp_config.json",
         "{home}/.codeium/windsurf/mcp_config.json",
         "{home}/.codeium/mcp_config.json",
@@ -385,6 +291,7 @@ _OTHER_USER = (
         "{home}/.aws/amazonq/cli-agents/*.json",
     ),
     *_KIRO_FILES.files("user", KIRO, "{home}/.kiro/settings/mcp.json"),
+    *_KIRO_FILES.files("agent", KIRO, "{home}/.kiro/agents/*.json"),
     *_JETBRAINS_FILES.files("user", JUNIE, "{home}/.junie/mcp/mcp.json"),
     *_JETBRAINS_FILES.files("user", INTELLIJ, "{intellij}/mcp.json"),
     *_ANTIGRAVITY_FILES.files(
@@ -396,11 +303,52 @@ _OTHER_USER = (
         "{home}/.antigravity/settings.json",
     ),
     *_COPILOT_FILES.files("user", COPILOT, "{copilot}/mcp-config.json"),
+    *(
+        row
+        for scope, template in (
+            ("system", "{qwen_system}/settings.json"),
+            ("user", "{qwen}/settings.json"),
+            ("defaults", "{qwen_system}/system-defaults.json"),
+        )
+        for row in _QWEN_FILES.files(scope, QWEN, template)
+    ),
+    *_AMP_FILES.files("user", AMP, "{config}/amp/settings.json"),
+    *_AMP_FILES.files("user", AMP, "{config}/amp/settings.jsonc", unless="settings.json"),
+    *_ROO_FILES.files(
+        "user",
+        ROO,
+        "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+    ),
+    *_TRAE_FILES.files("user", TRAE, "{trae}/mcp.json"),
+    *_KIMI_FILES.files("user", KIMI, "{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
+    *_DROID_FILES.files("user", DROID, "{home}/.factory/mcp.json"),
+    *_CRUSH_FILES.files("user", CRUSH, "{crush_data}/crush.json", "{crush}/crush.json"),
+    *_CRUSH_FILES.files(
+        "system", CRUSH, "{system}/etc/crush/crush.json", platforms=("linux", "darwin")
+    ),
+    *_VIBE_FILES.files("user", VIBE, "{vibe}/config.toml"),
+    # What plugins and extensions bring is weaker than what the user wrote.
+    *_CLAUDE_CODE_FILES.files(
+        "plugin", CLAUDE_CODE, "{claude_settings}/plugins/installed_plugins.json", holds="plugins"
+    ),
+    *_GEMINI_FILES.files(
+        "extension", GEMINI, "{gemini}/extensions/*/gemini-extension.json", holds="extension"
+    ),
+    *_QWEN_FILES.files(
+        "extension", QWEN, "{qwen}/extensions/*/qwen-extension.json", holds="extension"
+    ),
 )
 
 _OTHER_PROJECT = (
     *_CURSOR_FILES.files("project", CURSOR, "{workspace}/.cursor/mcp.json"),
     *_VSCODE_FILES.files("project", VSCODE, "{workspace}/.vscode/mcp.json"),
+    *_WINDSURF_FILES.files(
+        "project",
+        WINDSURF,
+        "{workspace}/.devin/config.local.json",
+        "{workspace}/.devin/config.json",
+        "{workspace}/.devin/mcp_config.json",
+    ),
     *_CODEX_FILES.files("project", CODEX, "{within}/.codex/config.toml"),
     *_GEMINI_FILES.files("project", GEMINI, "{cwd}/.gemini/settings.json"),
     *_ZED_FILES.files("project", ZED, "{workspace}/.zed/settings.json"),
@@ -435,12 +383,23 @@ _OTHER_PROJECT = (
         "{cwd}/.amazonq/agents/*.json",
         "{cwd}/.amazonq/cli-agents/*.json",
     ),
-    *_KIRO_FILES.files("project", KIRO, "{workspace}/.kiro/settings/mcp.json"),
+    *_KIRO_FILES.files(
+        "project", KIRO, "{workspace}/.kiro/settings/mcp.json", "{workspace}/.kiro/agents/*.json"
+    ),
     *_JETBRAINS_FILES.files(
         "project", JUNIE, "{workspace}/.junie/mcp/mcp.json", "{workspace}/.air/mcp.json"
     ),
     *_ANTIGRAVITY_FILES.files("project", ANTIGRAVITY, "{workspace}/.agents/mcp_config.json"),
-    *_COPILOT_FILES.files("project", COPILOT, "{within}/.github/mcp.json"),
+    *_COPILOT_FILES.files("project", COPILOT, "{within}/.github/mcp.json", unless="../.mcp.json"),
+    *_QWEN_FILES.files("project", QWEN, "{cwd}/.qwen/settings.json"),
+    *_AMP_FILES.files("project", AMP, "{workspace}/.amp/settings.json"),
+    *_AMP_FILES.files("project", AMP, "{workspace}/.amp/settings.jsonc", unless="settings.json"),
+    *_ROO_FILES.files("project", ROO, "{workspace}/.roo/mcp.json"),
+    *_TRAE_FILES.files("project", TRAE, "{workspace}/.trae/mcp.json"),
+    *_KIMI_FILES.files("project", KIMI, "{cwd}/.kimi-code/mcp.json"),
+    *_DROID_FILES.files("project", DROID, "{workspace}/.factory/mcp.json"),
+    *_CRUSH_FILES.files("project", CRUSH, "{within}/.crush.json", "{within}/crush.json"),
+    *_VIBE_FILES.files("project", VIBE, "{within}/.vibe/config.toml"),
 )
 
 LOCATIONS: tuple[Location, ...] = (*_CLAUDE_USER, *_OTHER_USER, *_CLAUDE_PROJECT, *_OTHER_PROJECT)
@@ -477,8 +436,15 @@ TRUST_FILES = (
     TrustFile(
         id="gemini",
         client="Gemini CLI",
-        template="{gemini}/trustedFolders.json",
+        template="{gemini_trust}",
         format="json with comments",
         trusts=gemini_trusts,
+    ),
+    TrustFile(
+        id="vibe",
+        client="Mistral Vibe",
+        template="{vibe}/trusted_folders.toml",
+        format="toml",
+        trusts=vibe_trusts,
     ),
 )

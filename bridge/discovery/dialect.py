@@ -18,7 +18,19 @@ Format = Literal["json", "json with comments", "jsonc", "toml", "yaml", "by suff
 when the file's name ends in `.toml`, else JSON."""
 
 Syntax = Literal[
-    "claude", "vscode", "cursor", "shell", "opencode", "windsurf", "env", "braces", "secrets", ""
+    "claude",
+    "vscode",
+    "cursor",
+    "shell",
+    "qwen",
+    "posix",
+    "opencode",
+    "windsurf",
+    "env",
+    "roo",
+    "braces",
+    "secrets",
+    "",
 ]
 """How variables are written; `variables.py` says what each name means. Empty: not at all."""
 
@@ -49,6 +61,8 @@ class Dialect:
         listed: Whether the servers are a list of entries with a `name`, rather than an object.
         nested: The field whose object holds `type`, `command`, `url` and their like, if there is
             one.
+        flat_keys: Whether the dots in the server keys are part of the keys.
+        command_words: Whether `command` is split into words as a shell does it.
         command_list, command_object: Whether `command` may be a list with the arguments, or an
             object with `path`, `args` and `env`.
         foreign: Values of a field that mark what no other program can start; such entries are
@@ -84,6 +98,8 @@ class Dialect:
     servers_expected: bool = False
     listed: bool = False
     nested: str = ""
+    flat_keys: bool = False
+    command_words: bool = False
     command_list: bool = False
     command_object: bool = False
     foreign: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -124,6 +140,12 @@ class Location:
         required: Whether its absence causes a warning, because the user named it.
         in_project: Whether it belongs to the working directory rather than to the user.
         approvable: Whether Claude Code's approval lists speak about its servers.
+        unless: A path from the file's directory: where it exists, the client does not read this
+            file.
+        holds: Servers of the user's choice, those of one extension, or the list of Claude Code's
+            plugins.
+        moved: Whether it is the bridge's file with entries that the user moved out of the client's;
+            they count as approved.
     """
 
     id: str
@@ -136,6 +158,9 @@ class Location:
     required: bool = False
     in_project: bool = False
     approvable: bool = False
+    unless: str = ""
+    holds: Literal["servers", "extension", "plugins"] = "servers"
+    moved: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -238,6 +238,13 @@ def load_yaml(text: str) -> object:
         raise UnusableYamlError(msg) from error
 
 
+def yaml_node(text: str) -> Any:
+    """Return the root node of a YAML document that `load_yaml` takes, with its places; or None."""
+    import yaml
+
+    return yaml.compose(text, Loader=_loader())
+
+
 @lru_cache(maxsize=1)
 def _loader() -> Any:
     """Return PyYAML's safe loader with YAML 1.2's unquoted words, as in Goose and Continue.

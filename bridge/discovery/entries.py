@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import replace
@@ -73,7 +74,13 @@ def read_entry(
     Returns:
         None for an entry that only its own client can start.
     """
-    source = Source(client=context.client, scope=context.scope, path=context.path, key=key)
+    source = Source(
+        client=context.client,
+        scope=context.scope,
+        path=context.path,
+        key=key,
+        moved_from=context.moved_from,
+    )
     reader = FieldReader(context=context, key=key)
     try:
         if isinstance(value, Mapping) and _is_foreign(value, context.dialect):
@@ -184,10 +191,26 @@ def _normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, ob
     if dialect.command_object and isinstance(command, Mapping):
         moved = {key: command[key] for key in ("args", "env") if command.get(key) is not None}
         return {**entry, "command": command.get("path"), **moved}
+    if dialect.command_words and isinstance(command, str):
+        command = _words(command)
     if dialect.command_list and isinstance(command, list):
         check_count(command, "command")
+        if dialect.command_words:
+            listed = entry.get("args")
+            return {
+                **entry,
+                "command": command[0] if command else "",
+                "args": [*command[1:], *(listed if isinstance(listed, list) else ())],
+            }
         return {**entry, "command": command[0] if command else "", "args": command[1:]}
     return entry
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UnusableError(f"command cannot be split into words: {error}") from error
 
 
 def _disabled_reason(entry: Mapping[str, object]) -> str:
@@ -220,7 +243,7 @@ def _transport(entry: Mapping[str, object], dialect: Dialect) -> Transport:
         return "stdio"
     if url is not None:
         if dialect.untyped_url is None:
-            msg = 'it has a url but no type; add "type": "http" (or "sse"), as Claude Code asks'
+            msg = 'it has a url but no type; add "type": "http" (or "sse"), as its client asks'
             raise UnusableError(msg)
         return dialect.untyped_url
     raise UnusableError("it has neither command nor url")
@@ -281,16 +304,32 @@ def _other_headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str
             else:
                 label = f"{dialect.env_headers}.{shown(header)}"
                 reader.warn(label, _unset_message(variable, "the header is left out"))
-    if dialect.bearer_env and entry.get(dialect.bearer_env) is not None:
-        variable = reader.text(entry[dialect.bearer_env], dialect.bearer_env, "")
-        if environ.get(variable):
-            found["Authorization"] = f"Bearer {environ[variable]}"
-        else:
-            reader.warn(dialect.bearer_env, _unset_message(variable, "no token is sent"))
+    if dialect.bearer_env:
+        found |= _token_header(entry, reader)
     if dialect.api_key and entry.get(dialect.api_key):
         token = reader.text(entry[dialect.api_key], dialect.api_key, "headers")
         found["Authorization"] = f"Bearer {token}"
     return found
+
+
+def _token_header(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
+    """Return the header with the token that is in a variable; Vibe may write how it looks."""
+    label = reader.dialect.bearer_env
+    auth = entry.get("auth")
+    if reader.dialect.command_words and isinstance(auth, Mapping):
+        entry = auth
+    if entry.get(label) is None:
+        return {}
+    variable = reader.text(entry[label], label, "")
+    token = reader.context.variables.environ.get(variable)
+    if not token:
+        reader.warn(label, _unset_message(variable, "no token is sent"))
+        return {}
+    header, shape = (
+        written if isinstance(written := entry.get(f"api_key_{part}"), str) and written else usual
+        for part, usual in (("header", "Authorization"), ("format", "Bearer {token}"))
+    )
+    return {header: shape.replace("{token}", token)}
 
 
 def _env(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]:
@@ -354,7 +393,8 @@ def _cwd(entry: Mapping[str, object], reader: FieldReader) -> str | None:
         return None
     variables = reader.context.variables
     at_file = reader.dialect.cwd_at == "file" or not variables.workspace
-    start = str(Path(reader.context.path).parent) if at_file else variables.workspace
+    file = reader.context.moved_from or reader.context.path
+    start = str(Path(file).parent) if at_file else variables.workspace
     return directory(cwd, variables, start)
 
 

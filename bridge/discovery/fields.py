@@ -50,6 +50,7 @@ class EntryContext:
 
     Attributes:
         path: The file, absolute.
+        moved_from: The client's file, if the entries were moved from there.
         variables: Values of variables, `~` and relative directories.
         may_open_files: For a project's file: whether the bridge may open the files that an entry
             names, given the entry's name and text. None for the user's own files.
@@ -61,6 +62,7 @@ class EntryContext:
     dialect: Dialect
     variables: Variables
     may_open_files: Callable[[str, str], bool] | None = None
+    moved_from: str = ""
 
 
 @dataclass
@@ -102,6 +104,10 @@ class FieldReader:
         if in_project and part not in ("env", "headers"):
             # Otherwise a change of that file would change the program without an approval.
             variables = replace(variables, read=_no_file)
+        if self.dialect.syntax == "posix" and ("$(" in value or "`" in value):
+            raise UnusableError(
+                f"{label} runs a command to get its text, which the bridge does not"
+            )
         try:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
@@ -223,7 +229,9 @@ def is_finite_number(value: object) -> TypeGuard[int | float]:
 
 
 def _left_text(name: str, syntax: str) -> str:
-    written = f"${{env:{shown(name)}}}" if syntax in ("env", "windsurf") else f"${{{shown(name)}}}"
+    written = (
+        f"${{env:{shown(name)}}}" if syntax in ("env", "roo", "windsurf") else f"${{{shown(name)}}}"
+    )
     if syntax == "secrets":
         written = f"${{{{ secrets.{shown(name)} }}}}"
     return f"{written} is left as written"

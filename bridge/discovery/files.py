@@ -76,6 +76,16 @@ def list_matching(directory: Path, suffix: str) -> tuple[tuple[Path, ...], str]:
     return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY]), said
 
 
+def list_directories(directory: Path, prefix: str) -> tuple[Path, ...]:
+    """Return a directory's subdirectories with a prefix, the first by name."""
+    try:
+        with os.scandir(directory) as found:
+            names = sorted(each.name for each in found if each.name.startswith(prefix))
+    except OSError:
+        return ()
+    return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY])
+
+
 def fingerprint(path: Path) -> Fingerprint:
     """Return a value that changes when the file does, from one `stat`."""
     name = str(path)
@@ -139,14 +149,16 @@ class Reader:
         self._exposed = exposed
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
+        self.noted: dict[Path, None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
         self._project_room = MAX_PROJECT_BYTES
         self._absent: set[Path] = set()
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
         """Treat these files as absent without opening them: most clients are not installed."""
-        self._absent.update(absent)
-        self._documents.update(dict.fromkeys(absent))
+        unread: dict[Path, None] = dict.fromkeys(absent)
+        self._absent.update(unread)
+        self._documents.update(unread)
 
     def document(
         self, path: Path, format: Format = "json", *, in_project: bool = False
@@ -155,6 +167,10 @@ class Reader:
         if path not in self._documents:
             self._documents[path] = self._read(path, format, in_project)
         return self._documents[path]
+
+    def note(self, path: Path) -> None:
+        """Count a file among those that the configurations name, so that its changes count."""
+        self.noted[path] = None
 
     def reference(self, name: str) -> str | None:
         """Return the text of a file that a configuration names; None if it cannot be read."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from bridge.discovery.files import (
     Reader,
     fingerprint,
     is_absent,
+    list_directories,
     list_matching,
 )
 from bridge.discovery.locations import (
@@ -43,12 +44,15 @@ from bridge.discovery.locations import (
     find_project,
     path_variables,
 )
+from bridge.discovery.moved import Moved, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import Parsed, parse_document
+from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, merge
 from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
 from bridge.discovery.user_lists import (
     CLAUDE,
     GEMINI,
+    QWEN,
 )
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
@@ -90,6 +94,7 @@ class DiscoveryContext:
             in front for all but those; all if empty.
         exposed: Directories that programs may write to: no file in them defines a server or is read
             for one, and no server is started from them.
+        moved: Where entries are kept that were moved out of clients' files, if any were.
     """
 
     home: Path
@@ -104,6 +109,7 @@ class DiscoveryContext:
     sources: tuple[str, ...] = ()
     sources_place: str = VARIABLE
     exposed: tuple[Path, ...] = ()
+    moved: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,34 +153,38 @@ def discover(context: DiscoveryContext) -> Discovery:
     project, places = _project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
-    candidates = [
-        _as_project_file(candidate, places)
-        for candidate in _candidates(context, places, reader.warnings)
-    ]
-    # Before any read, so that a change during one is noticed by the next comparison.
-    stamp = _survey(context, project, places, candidates).stamp()
+    moved = read_moved(context.moved)
+    candidates = list(_candidates(context, places, reader.warnings, moved))
+    # Before any other read, so that a change during one is noticed by the next comparison.
+    stamp = _survey(context, project, places, candidates, moved).stamp()
+    if read_moved(context.moved) != moved:
+        return discover(context)
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)
     )
+    candidates = [
+        each
+        if reader.is_absent(each.path) and each.path not in moved.files
+        else _as_project_file(each, places)
+        for each in candidates
+    ]
     approvals = read_claude_approvals(reader, places, project)
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
     managed = [each.path for each in claude if each.location.scope == "managed"]
-    gemini = [
-        each.path
-        for each in candidates
-        if each.location.id == GEMINI and not each.location.in_project
-    ]
+    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN)}
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
         approvals=approvals,
         trusting_clients=dict(trusting_clients(reader, places, project, rows)),
         consents=context.consents,
-        restrictions=read_restrictions(reader, places, project, context.platform, managed, gemini),
+        restrictions=read_restrictions(
+            reader, places, project, context.platform, managed, limiting
+        ),
         directory=os.path.realpath(context.cwd),
     )
-    files = list(_files(candidates, reader, context, project, rules))
+    files = list(_files(candidates, reader, context, places, project, rules, moved))
     merged = merge(files, rules)
     guarded = leave_out_writable(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
@@ -182,7 +192,7 @@ def discover(context: DiscoveryContext) -> Discovery:
     missing = _missing_directories(guarded.servers)
     warnings = (
         *about_sources,
-        *_mark_own((*reader.warnings, *said, *missing), context.extra_config),
+        *_mark_own((*moved.warnings, *reader.warnings, *said, *missing), context.extra_config),
     )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
@@ -192,7 +202,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         first_seen=merged.first_seen,
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
-        references=tuple(reader.references),
+        references=(*reader.references, *reader.noted),
     )
 
 
@@ -200,8 +210,10 @@ def _files(
     candidates: Iterable[_Candidate],
     reader: Reader,
     context: DiscoveryContext,
+    places: Places,
     project: Project,
     rules: Rules,
+    moved: Moved,
 ) -> Iterator[tuple[Location, Parsed]]:
     """Read each file; of a project's files only the first `MAX_PROJECT_SERVERS` servers."""
     room = MAX_PROJECT_SERVERS
@@ -209,7 +221,10 @@ def _files(
         in_project = candidate.location.in_project
         if in_project and room < 0:
             continue
-        parsed = _parse(candidate, reader, context, project, rules)
+        replacing = _replacing(candidate)
+        if replacing and not reader.is_absent(candidate.path) and _exists(replacing):
+            continue
+        parsed = _parse(candidate, reader, context, places, project, rules)
         if in_project:
             kept, room = parsed.entries[:room], room - len(parsed.entries)
             if room < 0:
@@ -219,6 +234,26 @@ def _files(
                     ConfigWarning(path=str(candidate.path), key="", reason=reason)
                 )
         yield candidate.location, parsed
+        if (file := moved.files.get(candidate.path)) is not None:
+            parsed = _parse(candidate, reader, context, places, project, rules, file)
+            yield replace(candidate.location, moved=True), parsed
+
+
+def _own_files(id: str, candidates: Iterable[_Candidate]) -> list[Path]:
+    """Return a client's files of the user and the system, which may limit which servers it has."""
+    return [
+        each.path
+        for each in candidates
+        if each.location.id == id
+        and not each.location.in_project
+        and each.location.holds == "servers"
+    ]
+
+
+def _replacing(candidate: _Candidate) -> Path | None:
+    """Return the file whose existence keeps the client from reading this one."""
+    unless = candidate.location.unless
+    return Path(os.path.normpath(candidate.path.parent / unless)) if unless else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,16 +283,22 @@ class Survey:
 
 
 def survey(context: DiscoveryContext) -> Survey:
-    """Return the files that discovery would read; opens only the `.git` file of a worktree."""
+    """Return the files that discovery would read.
+
+    Opens only the `.git` file of a worktree, and the list of moved servers.
+    """
     project, places = _project_and_places(context)
-    return _survey(context, project, places, _candidates(context, places, []))
+    moved = read_moved(context.moved)
+    candidates = list(_candidates(context, places, [], moved))
+    return _survey(context, project, places, candidates, moved)
 
 
 def _survey(
     context: DiscoveryContext,
     project: Project,
     places: Places,
-    candidates: Iterable[_Candidate],
+    candidates: Sequence[_Candidate],
+    moved: Moved,
 ) -> Survey:
     cwd = context.cwd
     above = (cwd, *cwd.parents)
@@ -266,11 +307,12 @@ def _survey(
     listed = [
         path.parent
         for location in locations_read(context.sources, context.platform)
-        if f"/{ANY_NAME}" in location.template
-        for path in fill(location.template, places)
+        if ANY_NAME in location.template
+        for path in fill(_up_to_star(location.template), places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
-    files.update(dict.fromkeys(decision_files(places)))
+    files.update(dict.fromkeys((*decision_files(places), *moved.read)))
+    files.update(dict.fromkeys(filter(None, map(_replacing, candidates))))
     around = (cwd, *(place / ".git" for place in above))
     return Survey(
         project=project,
@@ -278,6 +320,10 @@ def _survey(
         listed=tuple(listed),
         around=tuple(each for each in around if each not in listed),
     )
+
+
+def _up_to_star(template: str) -> str:
+    return template.partition(ANY_NAME)[0] + ANY_NAME
 
 
 def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
@@ -294,23 +340,35 @@ def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
 
 
 def _candidates(
-    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning]
+    context: DiscoveryContext, places: Places, warnings: list[ConfigWarning], moved: Moved
 ) -> Iterator[_Candidate]:
     """Yield every file of the table, strongest first; files of a directory only if they exist."""
     seen: set[tuple[Path, bool]] = set()
     for location in locations_read(context.sources, context.platform):
-        for path, place in fill_with_origin(location.template, places):
+        for path, place in filled(location.template, places):
             found: tuple[Path, ...] = (path,)
             if path.name.startswith(ANY_NAME):
                 found, wrong = list_matching(path.parent, path.suffix)
                 if wrong:
                     warnings.append(ConfigWarning(path=str(path.parent), key="", reason=wrong))
+                found = tuple(sorted({*found, *moved.matching(path.parent, path.suffix)}))
             for file in found:
                 # The working directory may be one of the user's own configuration directories.
                 identity = (file, location.dialect.per_project)
                 if identity not in seen:
                     seen.add(identity)
                     yield _Candidate(location=location, path=file, place=place)
+
+
+def filled(template: str, places: Places) -> Iterator[tuple[Path, Path]]:
+    """Yield all paths of a template, in each of the directories that it leaves open."""
+    outer, star, inner = template.partition(f"{ANY_NAME}/")
+    if not star:
+        yield from fill_with_origin(template, places)
+        return
+    for path, place in fill_with_origin(f"{outer}{ANY_NAME}", places):
+        for directory in list_directories(path.parent, path.name.removesuffix(ANY_NAME)):
+            yield directory / inner, place
 
 
 def _as_project_file(candidate: _Candidate, places: Places) -> _Candidate:
@@ -325,22 +383,58 @@ def _parse(
     candidate: _Candidate,
     reader: Reader,
     context: DiscoveryContext,
+    places: Places,
     project: Project,
     rules: Rules,
+    kept: MovedFile | None = None,
 ) -> Parsed:
+    """Return what a file defines, or of that what was moved behind the bridge."""
     location, path = candidate.location, candidate.path
     format = location.format
     if format == "by suffix":
         format = "toml" if path.suffix.lower() == ".toml" else "json"
     document = reader.document(path, format, in_project=location.in_project)
+    if kept is not None:
+        entries = reader.document(kept.store, format)
+        document = entries and with_surroundings(entries, document, location.dialect)
     if document is None:
-        if location.required:
+        if location.required and kept is None:
             reader.warn_if_absent(path)
         return Parsed()
+    if location.holds == "plugins":
+        # In a project, where a repository may have put it, it is nobody's record.
+        if location.in_project:
+            return Parsed()
+        found = [
+            parse_document(each.document, _setting(candidate, each.path, reader, context, project))
+            for each in plugin_servers(document, path.parent, reader, places, project)
+        ]
+        return Parsed(
+            entries=tuple(entry for each in found for entry in each.entries),
+            warnings=tuple(warning for each in found for warning in each.warnings),
+        )
+    if location.holds == "extension":
+        separator = "\\" if context.platform == "win32" else "/"
+        document = extension_servers(document, path, reader, cwd=context.cwd, separator=separator)
+    setting = _setting(candidate, path, reader, context, project, rules, kept)
+    return parse_document(document, setting, project.keys)
+
+
+def _setting(
+    candidate: _Candidate,
+    path: Path,
+    reader: Reader,
+    context: DiscoveryContext,
+    project: Project,
+    rules: Rules | None = None,
+    kept: MovedFile | None = None,
+) -> EntryContext:
+    """Return what the entries of a file are read with."""
+    location = candidate.location
     # Files that a project's file names are read only if its servers may run.
     trusted = not location.in_project or context.project_servers != "none"
     may_open_files = None
-    if location.in_project and context.project_servers == "approved":
+    if rules and kept is None and location.in_project and context.project_servers == "approved":
         may_open_files = partial(_may_open_files, rules, location, str(path))
     variables = Variables(
         environ=context.environ,
@@ -350,15 +444,15 @@ def _parse(
         read=reader.reference if trusted else _no_file,
         separator="\\" if context.platform == "win32" else "/",
     )
-    setting = EntryContext(
+    return EntryContext(
         client=location.client,
         scope=location.scope,
-        path=str(path),
+        path=str(path if kept is None else kept.store),
+        moved_from="" if kept is None else str(path),
         dialect=location.dialect,
         variables=variables,
         may_open_files=may_open_files,
     )
-    return parse_document(document, setting, project.keys)
 
 
 def _may_open_files(rules: Rules, location: Location, path: str, name: str, written: str) -> bool:
@@ -384,6 +478,10 @@ def _missing_directories(servers: tuple[ServerSpec, ...]) -> Iterator[ConfigWarn
             key = f"{spec.source.key}.cwd" if spec.source.key else "cwd"
             reason = "this directory does not exist, so the server will not start"
             yield ConfigWarning(path=spec.source.path, key=key, reason=reason)
+
+
+def _exists(path: Path) -> bool:
+    return fingerprint(path)[1] != -1
 
 
 def _is_directory(path: str) -> bool:

@@ -67,6 +67,9 @@ def path_variables(
     config = _absolute(environ.get("XDG_CONFIG_HOME", "")) or home / ".config"
     library = home / "Library" / "Application Support"
     appdata = Path(environ.get("APPDATA", "") or home / "AppData" / "Roaming")
+    data = _absolute(environ.get("XDG_DATA_HOME", "")) or home / ".local" / "share"
+    if platform == "win32":
+        data = _local(platform, config, home, environ)
     base = {"linux": config, "darwin": library, "win32": appdata}[platform]
     found: dict[str, tuple[Path, ...]] = {
         "home": (home,),
@@ -89,18 +92,20 @@ def path_variables(
             appdata / "Block" / "goose" / "config" if platform == "win32" else config / "goose",
         ),
         "devin": (appdata / "devin" if platform == "win32" else home / ".config" / "devin",),
-        "intellij": (_intellij(platform, config, home, environ),),
+        "trae": (base / "Trae" / "User", base / "Trae CN" / "User"),
+        "intellij": (_local(platform, config, home, environ) / "github-copilot" / "intellij",),
+        "packages": (_local(platform, config, home, environ) / "Packages",),
         "opencode_app": (library / "OpenCode",),
     }
     return {
         **found,
-        **_movable(environ, home=home, cwd=cwd, config=config),
+        **_movable(environ, home=home, cwd=cwd, config=config, data=data),
         **_system_places(platform, system_root, environ),
     }
 
 
 def _movable(
-    environ: Mapping[str, str], *, home: Path, cwd: Path, config: Path
+    environ: Mapping[str, str], *, home: Path, cwd: Path, config: Path, data: Path
 ) -> dict[str, tuple[Path, ...]]:
     """Directories that a client's own variable moves."""
 
@@ -110,13 +115,21 @@ def _movable(
 
     cline = moved("CLINE_DATA_DIR", moved("CLINE_DIR", home / ".cline") / "data")
     settings = cline / "settings" / "cline_mcp_settings.json"
+    gemini = moved("GEMINI_CLI_HOME", home) / ".gemini"
     opencode_file = environ.get("OPENCODE_CONFIG", "").strip()
     opencode_extra = environ.get("OPENCODE_CONFIG_DIR", "").strip()
     return {
         "codex": (moved("CODEX_HOME", home / ".codex"),),
-        "gemini": (moved("GEMINI_CLI_HOME", home) / ".gemini",),
+        "gemini": (gemini,),
+        "gemini_trust": (moved("GEMINI_CLI_TRUSTED_FOLDERS_PATH", gemini / "trustedFolders.json"),),
         "continue": (moved("CONTINUE_GLOBAL_DIR", home / ".continue"),),
         "copilot": (moved("COPILOT_HOME", home / ".copilot"),),
+        "qwen": (moved("QWEN_HOME", home / ".qwen"),),
+        "kimi": (moved("KIMI_CODE_HOME", home / ".kimi-code"),),
+        "kimi_cli": (moved("KIMI_SHARE_DIR", home / ".kimi"),),
+        "vibe": (moved("VIBE_HOME", home / ".vibe"),),
+        "crush": (moved("CRUSH_GLOBAL_CONFIG", config / "crush"),),
+        "crush_data": (moved("CRUSH_GLOBAL_DATA", data / "crush"),),
         "cline_settings": (moved("CLINE_MCP_SETTINGS_PATH", settings),),
         "opencode": tuple(dict.fromkeys((config / "opencode", home / ".opencode"))),
         "opencode_file": (cwd / opencode_file,) if opencode_file else (),
@@ -131,12 +144,14 @@ def _system_places(
     if platform == "linux":
         etc = root / "etc"
         named = {"codex": etc / "codex", "gemini": etc / "gemini-cli", "opencode": etc / "opencode"}
+        named["qwen"] = etc / "qwen-code"
     elif platform == "darwin":
         support = root / "Library" / "Application Support"
         named = {
             "codex": root / "etc" / "codex",
             "gemini": support / "GeminiCli",
             "opencode": support / "opencode",
+            "qwen": support / "QwenCode",
         }
     else:
         data = Path(environ.get("ProgramData", "") or "C:/ProgramData")
@@ -144,6 +159,7 @@ def _system_places(
             "codex": data / "OpenAI" / "Codex",
             "gemini": data / "gemini-cli",
             "opencode": data / "opencode",
+            "qwen": data / "qwen-code",
         }
     return {f"{name}_system": (path,) for name, path in named.items()}
 
@@ -153,12 +169,11 @@ def _windows_programs(platform: Platform, environ: Mapping[str, str]) -> tuple[P
     return (Path(named),) if platform == "win32" else ()
 
 
-def _intellij(platform: Platform, config: Path, home: Path, environ: Mapping[str, str]) -> Path:
-    """Where Copilot's plugin for JetBrains keeps its files, on macOS as on Linux."""
-    base = config
+def _local(platform: Platform, config: Path, home: Path, environ: Mapping[str, str]) -> Path:
+    """Where programs keep what does not follow the user; on macOS as on Linux."""
     if platform == "win32":
-        base = Path(environ.get("LOCALAPPDATA", "") or home / "AppData" / "Local")
-    return base / "github-copilot" / "intellij"
+        return Path(environ.get("LOCALAPPDATA", "") or home / "AppData" / "Local")
+    return config
 
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:

@@ -171,7 +171,7 @@ def _server_tables(
         return
     taken: dict[str, str] = {}
     for place in dialect.server_keys:
-        outer, _, inner = place.rpartition(".")
+        outer, _, inner = ("", "", place) if dialect.flat_keys else place.rpartition(".")
         holder = _lookup(document, outer) if outer else document
         if not isinstance(holder, Mapping) or inner not in holder:
             continue

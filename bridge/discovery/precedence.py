@@ -18,7 +18,7 @@ from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, lo
 from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
-from bridge.discovery.self_reference import starts_bridge
+from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.discovery.user_lists import CLAUDE, Approvals, Restrictions
 from bridge.model import ServerSpec, Source
 
@@ -211,7 +211,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
         reason = "it would start this bridge again"
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
-    if location.in_project and rules.project_servers == "approved":
+    if location.in_project and rules.project_servers == "approved" and not location.moved:
         definition = rules.definition(entry.name, entry.source.path, entry.written)
         if reason := rules.refusal(definition, location):
             return ProposedServer(spec=entry, definition=definition, reason=reason)
@@ -220,7 +220,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
 
 def _first_seen(verdict: Verdict, location: Location, rules: Rules) -> Iterable[Consent]:
     """Yield the record of a client's approval that was not seen before."""
-    if isinstance(verdict, SkippedServer) or not location.in_project:
+    if isinstance(verdict, SkippedServer) or not location.in_project or location.moved:
         return
     spec = verdict.spec if isinstance(verdict, ProposedServer) else verdict
     client = rules.approved_by_client(spec.name, location)
@@ -245,7 +245,9 @@ def _rejection(name: str, location: Location, rules: Rules) -> str:
 
 
 def _is_self(spec: ServerSpec) -> bool:
-    return spec.transport == "stdio" and starts_bridge(spec.command, spec.args)
+    if spec.transport == "stdio":
+        return starts_bridge(spec.command, spec.args)
+    return spec.name == OWN_NAME
 
 
 def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: bool) -> SkippedServer:

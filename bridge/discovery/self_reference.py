@@ -19,6 +19,10 @@ same configuration and start this one."""
 OWN_MODULES = frozenset({"bridge", "mcp_server_code_execution_mode"})
 """What those are called after `python -m`; submodules count too."""
 
+OWN_NAME = "code-bridge"
+"""What `install` calls the bridge. An entry of this name with an address is the bridge: an address
+itself does not tell."""
+
 MAX_DEPTH = 8
 """Launchers inside launchers; deeper command lines are not examined."""
 

@@ -2,9 +2,10 @@
 
 Owns Claude Code's `enabledMcpjsonServers`, `disabledMcpjsonServers`, `enableAllProjectMcpServers`,
 `deniedMcpServers`, `allowedMcpServers`, `allowManagedMcpServersOnly` and `disabledMcpServers`, what
-the existence of `managed-mcp.json` means, and which folders Codex and Gemini CLI trust. A denial
-counts before any permission. Claude Code's lists apply to its own servers only, except that servers
-which the company denies are denied in every client's files. An unreadable list trusts nothing.
+the existence of `managed-mcp.json` means, and which folders Codex, Gemini CLI and Vibe trust. A
+denial counts before any permission. Claude Code's lists apply to its own servers only, except that
+servers which the company denies are denied in every client's files. An unreadable list trusts
+nothing.
 """
 
 from __future__ import annotations
@@ -131,13 +132,28 @@ def gemini_trusts(document: Mapping[str, object], directories: tuple[str, ...]) 
     return trusted
 
 
+def vibe_trusts(document: Mapping[str, object], directories: tuple[str, ...]) -> bool:
+    """Read Vibe's `trusted_folders.toml`: the nearest folder in either list counts."""
+    if not directories:
+        return False
+    trusted, untrusted = (_names(document.get(key)) for key in ("trusted", "untrusted"))
+    for folder in (PurePath(directories[-1]), *PurePath(directories[-1]).parents):
+        if str(folder) in untrusted or str(folder) in trusted:
+            # As with the others, distrust counts where both lists name a folder.
+            return str(folder) not in untrusted
+    return False
+
+
 DENIED_KEY = "deniedMcpServers"
 ALLOWED_KEY = "allowedMcpServers"
 MANAGED_ONLY_KEY = "allowManagedMcpServersOnly"
 OFF_KEY = "disabledMcpServers"
 
-CLAUDE, GEMINI = "claude-code", "gemini"
+CLAUDE, GEMINI, QWEN = "claude-code", "gemini", "qwen"
 """Sources, by their names."""
+
+_FOLDED = frozenset({GEMINI, QWEN})
+"""Sources whose lists of servers that are off are compared without regard to case."""
 
 MAX_PATTERN_CHARS = 2048
 """Of an address in a list; a longer one matches nothing and causes a warning."""
@@ -223,7 +239,7 @@ class Restrictions:
 
     def off_by(self, name: str, source: str) -> str:
         """Return the list that switches a client's server off; empty if none does."""
-        if by := self.off.get(source, {}).get(name.strip().lower() if source == GEMINI else name):
+        if by := self.off.get(source, {}).get(name.strip().lower() if source in _FOLDED else name):
             return by
         return next((by for names, by in self.only.get(source, ()) if name not in names), "")
 
@@ -308,7 +324,7 @@ def join_lists(found: Iterable[Lists], *, exclusive: str, unreadable: str) -> Re
 def gemini_lists(
     document: Mapping[str, object], path: str
 ) -> tuple[dict[str, str], tuple[tuple[frozenset[str], str], ...]]:
-    """Return the excluded and the allowed names in one of the user's files of Gemini CLI.
+    """Return the excluded and the allowed names in one of the user's files of Gemini CLI or Qwen.
 
     Gemini CLI excludes the names of all files, and allows only those that are in every file's list.
     """

@@ -5,12 +5,15 @@ Owns the syntaxes. Another client's syntax is plain text; inserted values are no
 - `claude`: `${X}` and `${X:-default}`. Measured with Claude Code 2.1: a variable that is set to
   nothing counts as set, and one that is not set and has no default stays as written.
 - `shell` (Gemini CLI, Copilot CLI): `$X` too.
+- `qwen`: `$X` and `${X}` without defaults.
+- `posix` (Crush): as `shell`, but empty when not set, and a default counts for an empty one, too.
 - `vscode`: `${env:X}`, empty when not set; `${userHome}`, `${workspaceFolder}` and its kin;
   `${input:ID}`. `cursor`: the same without inputs.
-- `env` (Cline, Amazon Q): `${env:X}` alone, left as written when not set.
+- `env` (Cline, Amazon Q): `${env:X}` alone, left as written when not set. `roo`: as `cursor`, left
+  as written when not set.
 - `windsurf`: that and `${file:PATH}`.
 - `opencode`: `{env:X}`, empty when not set, and `{file:PATH}`.
-- `braces` (Kiro, Continue's JSON): `${X}` without defaults.
+- `braces` (Kiro, Amp, Droid, Continue's JSON): `${X}` without defaults.
 - `secrets` (Continue's YAML): `${{ secrets.X }}`.
 """
 
@@ -36,15 +39,20 @@ _NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
 
+_SHELL = (
+    r"\$(?:(?P<env>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})"
+)
+
 # Each alternative fills one group, which says what is meant.
 _PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
     "claude": re.compile(r"\$\{(?P<env>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}"),
-    "shell": re.compile(
-        r"\$(?:(?P<env>[A-Za-z_][A-Za-z0-9_]*)"
-        r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\})"
-    ),
+    "shell": re.compile(_SHELL),
+    "posix": re.compile(_SHELL),
+    "qwen": re.compile(r"\$(?:(?P<env>\w+)|\{(?P<braced>[^}]+)\})"),
     "vscode": re.compile(rf"{_ENV}|{_PLACE}|\$\{{input:(?P<input>[^{{}}]+)\}}"),
     "cursor": re.compile(rf"{_ENV}|{_PLACE}"),
+    "roo": re.compile(rf"{_ENV}|{_PLACE}"),
     "env": re.compile(_ENV),
     "windsurf": re.compile(rf"{_ENV}|\$\{{file:(?P<file>[^{{}}]+)\}}"),
     "opencode": re.compile(r"\{env:(?P<env>[^{}]+)\}|\{file:(?P<file>[^{}]+)\}"),
@@ -54,7 +62,9 @@ _PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
 
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
 
-_EMPTY_WHEN_UNSET: frozenset[Syntax] = frozenset({"vscode", "cursor", "opencode"})
+_EMPTY_WHEN_UNSET: frozenset[Syntax] = frozenset({"vscode", "cursor", "opencode", "posix"})
+
+_BARE_NAMES: frozenset[Syntax] = frozenset({"shell", "posix", "qwen"})
 
 
 class MissingInputError(ValueError):
@@ -150,9 +160,11 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
         if name := groups.get("file"):
             return _file_text(name, variables)
         name = groups.get("env") or groups.get("braced") or ""
-        if name in variables.environ:
-            return variables.environ[name]
         default = groups.get("default")
+        if name in variables.environ and not (
+            syntax == "posix" and default is not None and not variables.environ[name]
+        ):
+            return variables.environ[name]
         if default is not None:
             return str(default)
         unset[name] = None
@@ -164,7 +176,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
     end = text.rfind("}") + 1
     found = pattern.sub(bounded, text[:end])
-    found += _BARE.sub(bounded, text[end:]) if syntax == "shell" else text[end:]
+    found += _BARE.sub(bounded, text[end:]) if syntax in _BARE_NAMES else text[end:]
     return Expanded(text=found, unset=tuple(unset), emptied=emptied)
 
 

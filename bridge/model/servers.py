@@ -20,15 +20,18 @@ class Source:
         scope: Which of the client's scopes ("user", "local", "project", "managed", ...).
         path: The file, absolute.
         key: The place in the file, dotted ("mcpServers.github").
+        moved_from: The client's file, if the entry was moved from there into one of the bridge's.
     """
 
     client: str
     scope: str
     path: str
     key: str
+    moved_from: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.key})" if self.key else self.path
+        place = f"{self.path} ({self.key})" if self.key else self.path
+        return f"{place}, moved from {self.moved_from}" if self.moved_from else place
 
 
 @dataclass(frozen=True, kw_only=True)

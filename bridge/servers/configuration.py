@@ -22,7 +22,7 @@ from bridge.servers.inventory import ToolInventory
 from bridge.servers.project_servers import waiting_line
 from bridge.servers.secrets import Secrets
 from bridge.servers.tool_cache import ToolCache
-from bridge.settings import Settings, home, store_of, writable_places
+from bridge.settings import Settings, home, moved_dir, store_of, writable_places
 
 
 class Finder(Protocol):
@@ -104,6 +104,7 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         sources=settings.sources,
         sources_place=settings.place("sources"),
         exposed=writable_places(settings),
+        moved=moved_dir(settings.environ),
     )
 
 

@@ -25,6 +25,7 @@ from bridge.settings.paths import (
     config_path,
     default_state_dir,
     home,
+    moved_dir,
     packages_dir,
     runtime_dir,
     store_of,
@@ -61,6 +62,7 @@ __all__ = [
     "defaults",
     "home",
     "load",
+    "moved_dir",
     "packages_dir",
     "parse_size",
     "prepare_state",
@@ -283,7 +285,8 @@ def private_places(settings: Settings) -> tuple[Path, ...]:
     """Return the directories of the bridge and the engines, to which no program gets access."""
     kept = (settings.store, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
-    own = (settings.state_dir, runtime_dir(settings), *filter(None, chosen))
+    kept_servers = moved_dir(settings.environ)
+    own = (settings.state_dir, runtime_dir(settings), kept_servers, *filter(None, chosen))
     return (*own, *engine_directories(settings.environ))
 
 

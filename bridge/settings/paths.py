@@ -31,6 +31,11 @@ def config_path(environ: Mapping[str, str]) -> Path:
     return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
+def moved_dir(environ: Mapping[str, str]) -> Path:
+    """Return where servers are kept that were moved behind the bridge; other settings files too."""
+    return _xdg(environ, "XDG_CONFIG_HOME", ".config") / "moved"
+
+
 def default_state_dir(environ: Mapping[str, str]) -> Path:
     return _xdg(environ, "XDG_STATE_HOME", ".local/state")
 

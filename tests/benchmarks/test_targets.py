@@ -63,16 +63,16 @@ def test_every_row_is_measured_by_exactly_one_group() -> None:
 
 def test_rows_asked_for_choose_the_groups_that_measure_them() -> None:
     assert [group.keys for group in chosen(["throughput", "warm"])] == [
-        ("warm",),
+        ("warm", "warm-cpu"),
         ("gather", "throughput"),
     ]
     assert chosen(None) == GROUPS
 
 
 def test_rows_measured_together_are_measured_apart_when_only_one_is_asked_for() -> None:
-    together, *_ = chosen(["first-line", "warm"])
+    together, *_ = chosen(["first-line", "warm", "warm-cpu"])
     (alone,) = chosen(["first-line"])
-    assert together.keys == ("warm", "first-line")
+    assert together.keys == ("warm", "warm-cpu", "first-line")
     assert alone.keys == ("first-line",)
     assert alone.measure is not together.measure
 

@@ -10,6 +10,7 @@ from bridge.discovery.dialect import Platform
 GOLDEN = Path(__file__).parents[1] / "testdata" / "discovery"
 
 SUPPORT = "home/Library/Application Support"
+_ROO = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
 
 
 @dataclass(frozen=True)
@@ -373,4 +374,96 @@ CASES = (
     ),
     Case("{copilot}/mcp-config.json", "copilot/mcp-config.json", "home/.copilot/mcp-config.json"),
     Case("{within}/.github/mcp.json", "copilot/mcp-config.json", "home/shop/.github/mcp.json"),
+    Case(
+        "{packages}/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
+        "claude-desktop/claude_desktop_config.json",
+        "local/Packages/Claude_pzs8sxrjxfjjc/LocalCache/Roaming/Claude/claude_desktop_config.json",
+    ),
+    Case(
+        "{vscode}/profiles/*/mcp.json",
+        "vscode/mcp.json",
+        "xdg/Code/User/profiles/-5d1/mcp.json",
+        darwin=f"{SUPPORT}/Code/User/profiles/-5d1/mcp.json",
+        win32="appdata/Code/User/profiles/-5d1/mcp.json",
+    ),
+    Case(
+        "{devin}/config.json",
+        "windsurf/mcp_config.json",
+        "home/.config/devin/config.json",
+        darwin="home/.config/devin/config.json",
+        win32="appdata/devin/config.json",
+    ),
+    *(
+        Case(f"{{workspace}}/.devin/{name}", "windsurf/mcp_config.json", f"home/shop/.devin/{name}")
+        for name in ("config.local.json", "config.json", "mcp_config.json")
+    ),
+    Case("{home}/.kiro/agents/*.json", "kiro/agent.json", "home/.kiro/agents/reviewer.json"),
+    Case(
+        "{workspace}/.kiro/agents/*.json", "kiro/agent.json", "home/shop/.kiro/agents/reviewer.json"
+    ),
+    *(
+        Case(
+            f"{{qwen_system}}/{name}",
+            "qwen/settings.json",
+            f"system/etc/qwen-code/{name}",
+            darwin=f"system/Library/Application Support/QwenCode/{name}",
+            win32=f"data/qwen-code/{name}",
+        )
+        for name in ("settings.json", "system-defaults.json")
+    ),
+    Case("{qwen}/settings.json", "qwen/settings.json", "home/.qwen/settings.json"),
+    Case("{cwd}/.qwen/settings.json", "qwen/settings.json", "home/shop/.qwen/settings.json"),
+    *(
+        Case(f"{place}/{name}", "amp/settings.json", f"{at}/{name}")
+        for place, at in (("{config}/amp", "xdg/amp"), ("{workspace}/.amp", "home/shop/.amp"))
+        for name in ("settings.json", "settings.jsonc")
+    ),
+    Case(
+        f"{{vscode}}/{_ROO}",
+        "roo/mcp_settings.json",
+        f"xdg/Code/User/{_ROO}",
+        darwin=f"{SUPPORT}/Code/User/{_ROO}",
+        win32=f"appdata/Code/User/{_ROO}",
+    ),
+    Case("{workspace}/.roo/mcp.json", "roo/mcp_settings.json", "home/shop/.roo/mcp.json"),
+    Case(
+        "{trae}/mcp.json",
+        "trae/mcp.json",
+        "xdg/Trae/User/mcp.json",
+        darwin=f"{SUPPORT}/Trae/User/mcp.json",
+        win32="appdata/Trae/User/mcp.json",
+    ),
+    Case("{workspace}/.trae/mcp.json", "trae/mcp.json", "home/shop/.trae/mcp.json"),
+    Case("{kimi}/mcp.json", "kimi/mcp.json", "home/.kimi-code/mcp.json"),
+    Case("{kimi_cli}/mcp.json", "kimi/mcp.json", "home/.kimi/mcp.json"),
+    Case("{cwd}/.kimi-code/mcp.json", "kimi/mcp.json", "home/shop/.kimi-code/mcp.json"),
+    Case("{home}/.factory/mcp.json", "droid/mcp.json", "home/.factory/mcp.json"),
+    Case("{workspace}/.factory/mcp.json", "droid/mcp.json", "home/shop/.factory/mcp.json"),
+    Case(
+        "{crush_data}/crush.json",
+        "crush/crush.json",
+        "home/.local/share/crush/crush.json",
+        win32="local/crush/crush.json",
+    ),
+    Case("{crush}/crush.json", "crush/crush.json", "xdg/crush/crush.json"),
+    Case("{system}/etc/crush/crush.json", "crush/crush.json", "system/etc/crush/crush.json"),
+    Case("{within}/.crush.json", "crush/crush.json", "home/shop/.crush.json"),
+    Case("{within}/crush.json", "crush/crush.json", "home/shop/crush.json"),
+    Case("{vibe}/config.toml", "vibe/config.toml", "home/.vibe/config.toml"),
+    Case("{within}/.vibe/config.toml", "vibe/config.toml", "home/shop/.vibe/config.toml"),
+    Case(
+        "{claude_settings}/plugins/installed_plugins.json",
+        "claude-code/installed_plugins.json",
+        "home/.claude/plugins/installed_plugins.json",
+    ),
+    Case(
+        "{gemini}/extensions/*/gemini-extension.json",
+        "gemini/gemini-extension.json",
+        "home/.gemini/extensions/maps/gemini-extension.json",
+    ),
+    Case(
+        "{qwen}/extensions/*/qwen-extension.json",
+        "qwen/qwen-extension.json",
+        "home/.qwen/extensions/maps/qwen-extension.json",
+    ),
 )

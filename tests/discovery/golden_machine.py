@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from bridge.discovery.clients import LOCATIONS
@@ -34,6 +35,11 @@ def machine(root: Path, platform: Platform) -> DiscoveryContext:
         'export FROM_FILE="yes"\n# no\nNOTES_TOKEN=weaker\n'
     )
     (root / "home" / "token.txt").write_text("from a file\n")
+    return context_of(root, platform)
+
+
+def context_of(root: Path, platform: Platform) -> DiscoveryContext:
+    """That machine, once it is there."""
     return DiscoveryContext(
         home=root / "home",
         cwd=root / "home" / "shop",
@@ -64,6 +70,14 @@ def put(root: Path, case: Case, platform: Platform = "linux") -> Path:
     )
     if case.given.startswith("opencode/"):
         (target.parent / "key.txt").write_text("key from a file\n")
+    if case.given.endswith("installed_plugins.json"):
+        plugin = target.parent / "cache" / "shop" / "alpha" / "1.0.0"
+        (plugin / ".claude-plugin").mkdir(parents=True)
+        shutil.copy(GOLDEN / "claude-code" / "dot-mcp.json", plugin / ".mcp.json")
+        shutil.copy(GOLDEN / "claude-code" / "plugin.json", plugin / ".claude-plugin")
+        (root / "home" / ".claude" / "settings.json").write_text(
+            '{"enabledPlugins": {"alpha@shop": true, "other@shop": true}}'
+        )
     return target
 
 

@@ -346,6 +346,32 @@ def test_gemini_s_trust_is_that_of_the_nearest_folder(
     assert names(discover(cautious)) == (["tracker"] if used else [])
 
 
+@pytest.mark.parametrize(
+    ("trusted", "untrusted", "used"),
+    [
+        ([], [], False),
+        (["{cwd}"], [], True),
+        (["{home}"], [], True),
+        (["{home}"], ["{cwd}"], False),
+        (["{cwd}"], ["{home}"], True),
+        (["{cwd}"], ["{cwd}"], False),
+        (["{cwd}/sub"], [], False),
+    ],
+)
+def test_vibe_s_trust_is_that_of_the_nearest_folder(
+    cautious: DiscoveryContext, trusted: list[str], untrusted: list[str], used: bool
+) -> None:
+    lists = {
+        key: [folder.format(cwd=cautious.cwd, home=cautious.home) for folder in folders]
+        for key, folders in (("trusted", trusted), ("untrusted", untrusted))
+    }
+    text = "\n".join(f"{key} = {json.dumps(folders)}" for key, folders in lists.items())
+    write(cautious.home / ".vibe" / "trusted_folders.toml", text)
+    server = '[[mcp_servers]]\nname = "s"\ntransport = "stdio"\ncommand = "x"\n'
+    write(cautious.cwd / ".vibe" / "config.toml", server)
+    assert names(discover(cautious)) == (["s"] if used else [])
+
+
 # The file of approvals.
 
 

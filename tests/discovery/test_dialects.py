@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from bridge.discovery.clients import CLAUDE_CODE, LOCATIONS
+from bridge.discovery.client_dialects import CLAUDE_CODE
+from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MAX_YAML_BYTES, size_limit
 from bridge.discovery.fields import MAX_ITEMS, MAX_SCOPES

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from bridge.discovery.clients import CLAUDE_CODE, GENERIC
+from bridge.discovery.client_dialects import CLAUDE_CODE, GENERIC
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.entries import MAX_DESCRIPTION_CHARS, MAX_NAME_CHARS
 from bridge.discovery.fields import MAX_ITEMS, MAX_TIMEOUT_SECONDS

@@ -193,6 +193,16 @@ def test_what_gemini_has_switched_off_is_off_in_all_its_files(
     assert bool(off) == (len(left) < 2)
 
 
+def test_what_qwen_excludes_for_the_user_is_off_in_all_its_files(
+    context: DiscoveryContext,
+) -> None:
+    write(context.cwd / ".qwen" / "settings.json", {"mcpServers": {"a": {"command": "x"}}})
+    write(context.home / ".qwen" / "settings.json", {"mcp": {"excluded": ["a"]}})
+    found = discover(context)
+    assert names(found) == []
+    assert "switched off in Qwen Code" in found.skipped[0].reason
+
+
 def test_a_project_s_lists_of_gemini_do_not_reach_the_user_s(context: DiscoveryContext) -> None:
     write(context.home / ".gemini" / "settings.json", {"mcpServers": {"a": {"command": "x"}}})
     write(context.cwd / ".gemini" / "settings.json", {"mcp": {"excluded": ["a"]}})

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.discovery.clients import (
+from bridge.discovery.client_dialects import (
     CLAUDE_CODE,
     CLAUDE_CODE_LOCAL,
     CLAUDE_CODE_STATE,
     CLAUDE_DESKTOP,
     GENERIC,
     GENERIC_OR_BARE,
-    LOCATIONS,
 )
+from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Dialect, Format
 from bridge.discovery.parser import (
     MAX_SERVERS_PER_FILE,

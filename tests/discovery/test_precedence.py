@@ -14,8 +14,15 @@ from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.discovery.locations import fill, find_project, path_variables
 from tests.discovery.writing import write
 
-TABLE = [row for row in LOCATIONS if (row.client, row.scope) != ("Claude Code", "managed")]
-"""Beside Claude Code's managed file it has no other servers: `test_forbidden.py`."""
+TABLE = [
+    row
+    for row in LOCATIONS
+    if (row.client, row.scope) != ("Claude Code", "managed")
+    and not row.unless
+    and row.holds == "servers"
+]
+"""Beside Claude Code's managed file it has no other servers: `test_forbidden.py`. Fallbacks,
+plugins and extensions have tests of their own."""
 
 STEP = 12
 """Rows taken away at once; `.claude.json` is two of the first of them."""
@@ -46,7 +53,8 @@ def in_its_spelling(location: Location, command: str) -> str:
         dialect.command_keys[0]: [command] if dialect.command_list else command
     }
     table: object = [{"name": "same", **entry}] if dialect.listed else {"same": entry}
-    for key in reversed(dialect.server_keys[0].split(".")):
+    place = dialect.server_keys[0]
+    for key in reversed([place] if dialect.flat_keys else place.split(".")):
         table = {key: table}
     return json.dumps(table)
 
@@ -82,7 +90,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
         state: dict[str, object] = {}
         for rank, location in enumerate(table):
             path = fill(location.template, places)[0]
-            path = path.with_name(path.name.replace("*", "one"))
+            path = Path(str(path).replace("*", "one"))
             expected.append((f"rank-{rank}", str(path)))
             content = servers(same=f"rank-{rank}")
             if location.template == "{claude_state}/.claude.json":
@@ -108,3 +116,25 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
                 else:
                     path.unlink()
             del expected[:STEP]
+
+
+@pytest.mark.parametrize(
+    ("row", "fallback", "stronger"),
+    [
+        ("{config}/amp/settings.jsonc", ".config/amp/settings.jsonc", ".config/amp/settings.json"),
+        ("{workspace}/.amp/settings.jsonc", "repo/.amp/settings.jsonc", "repo/.amp/settings.json"),
+        ("{within}/.github/mcp.json", "repo/.github/mcp.json", "repo/.mcp.json"),
+    ],
+)
+def test_a_fallback_is_read_only_where_the_file_before_it_is_missing(
+    context: DiscoveryContext, row: str, fallback: str, stronger: str
+) -> None:
+    context = replace(context, cwd=context.home / "repo")
+    location = next(each for each in LOCATIONS if each.template == row)
+    write(context.home / fallback, in_its_spelling(location, "fallback"))
+    before = discover(context)
+    assert [spec.command for spec in before.servers] == ["fallback"]
+    write(context.home / stronger, "{}")
+    after = discover(context)
+    assert after.servers == ()
+    assert before.stamp != after.stamp

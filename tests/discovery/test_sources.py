@@ -84,7 +84,8 @@ def test_the_names_of_sources_are_stable() -> None:
     assert (
         *("claude-code", "mcp-directory", "claude-desktop", "cursor", "vscode", "windsurf"),
         *("codex", "gemini", "zed", "continue", "cline", "opencode", "goose", "lm-studio"),
-        *("amazon-q", "kiro", "jetbrains", "antigravity", "copilot"),
+        *("amazon-q", "kiro", "jetbrains", "antigravity", "copilot", "qwen", "amp", "roo"),
+        *("trae", "kimi", "droid", "crush", "vibe"),
     ) == SOURCE_IDS
     assert all(locations_read((name,), "linux") for name in SOURCE_IDS)
 

@@ -72,7 +72,8 @@ def every_layout(project: Path) -> dict[str, tuple[str, str]]:
     )
     script = project / "evil.sh"
     found = {}
-    for number, row in enumerate(row for row in LOCATIONS if row.in_project):
+    rows = [row for row in LOCATIONS if row.in_project and not row.unless]
+    for number, row in enumerate(rows):
         path = fill(row.template, places)[0]
         text = in_its_spelling(row, f"{script}.{number}").replace("same", f"evil{number}")
         found[f"evil{number}"] = (str(path.with_name(path.name.replace("*", "evil"))), text)

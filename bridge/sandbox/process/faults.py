@@ -38,8 +38,8 @@ MAXIMUM_REMEDY = (
 CONTAINER_REMEDY = (
     "The bridge seems to run inside a container that does not allow namespaces. Run it outside, or "
     "let this container make them (docker: `--security-opt seccomp=unconfined --security-opt "
-    "systempaths=unconfined`; podman: `--security-opt unmask=ALL`, with a seccomp profile that "
-    "allows `clone` and `unshare`), or use podman or docker as the backend."
+    "systempaths=unconfined`; podman: `--security-opt seccomp=unconfined --security-opt "
+    "unmask=ALL`), or use podman or docker as the backend."
 )
 
 SETUID_REMEDY = (
@@ -81,7 +81,9 @@ _NO_NAMESPACE = re.compile(
     r"|loopback: Failed"
     r"|Failed to make / slave"
     r"|unshare user ns"
-    r"|Unable to create user namespace",
+    r"|Unable to create user namespace"
+    # What podman's own list of system calls refuses first.
+    r"|Can't set hostname",
     re.IGNORECASE,
 )
 _NO_PROC = re.compile(r"Can't mount proc on", re.IGNORECASE)

@@ -19,6 +19,7 @@ NO_MORE = (
     "exceeded (ENOSPC)\n"
 )
 NO_MOUNT = "bwrap: Failed to make / slave: Operation not permitted\n"
+NO_HOSTNAME = "bwrap: Can't set hostname to sandbox: Operation not permitted"
 NO_PROC = "bwrap: Can't mount proc on /newroot/proc: Operation not permitted\n"
 SETUID = "bwrap: --cap-add in setuid mode can be used only by root\n"
 CAPABLE = "bwrap: Unexpected capabilities but not setuid, old file caps config?\n"
@@ -46,6 +47,7 @@ PLAIN = KernelSettings(max_user_namespaces=96365)
         (NO_CLONE, CONTAINER, OciRuntimeError, faults.CONTAINER_REMEDY),
         (NO_MOUNT, CONTAINER, OciRuntimeError, faults.CONTAINER_REMEDY),
         (NO_PROC, CONTAINER, OciRuntimeError, faults.CONTAINER_REMEDY),
+        (NO_HOSTNAME, CONTAINER, OciRuntimeError, faults.CONTAINER_REMEDY),
         (NO_PROC, PLAIN, OciRuntimeError, faults.CONTAINER_REMEDY),
         (SETUID, KernelSettings(setuid=True), OciRuntimeError, faults.SETUID_REMEDY),
         (OLD, PLAIN, OciRuntimeError, faults.OLD_REMEDY),

@@ -1,0 +1,253 @@
+"""`install`, `uninstall` and `installed`: the bridge in the files of other programs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio.to_thread
+
+from bridge.cli.moving import lines_of, with_moves, with_restores, write_proposal, write_stays
+from bridge.cli.output import visible, write_err_line, write_json, write_out
+from bridge.cli.person import Person
+from bridge.clients.entry import NAME, Entry, address, command_line, own_entry
+from bridge.clients.install import (
+    Change,
+    Standing,
+    apply,
+    plan_install,
+    plan_uninstall,
+    read_target,
+    record_of,
+    standings,
+)
+from bridge.clients.journal import Journal
+from bridge.clients.own_commands import Commands, listing, own_commands, run_own
+from bridge.clients.writers import Machine, Scope, detected, machine_of, targets, writer_for
+from bridge.errors import BridgeError, UsageError
+from bridge.servers.configuration import context_for
+from bridge.settings import Settings
+
+_FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
+"""What clients say of a server that they list and do not use."""
+
+Planned = tuple[Change, Commands]
+
+
+async def install(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Show what would be written into the files of some clients, ask, and write it.
+
+    Returns:
+        1 if a person says no, or if a client does not list the bridge afterwards.
+    """
+    machine = _machine(settings)
+    if not arguments.clients:
+        return _list_detected(machine)
+    if arguments.http and (arguments.name or NAME) != NAME:
+        message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
+        raise UsageError(message, remedy="Leave --name out.")
+    if arguments.http and not arguments.http.startswith(("http://", "https://")):
+        message = f"{arguments.http!r:.100} is no address."
+        raise UsageError(message, remedy="Give it whole: --http http://127.0.0.1:8000/mcp.")
+    entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
+    planned = plan(arguments.clients, arguments.scope, entry, machine)
+    if arguments.move:
+        planned = await with_moves(planned, arguments.move, settings, machine)
+    if not await carry_out(planned, settings, machine, arguments):
+        return 1
+    if arguments.check and not arguments.dry_run:
+        return await check((change for change, _ in planned), machine)
+    return 0
+
+
+async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Show what would be taken out of the files of some clients, ask, and take it out."""
+    machine = _machine(settings)
+    found = [
+        each
+        for each in standings(machine)
+        if arguments.scope is None or each.target.scope == arguments.scope
+    ]
+    if not arguments.clients:
+        write_out(_table(found) or "The bridge is in no client's file.\n")
+        write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
+        return 0
+    wanted = {writer_for(client).id for client in arguments.clients}
+    journal = Journal(settings.state_dir / "clients")
+    planned: list[Planned] = []
+    for each in found:
+        if each.target.writer.id in wanted:
+            raw = read_target(each.target)
+            record = record_of(journal, each.target, each.name, raw)
+            change = plan_uninstall(each.target, each.name, raw, record)
+            planned.append((change, own_commands(change, machine)))
+    if arguments.restore:
+        planned = with_restores(planned, wanted, arguments.scope, settings, machine)
+    else:
+        write_stays(planned, settings)
+    return 0 if await carry_out(planned, settings, machine, arguments) else 1
+
+
+async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Print where the bridge stands; 1 if a command is gone."""
+    found = list(standings(_machine(settings)))
+    if arguments.json:
+        write_json([_record(each) for each in found])
+    else:
+        write_out(_table(found) or "The bridge is in no client's file.\n")
+    return 1 if any(each.is_broken for each in found) else 0
+
+
+def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Planned]:
+    """Return the changes that put the bridge into some clients; reads their files.
+
+    Raises:
+        UsageError: One of them cannot be changed; then none is.
+    """
+    planned = []
+    for client in dict.fromkeys(clients):
+        for target in targets(writer_for(client), scope, machine):
+            change = plan_install(target, entry, read_target(target))
+            planned.append((change, own_commands(change, machine)))
+    return planned
+
+
+async def carry_out(
+    planned: Sequence[Planned],
+    settings: Settings,
+    machine: Machine,
+    arguments: SimpleNamespace,
+    person: Person | None = None,
+) -> bool:
+    """Show changes, ask, and make them; return whether all is as planned.
+
+    Raises:
+        UsageError: Nobody can be asked.
+    """
+    changing = [each for each in planned if each[0].before != each[0].after]
+    for each in planned:
+        _show(*each)
+    if not changing:
+        write_err_line("Nothing is to be changed.")
+        return True
+    if arguments.dry_run:
+        write_err_line("Nothing was changed: --dry-run.")
+        return True
+    if not arguments.yes:
+        person = person or Person(sys.stdin, sys.stderr)
+        if not person.attended:
+            message = "Nothing was changed: no person can be asked here."
+            raise UsageError(message, remedy="--yes changes it as shown.")
+        if not await person.confirm("Change this as shown?"):
+            write_err_line("Nothing was changed.")
+            return False
+    journal = Journal(settings.state_dir / "clients")
+    for change, commands in changing:
+        for argv in commands:
+            await run_own(argv, machine)
+        if not commands:
+            await anyio.to_thread.run_sync(apply, change, journal)
+        if change.action != "move":
+            _confirm(change, machine)
+    write_proposal((change for change, _ in changing if change.moved), settings, machine)
+    return True
+
+
+async def check(changes: Iterable[Change], machine: Machine) -> int:
+    """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
+    status = 0
+    for change in {each.target.writer.id: each for each in changes}.values():
+        argv = listing(change.target.writer, machine)
+        if not argv:
+            write_out(f"{change.target.writer.name} has no command here that lists its servers.\n")
+            continue
+        said = await run_own(argv, machine)
+        lines = [line for line in said.splitlines() if change.name in line]
+        write_out(visible("".join(f"  {line.strip()}\n" for line in lines)))
+        if not lines or any(map(_FAILED.search, lines)):
+            status = 1
+            state = "has trouble with" if lines else "does not list"
+            write_err_line(f"{change.target.writer.name} {state} {change.name}.")
+    return status
+
+
+def _machine(settings: Settings) -> Machine:
+    return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
+
+
+def _show(change: Change, commands: Commands) -> None:
+    """Print a change: the whole command that the client will run, and the diff."""
+    target = change.target
+    head = f"{target.writer.name} ({target.scope}): {target.path}\n"
+    if change.before == change.after:
+        stays = "".join(f"{line}\n" for line in lines_of(change)) or "  is as it should be.\n"
+        write_out(visible(f"{head}{stays}"))
+        return
+    dialect = target.location.dialect
+    words = shlex.join(command_line(change.value, dialect)) or address(change.value, dialect)
+    lines = [f"  {change.name}: {words}"] if words else []
+    if len(change.ours) == 1:
+        # In a file without line breaks, the diff cannot tell its values from those of others.
+        variables = change.value.get(dialect.env_keys[0])
+        shown = variables.items() if isinstance(variables, dict) else ()
+        lines += [f"  with {key}={text}" for key, text in shown]
+    lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
+    lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
+    write_out(visible(head + "".join(f"{line}\n" for line in lines)) + change.diff + "\n")
+
+
+def _confirm(change: Change, machine: Machine) -> None:
+    """Look for the entry where it should be now.
+
+    Raises:
+        BridgeError: The client's own command did something else.
+    """
+    there = [
+        each
+        for each in standings(machine)
+        if each.target.path == change.target.path and each.name == change.name
+    ]
+    if bool(there) is (change.action == "uninstall"):
+        state = "still" if there else "not"
+        raise BridgeError(f"{change.name} is {state} in {change.target.path}.")
+    verb = "is in" if there else "is no longer in"
+    write_err_line(f"{change.name} {verb} {change.target.path}.")
+
+
+def _list_detected(machine: Machine) -> int:
+    found = detected(machine)
+    there = {(each.target.path): each.name for each in standings(machine)}
+    for target in found:
+        state = f"has {there[target.path]}" if target.path in there else ""
+        line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
+        write_out(visible(line.rstrip(), keep="") + "\n")
+    named = "Name the clients: install CLIENT..." if found else "No client was found here."
+    write_err_line(f"Nothing was changed. {named}")
+    return 0
+
+
+def _table(found: Sequence[Standing]) -> str:
+    lines = []
+    for each in found:
+        started = shlex.join(each.command) or each.url
+        gone = "  (there is no such program now)" if each.is_broken else ""
+        target = each.target
+        lines.append(f"{target.writer.id} ({target.scope}) {target.path}\n")
+        lines.append(f"  {each.name}: {started}{gone}\n")
+    return visible("".join(lines))
+
+
+def _record(each: Standing) -> dict[str, object]:
+    return {
+        "client": each.target.writer.id,
+        "scope": each.target.scope,
+        "path": str(each.target.path),
+        "name": each.name,
+        "command": list(each.command),
+        "url": each.url,
+        "broken": each.is_broken,
+    }

@@ -1,0 +1,210 @@
+"""`install --move` and `uninstall --restore`: what they add to the changes of clients' files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import anyio.to_thread
+
+from bridge.atomic_files import replace_file
+from bridge.cli.output import visible, write_err_line
+from bridge.clients.install import Change, plan_uninstall, read_target, record_of
+from bridge.clients.journal import Journal
+from bridge.clients.move import Kept, LoggedIn, Mover, move_only, tables_of, with_move
+from bridge.clients.own_commands import Commands
+from bridge.clients.proposals import propose
+from bridge.clients.restore import restore_of, with_restore
+from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
+from bridge.discovery.documents import MalformedError, decode
+from bridge.discovery.files import read_regular
+from bridge.discovery.finder import locations_read
+from bridge.errors import UsageError
+from bridge.model import ServerSpec
+from bridge.private_files import make_directory
+from bridge.servers.consents import consents_of
+from bridge.settings import Settings, moved_dir
+from bridge.text import counted
+from bridge.upstream.token_store import TokenStore, key_of
+
+ALL = "all"
+"""In place of names: every server that can be moved."""
+
+PROPOSAL = "proposed-policy.toml"
+
+MAX_SETTINGS_BYTES = 4 * 1024 * 1024
+
+Planned = tuple[Change, Commands]
+
+
+async def with_moves(
+    planned: Sequence[Planned], asked: str, settings: Settings, machine: Machine
+) -> list[Planned]:
+    """Return changes that move servers of the same clients behind the bridge as well.
+
+    A client may keep servers in more files than the one that gets the bridge: all of one scope
+    are moved from.
+
+    Args:
+        asked: Names with commas between, or `ALL`.
+
+    Raises:
+        UsageError: None of the clients has a server of a name.
+    """
+    found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+    names = None if asked == ALL else [name.strip() for name in asked.split(",") if name.strip()]
+    mover = Mover(
+        names=names,
+        found=found,
+        kept=Kept(moved_dir(settings.environ)),
+        logged_in=_logged_in(settings),
+        now=time.time(),
+    )
+    read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
+    made: list[Planned] = []
+    for target in {each.target.writer.id: each.target for each, _ in planned}.values():
+        if target.location.id not in read:
+            message = f"The bridge would not find {target.writer.name}'s servers."
+            raise UsageError(message, remedy=f"{settings.place('sources')} leaves it out.")
+        tables = tables_of(machine, target.writer.id, target.scope)
+        for change, commands in planned:
+            if change.target.writer.id != target.writer.id:
+                continue
+            theirs = None if commands else tables.pop(change.target.path, None)
+            made.append((with_move(change, theirs, mover) if theirs else change, commands))
+        for theirs in tables.values():
+            change = with_move(move_only(theirs[0], read_target(theirs[0])), theirs, mover)
+            if change.moved or change.refused:
+                made.append((change, ()))
+    seen = {name for change, _ in made for name in (*change.moved, *dict(change.refused))}
+    missing = [name for name in names or () if name not in seen]
+    if missing:
+        message = f"None of these clients has a server {missing[0]!r:.100} in its files."
+        raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
+    return made
+
+
+def _logged_in(settings: Settings) -> LoggedIn:
+    store = TokenStore(settings.state_dir / "logins")
+
+    def logged_in(spec: ServerSpec) -> bool:
+        return store.path(key_of(spec)).exists()
+
+    return logged_in
+
+
+def with_restores(
+    planned: Iterable[Planned],
+    clients: Iterable[str],
+    scope: Scope | None,
+    settings: Settings,
+    machine: Machine,
+) -> list[Planned]:
+    """Return changes that put the clients' moved servers back as well."""
+    kept = Kept(moved_dir(settings.environ))
+    journal = Journal(settings.state_dir / "clients")
+    made = list(planned)
+    for client in clients:
+        for target in _moved_targets(client, scope, kept, machine):
+            restore = restore_of(target, read_target(target), kept, journal)
+            base, record = move_only(target, restore.after), None
+            own = next((each for each in made if each[0].target.path == target.path), None)
+            if own is not None and not own[1]:
+                made.remove(own)
+                name = own[0].name
+                record = record_of(journal, target, name, restore.after)
+                base = plan_uninstall(target, name, restore.after, record)
+                if base.before == base.after:
+                    # It came with the move, and has gone with it.
+                    base = replace(base, notes=())
+            made.append((with_restore(base, restore, kept, journal, record), ()))
+    return made
+
+
+def _moved_targets(
+    client: str, scope: Scope | None, kept: Kept, machine: Machine
+) -> Iterator[Target]:
+    """Yield a client's files from which something was moved, also one that is gone since."""
+    originals = {each.original for each in kept.files()}
+    scopes: tuple[Scope, ...] = ("user", "project") if scope is None else (scope,)
+    for each in scopes:
+        files = {path: theirs[0] for path, theirs in tables_of(machine, client, each).items()}
+        with suppress(UsageError):
+            written = targets(writer_for(client), each, machine)
+            files = {**{target.path: target for target in written}, **files}
+        yield from (target for path, target in files.items() if path in originals)
+
+
+def write_stays(planned: Iterable[Planned], settings: Settings) -> None:
+    """Say which servers a client will not have when only the bridge is taken out of it."""
+    files = Kept(moved_dir(settings.environ)).files()
+    for change, _ in planned:
+        here = [each for each in files if each.original == change.target.path]
+        names = ", ".join(entry.name for file in here for entry in file.entries)
+        if names:
+            write_err_line(
+                visible(
+                    f"{change.target.writer.name} will have none of the servers that moved behind "
+                    f"the bridge: {names}. With --restore they are put back."
+                )
+            )
+
+
+def lines_of(change: Change) -> list[str]:
+    """Return what is moved or put back by a change, for a person."""
+    lines = []
+    if change.moved:
+        names = ", ".join(change.moved)
+        lines.append(f"  behind the bridge ({counted(len(change.moved), 'server')}): {names}")
+    if change.restored:
+        names = ", ".join(change.restored)
+        lines.append(f"  back ({counted(len(change.restored), 'server')}): {names}")
+    lines += [f"  {name} stays: {reason}" for name, reason in change.refused]
+    return lines
+
+
+def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machine) -> None:
+    """Write down which policy would say what the clients said of the moved servers; name the file.
+
+    Nothing of it holds before a person puts it into the settings file.
+    """
+    texts = []
+    for change in changes:
+        target = change.target
+        listed = _permissions(machine) if target.location.id == "claude-code" else {}
+        text = propose(target.location.client, change.moved, target.location.dialect, listed)
+        texts += [text] if text else []
+    if not texts:
+        return
+    path = moved_dir(settings.environ) / PROPOSAL
+    before = read_regular(path, limit=MAX_SETTINGS_BYTES)
+    old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""
+    new = [text for text in texts if text not in old]
+    make_directory(path.parent)
+    replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
+    write_err_line(
+        visible(
+            "The client had turned tools off, or called some unasked. As lines of a policy, for "
+            f"you to read and to take into config.toml: {path}"
+        )
+    )
+
+
+def _permissions(machine: Machine) -> Mapping[str, Sequence[str]]:
+    """Return the lists of permissions in Claude Code's settings of the user."""
+    path = machine.places["claude_settings"][0] / "settings.json"
+    raw = read_regular(path, limit=MAX_SETTINGS_BYTES)
+    try:
+        found = decode(raw, "json") if isinstance(raw, bytes) else None
+    except MalformedError:
+        return {}
+    listed = found.get("permissions") if isinstance(found, Mapping) else None
+    if not isinstance(listed, Mapping):
+        return {}
+    return {
+        action: [each for each in value if isinstance(each, str)]
+        for action, value in listed.items()
+        if isinstance(value, list)
+    }

@@ -1,0 +1,169 @@
+"""`setup`: from nothing to the bridge in a person's clients, one question after another.
+
+Each answer has a flag. Nothing is written before the last question, so that whoever leaves at one
+of them leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import anyio
+import anyio.to_thread
+
+from bridge.cli.checks import check as check_servers
+from bridge.cli.install import carry_out, check, plan
+from bridge.cli.moving import ALL, with_moves
+from bridge.cli.output import visible, write_err_line, write_out, write_prose
+from bridge.cli.person import MAX_TRIES, Person
+from bridge.clients.entry import own_entry
+from bridge.clients.install import standings
+from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
+from bridge.discovery.finder import Discovery
+from bridge.errors import BridgeError, UsageError
+from bridge.model import ServerSpec
+from bridge.runs import open_engine
+from bridge.sandbox.selection import probe_all
+from bridge.servers.configuration import context_for
+from bridge.servers.consents import consents_of
+from bridge.settings import Settings
+from bridge.text import counted
+
+COST_SECONDS = 90.0
+"""For all servers together to start and list their tools; package runners fetch them first."""
+
+NONE = "none"
+"""In place of names: no client, or no server."""
+
+
+async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
+    """Say what there is, ask what is wanted, show it, and write it.
+
+    Returns:
+        1 if a person says no, if no sandbox works, or if a client does not list the bridge.
+
+    Raises:
+        UsageError: An answer is missing, and nobody can be asked.
+    """
+    person = Person(sys.stdin, sys.stderr)
+    asks = person.attended and not arguments.yes
+    machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
+    found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
+    here = detected(machine)
+    _write_found(here, found, machine)
+    await _show_cost(arguments, settings, person if asks else None, found)
+    works = await _show_sandbox(settings)
+    if not here and not arguments.clients:
+        write_err_line("Nothing was changed: no client was found here.")
+        return 1
+    clients = await _clients(arguments.clients, here, person if asks else None)
+    if not clients:
+        write_err_line("Nothing was changed.")
+        return 1
+    entry = own_entry(settings.environ)
+    planned = plan(clients, arguments.scope, entry, machine)
+    asked = arguments.move or NONE
+    if arguments.move is None and asks:
+        offered = await with_moves(planned, ALL, settings, machine)
+        movable = [name for change, _ in offered for name in change.moved]
+        asked = ALL if movable and await _wants_move(person, movable) else NONE
+    if asked != NONE:
+        planned = await with_moves(planned, asked, settings, machine)
+    if not await carry_out(planned, settings, machine, arguments):
+        return 1
+    if arguments.dry_run:
+        return 0 if works else 1
+    status = await check((change for change, _ in planned if change.name), machine)
+    write_err_line("Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it.")
+    return status if works else 1
+
+
+def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
+    """Print the clients of this machine, and how many servers each has."""
+    has = {each.target.path for each in standings(machine)}
+    write_out(f"{counted(len(here), 'client')} here:\n")
+    for target in here:
+        own = [spec for spec in found.servers if _is_in(spec, str(target.path))]
+        state = ", has the bridge" if target.path in has else ""
+        line = f"  {target.writer.id}: {counted(len(own), 'server')} in {target.path}{state}"
+        write_out(visible(line, keep="") + "\n")
+    names = ", ".join(spec.name for spec in found.servers) or "none"
+    write_prose(visible(f"{counted(len(found.servers), 'server')} in all: {names}\n"))
+
+
+def _is_in(spec: ServerSpec, path: str) -> bool:
+    return any((each.moved_from or each.path) == path for each in (spec.source, *spec.also))
+
+
+async def _show_cost(
+    arguments: SimpleNamespace, settings: Settings, person: Person | None, found: Discovery
+) -> None:
+    """Print what the servers' tools cost a client now, and would cost behind the bridge."""
+    if arguments.skip_cost or not found.servers:
+        return
+    question = "Start each server once, to count what its tools cost in every conversation?"
+    if person is not None and not await person.confirm(question):
+        return
+    with anyio.move_on_after(COST_SECONDS) as scope:
+        try:
+            async with open_engine(settings) as engine:
+                await check_servers(engine, as_json=False)
+        except BridgeError as error:
+            write_err_line(visible(f"What they cost is not known: {error}"))
+    if scope.cancelled_caught:
+        write_err_line(
+            f"Not all servers started within {COST_SECONDS:.0f} s; `servers --check` waits longer."
+        )
+
+
+async def _show_sandbox(settings: Settings) -> bool:
+    """Print where programs run; return whether they can."""
+    probes = await probe_all(settings)
+    chosen = next((probe.backend for probe in probes if probe.ok), "")
+    if chosen:
+        write_out(f"Programs run in: {chosen}\n")
+        return True
+    write_err_line("Nothing here can run programs in isolation yet; `doctor` says what is missing.")
+    return False
+
+
+async def _clients(
+    given: str | None, here: Sequence[Target], person: Person | None
+) -> tuple[str, ...]:
+    """Return the ids of the clients that get the bridge.
+
+    Raises:
+        UsageError: None is given and nobody can be asked, or one is not known.
+    """
+    if given is not None:
+        return _named(given, here)
+    if person is None:
+        message = "Nothing was changed: which clients are to get the bridge?"
+        raise UsageError(message, remedy="Say --clients A,B or --clients all.")
+    for _ in range(MAX_TRIES):
+        line = await person.ask("Which clients get the bridge? all, none, or names: ")
+        try:
+            return _named(line or NONE, here)
+        except UsageError as error:
+            person.write(f"  {error}\n")
+    return ()
+
+
+def _named(text: str, here: Sequence[Target]) -> tuple[str, ...]:
+    words = [word for word in text.replace(",", " ").split() if word != NONE]
+    if words == [ALL]:
+        return tuple(dict.fromkeys(target.writer.id for target in here))
+    return tuple(writer_for(word).id for word in words)
+
+
+async def _wants_move(person: Person, moved: Sequence[str]) -> bool:
+    """Return whether the clients' servers are to go behind the bridge."""
+    names = ", ".join(dict.fromkeys(moved))
+    person.write(
+        f"As long as a client starts a server itself, its model gets its tools twice. These can "
+        f"move behind the bridge, and come back as they were: {names}\n"
+    )
+    return await person.confirm("Move them?")

@@ -1,0 +1,308 @@
+"""Edits one entry of a configuration file and leaves everything else as it is, to the byte.
+
+A `Document` is a file's text; each change returns a new one. The formats are `json_text`,
+`toml_text` and `yaml_text`: they find where an entry stands and write new ones. What they share is
+here: each result is decoded as discovery does, and refused if more than the asked entry differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+
+from bridge.discovery.dialect import Format
+from bridge.discovery.documents import MalformedError, decode, kind, size_limit
+from bridge.errors import UneditableError
+
+Table = tuple[str, ...]
+"""Keys from the document's root to the table of servers: `("mcpServers",)`, for example."""
+
+_BOM = b"\xef\xbb\xbf"
+
+_GONE = object()
+
+_PLACE = re.compile(r"line (\d+)(?:, column (\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryText:
+    """An entry of a table as it stands in a file.
+
+    Attributes:
+        name: Its key; in a list, the value of its `name`.
+        text: Verbatim, with its indentation and the comments that belong to it.
+        value: Decoded.
+    """
+
+    name: str
+    text: str
+    value: object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document(ABC):
+    """A configuration file's text, in any format; each change returns a new one.
+
+    Attributes:
+        text: The file without its byte-order mark.
+        decoded: Its value.
+
+    Raises:
+        UneditableError: By each method: the file's construct cannot be changed exactly.
+    """
+
+    EMPTY = ""
+    NULL_IS_EMPTY = False
+
+    text: str
+    bom: bool
+    format: Format
+    listed: bool
+    name_key: str
+    path: str
+    decoded: dict[str, Any] = field(repr=False)
+
+    def value(self) -> Mapping[str, object]:
+        """Return the whole decoded document."""
+        return self.decoded
+
+    def encode(self) -> bytes:
+        """Return the file's bytes, with the byte-order mark and line ends of the original."""
+        return (_BOM if self.bom else b"") + self.text.encode()
+
+    def entries(self, table: Table) -> Mapping[str, object]:
+        """Return a table's entries by name; none if there is no such table."""
+        found = self._rows(table)
+        if found:
+            self._check_table(table)
+        return {name: value for name, value in self._named(found) if name is not None}
+
+    def entry(self, table: Table, name: str) -> EntryText | None:
+        """Return an entry as it stands in the file, or None."""
+        found = self.entries(table)
+        if name not in found:
+            return None
+        return EntryText(name=name, text=self._entry_text(table, name), value=found[name])
+
+    def with_entry(self, table: Table, name: str, value: Mapping[str, object]) -> Self:
+        """Return it with this entry, in place of one of the name or at the end."""
+        if self.listed:
+            value = {self.name_key: name, **value}
+        old = self.entries(table)
+        if name in old and _canonical(old[name]) == _canonical(value):
+            return self
+        made = self._with_table(table)
+        return made._checked(made._put(table, name, value), table, name, value)
+
+    def with_text(self, table: Table, entry: EntryText, *, index: int | None = None) -> Self:
+        """Return it with a verbatim entry, which takes the place `index` or the last."""
+        if entry.name in self.entries(table):
+            raise self._refused(f"it has an entry {entry.name} already")
+        made = self._with_table(table)
+        count = len(made._rows(table) or ())
+        index = count if index is None else min(index, count)
+        text = made._put_text(table, entry, index)
+        return made._checked(text, table, entry.name, entry.value, index)
+
+    def without(self, table: Table, name: str) -> Self:
+        """Return it without an entry and its comments; an empty table stays."""
+        if name not in self.entries(table):
+            return self
+        return self._checked(self._cut(table, name), table, name, _GONE)
+
+    @abstractmethod
+    def _check_table(self, table: Table) -> None:
+        """Raise if a table cannot be edited: duplicate keys, an unusual construct."""
+
+    @abstractmethod
+    def _entry_text(self, table: Table, name: str) -> str:
+        """Return the verbatim text of an entry that exists."""
+
+    @abstractmethod
+    def _with_table(self, table: Table) -> Self:
+        """Return it with the table, empty if it was missing."""
+
+    @abstractmethod
+    def _put(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        """Return the text with an entry, new or replaced, in a table that exists."""
+
+    @abstractmethod
+    def _put_text(self, table: Table, entry: EntryText, index: int) -> str:
+        """Return the text with a verbatim entry in a table that exists."""
+
+    @abstractmethod
+    def _cut(self, table: Table, name: str) -> str:
+        """Return the text without an entry that exists."""
+
+    def _rows(self, table: Table) -> Mapping[str, object] | Sequence[object] | None:
+        """Return a table's value, or None if it is missing."""
+        found: Any = self.decoded
+        for depth, key in enumerate(table):
+            if key not in found:
+                return None
+            found = found[key]
+            last = depth == len(table) - 1
+            wanted = list if last and self.listed else dict
+            if found is None and self.NULL_IS_EMPTY:
+                return None
+            if not isinstance(found, wanted):
+                where = ".".join(table[: depth + 1])
+                raise self._refused(f"{where} is {kind(found)}, not {kind(wanted())}")
+        return found  # type: ignore[no-any-return]
+
+    def _named(
+        self, rows: Mapping[str, object] | Sequence[object] | None
+    ) -> list[tuple[str | None, object]]:
+        if isinstance(rows, Mapping):
+            return list(rows.items())
+        items = [
+            (row.get(self.name_key) if isinstance(row, dict) else None, row) for row in rows or ()
+        ]
+        return [(name if isinstance(name, str) else None, row) for name, row in items]
+
+    def _parsed(self, text: str) -> Self:
+        """Return another text of the same file."""
+        try:
+            raw = text.encode()
+            made = _open(raw, self.format, self.listed, self.name_key, self.path)
+        except (UneditableError, UnicodeEncodeError) as error:
+            reason = getattr(error, "reason", "it is no text")
+            raise self._refused(f"the change cannot be made exactly: {reason}") from error
+        return cast("Self", replace(made, bom=self.bom))
+
+    def _checked(
+        self, text: str, table: Table, name: str, value: object, index: int | None = None
+    ) -> Self:
+        """Return the changed document, in which only one entry may differ."""
+        changed = self._parsed(text)
+        expected: Any = dict(self.decoded)
+        place = expected
+        for key in table[:-1]:
+            place[key] = dict(place.get(key) or {})
+            place = place[key]
+        rows = self._named(self._rows(table))
+        at = next((at for at, row in enumerate(rows) if row[0] == name), None)
+        if at is not None:
+            del rows[at]
+        if value is not _GONE:
+            at = at if index is None else index
+            rows.insert(len(rows) if at is None else at, (name, value))
+        place[table[-1]] = [row for _, row in rows] if self.listed else dict(rows)
+        if _canonical(_pruned(changed.decoded, table)) != _canonical(_pruned(expected, table)):
+            raise self._refused(f"the entry {name} cannot be changed without changing others")
+        return changed
+
+    def _refused(self, reason: str, at: int | None = None) -> UneditableError:
+        """Return the error about a place of the text."""
+        if at is None:
+            return UneditableError(reason, path=self.path)
+        line = self.text.count("\n", 0, at) + 1
+        column = at - self.text.rfind("\n", 0, at)
+        return UneditableError(reason, line=line, column=column, path=self.path)
+
+    def _line_end(self, at: int) -> str:
+        """Return how lines end around a place."""
+        found = self.text.rfind("\n", 0, at)
+        found = self.text.find("\n", at) if found < 0 else found
+        return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"
+
+
+def open_document(
+    raw: bytes, format: Format, *, listed: bool = False, name_key: str = "name", path: str = ""
+) -> Document:
+    """Return a file's document; no bytes are a new file in the format's smallest form.
+
+    Args:
+        listed: Whether a table is a list of entries that hold their name.
+        name_key: Where in such an entry the name is.
+        path: The file, for messages.
+
+    Raises:
+        UneditableError: It is malformed or too large.
+    """
+    return _open(raw, format, listed, name_key, path)
+
+
+def _open(raw: bytes, format: Format, listed: bool, name_key: str, path: str) -> Document:
+    chosen = _class(format)
+    if len(raw) > size_limit(format):
+        raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
+    bom = raw.startswith(_BOM)
+    body = raw.removeprefix(_BOM)
+    if not body.strip():
+        body = chosen.EMPTY.encode()
+    decoded: object = {}
+    if body.strip():
+        try:
+            decoded = decode(body, format)
+        except MalformedError as error:
+            raise _unreadable(str(error), path) from error
+    if decoded is None and format == "yaml":
+        decoded = {}
+    if not isinstance(decoded, dict):
+        raise UneditableError(f"it holds {kind(decoded)}, not an object", path=path)
+    return chosen(
+        text=body.decode(),
+        bom=bom,
+        format=format,
+        listed=listed,
+        name_key=name_key,
+        path=path,
+        decoded=decoded,
+    )
+
+
+def _class(format: Format) -> type[Document]:
+    # Imported here, as each imports this module.
+    if format == "toml":
+        from bridge.clients.toml_text import TomlText
+
+        return TomlText
+    if format == "yaml":
+        from bridge.clients.yaml_text import YamlText
+
+        return YamlText
+    from bridge.clients.json_text import JsonText
+
+    return JsonText
+
+
+def _unreadable(message: str, path: str) -> UneditableError:
+    place = _PLACE.search(message)
+    line, column = (int(part or 0) for part in place.groups()) if place else (0, 0)
+    return UneditableError(message, line=line, column=column, path=path, placed=True)
+
+
+def _canonical(value: object) -> str:
+    """Return a text that is the same for equal values of the same types."""
+    try:
+        return json.dumps(value, sort_keys=True, default=repr)
+    except RecursionError as error:
+        raise UneditableError("it is nested too deeply") from error
+
+
+def _pruned(value: Mapping[str, Any], path: Table) -> Mapping[str, Any]:
+    """Return a document without a table that is empty, which TOML cannot always tell from none."""
+    if not path or path[0] not in value:
+        return value
+    inner = value[path[0]]
+    inner = _pruned(inner, path[1:]) if isinstance(inner, dict) else inner
+    rest = {key: item for key, item in value.items() if key != path[0]}
+    return {**rest, path[0]: inner} if inner else rest
+
+
+def indentation(text: str, at: int) -> str:
+    """Return the white space that the line of a place starts with."""
+    start = text.rfind("\n", 0, at) + 1
+    return text[start : start + len(text[start:at]) - len(text[start:at].lstrip(" \t"))]
+
+
+def spliced(text: str, edits: Sequence[tuple[int, int, str]]) -> str:
+    """Return a text with spans replaced; edits at one place come in the order given."""
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2])[::-1]:
+        text = text[:start] + new + text[end:]
+    return text

@@ -1,0 +1,327 @@
+"""Puts the bridge's entry into a client's file, and takes it out: planned purely, then written."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from bridge.clients import differences
+from bridge.clients.document import Document, open_document
+from bridge.clients.entry import (
+    NAME,
+    Entry,
+    address,
+    command_line,
+    entry_value,
+    is_bridge,
+)
+from bridge.clients.journal import Journal, Record, digest
+from bridge.clients.rewrite import Rewritten, remove_directories, rewrite
+from bridge.clients.writers import Machine, Table, Target, readable
+from bridge.discovery.documents import MalformedError, decode, size_limit
+from bridge.discovery.fields import EntryContext
+from bridge.discovery.files import read_regular
+from bridge.discovery.parser import parse_document
+from bridge.discovery.report import SkippedServer
+from bridge.discovery.variables import Variables
+from bridge.errors import BridgeError, UsageError
+
+Edit = Callable[[bytes | None], bytes | None]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of one file, planned and not made.
+
+    Attributes:
+        name: The bridge's entry.
+        value: The entry as it is written; empty where it is taken out.
+        edit: Returns the file's new content for its present one.
+        before, after: The content as it was planned; None for no file.
+        ours: The lines of the entry, which may be shown with their values.
+        notes: What a person has to know.
+        replaces: Whether an entry of the name is there already.
+        moved: Servers that go behind the bridge, by name, decoded.
+        restored: Those that come back from there.
+        refused: Servers that were to be moved and stay, each with the reason.
+        keep: Called before the file is replaced: keeps what it is about to lose.
+        finish: Called when the file is replaced.
+    """
+
+    target: Target
+    action: Literal["install", "uninstall", "move"]
+    name: str
+    value: Mapping[str, object]
+    edit: Edit
+    before: bytes | None
+    after: bytes | None
+    ours: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    replaces: bool = False
+    moved: Mapping[str, object] = field(default_factory=dict, repr=False)
+    refused: tuple[tuple[str, str], ...] = ()
+    restored: tuple[str, ...] = ()
+    keep: Callable[[], None] = _nothing
+    finish: Callable[[], None] = _nothing
+
+    @property
+    def diff(self) -> str:
+        """The change, without the values of others."""
+        return differences.unified(str(self.target.path), self.before, self.after, self.ours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The bridge as it stands in a file.
+
+    Attributes:
+        command: With its arguments; empty for an address.
+    """
+
+    target: Target
+    name: str
+    command: tuple[str, ...]
+    url: str
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether its command is a path at which nothing can be run."""
+        return bool(self.command) and _is_missing(self.command[0])
+
+
+def _is_missing(command: str) -> bool:
+    return os.path.isabs(command) and not os.access(command, os.X_OK)  # noqa: PTH117
+
+
+def read_target(target: Target) -> bytes | None:
+    """Return the content of a target's file; None if there is none.
+
+    Raises:
+        UsageError: It is not to be written by this user or from this project.
+    """
+    real = Path(os.path.realpath(target.path))
+    if target.root is not None and not real.is_relative_to(os.path.realpath(target.root)):
+        message = f"{target.path} leads out of the project, to {real}."
+        raise UsageError(message, remedy="Leave --scope out, or replace the link by a file.")
+    try:
+        found = real.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if found.st_uid != os.geteuid():
+        message = f"{real} belongs to another user, and is not changed."
+        raise UsageError(message, remedy="Run this as the user whom it belongs to.")
+    raw = read_regular(real, limit=size_limit(_format(target)))
+    if isinstance(raw, str):
+        raise UsageError(f"{target.path} is not changed: {raw}.")
+    return raw
+
+
+def plan_install(target: Target, entry: Entry, raw: bytes | None) -> Change:
+    """Return the change that puts the bridge into a file.
+
+    Raises:
+        UsageError: The file cannot be changed exactly, or the name is another server's.
+    """
+    document, table, second = _opened(target, raw)
+    present = document.entries(table)
+    dialect = target.location.dialect
+    own = [name for name, value in present.items() if is_bridge(name, value, dialect)]
+    name = entry.name or next(iter(own), NAME)
+    if name in present and name not in own:
+        message = f"{target.path} has another server called {name}."
+        raise UsageError(message, remedy="Choose a name: --name NAME.")
+    value = entry_value(target, entry, name, second=second)
+
+    def edit(now: bytes | None) -> bytes | None:
+        document, table, _ = _opened(target, now)
+        if document.entries(table).get(name) == value:
+            return now
+        return document.with_entry(table, name, value).encode()
+
+    after = edit(raw)
+    written = _opened(target, after)[0].entry(table, name)
+    others = [other for other in own if other != name]
+    return Change(
+        target=target,
+        action="install",
+        name=name,
+        value=value,
+        edit=edit,
+        before=raw,
+        after=after,
+        replaces=name in present,
+        ours=tuple(written.text.splitlines()) if written else (),
+        notes=(*_read_back(target, name, after), *_notes(target, others, raw)),
+    )
+
+
+def plan_uninstall(
+    target: Target, name: str, raw: bytes | None, record: Record | None = None
+) -> Change:
+    """Return the change that takes an entry out: to the byte what was, where nothing changed since.
+
+    Args:
+        record: What put it in, if the file has not changed since.
+    """
+
+    def edit(now: bytes | None) -> bytes | None:
+        if record is not None and record.describes(now):
+            return record.before
+        document, _, _ = _opened(target, now)
+        return document.without(target.table, name).encode()
+
+    notes = ("The file has changed since, or was written by another: only the entry goes.",)
+    return Change(
+        target=target,
+        action="uninstall",
+        name=name,
+        value={},
+        edit=edit,
+        before=raw,
+        after=edit(raw),
+        notes=notes if record is None else (),
+    )
+
+
+def record_of(journal: Journal, target: Target, name: str, present: bytes | None) -> Record | None:
+    """Return the record of the change that left a file as it is, if that put in this entry."""
+    path = str(target.path)
+    for record in reversed(journal.records()):
+        ours = (record.path, record.action, record.name) == (path, "install", name)
+        if ours and record.describes(present):
+            return record
+    return None
+
+
+def apply(change: Change, journal: Journal) -> Rewritten:
+    """Write a change into its file.
+
+    Raises:
+        BridgeError: The file was changed meanwhile, again and again, or cannot be written.
+    """
+    made = _missing_directories(change.target.path)
+    last = record_of(journal, change.target, change.name, change.before)
+    new: list[Record] = []
+
+    def keep(before: bytes | None, after: bytes | None) -> None:
+        change.keep()
+        if change.action == "install" or change.moved:
+            # Once more over itself: what was there before the first time is what comes back.
+            again = last is not None and last.describes(before) and not change.moved
+            first = last if again else None
+            record = _record(change, after)
+            if first is None:
+                record = replace(record, before=before, made_directories=made)
+            else:
+                record = replace(
+                    record, before=first.before, made_directories=first.made_directories
+                )
+            new.append(journal.add(record))
+
+    written = rewrite(change.target.path, change.edit, before_replace=keep)
+    change.finish()
+    for record in (*new[:-1], *((last,) if last is not None and not change.moved else ())):
+        journal.drop(record.id)
+    if change.action == "uninstall" and last is not None and written.after is None:
+        remove_directories(tuple(Path(path) for path in last.made_directories))
+    return written
+
+
+def _missing_directories(path: Path) -> tuple[str, ...]:
+    parents = Path(os.path.realpath(path)).parents
+    return tuple(str(each) for each in reversed(parents) if not each.exists())
+
+
+def _record(change: Change, after: bytes | None) -> Record:
+    return Record(
+        at=time.time(),
+        client=change.target.writer.id,
+        scope=change.target.scope,
+        path=str(change.target.path),
+        action="move" if change.moved else "install",
+        name=change.name,
+        moved=tuple(change.moved),
+        before=None,
+        after_sha256=digest(after),
+    )
+
+
+def standings(machine: Machine) -> Iterator[Standing]:
+    """Yield each place in clients' files where the bridge stands."""
+    for target in readable(machine):
+        dialect, format = target.location.dialect, _format(target)
+        raw = read_regular(target.path, limit=size_limit(format))
+        try:
+            found = decode(raw, format) if isinstance(raw, bytes) else None
+        except MalformedError:
+            continue
+        for name, value in _named(found, target.table):
+            if is_bridge(name, value, dialect):
+                command, url = command_line(value, dialect), address(value, dialect)
+                yield Standing(target=target, name=name, command=command, url=url)
+
+
+def _named(document: object, table: Table) -> Iterator[tuple[str, object]]:
+    for key in table:
+        document = document.get(key) if isinstance(document, Mapping) else None
+    if isinstance(document, Mapping):
+        yield from document.items()
+    elif isinstance(document, list):
+        named = [item for item in document if isinstance(item, Mapping)]
+        yield from ((str(item.get("name", "")), item) for item in named)
+
+
+def _format(target: Target) -> Literal["json", "jsonc", "json with comments", "toml", "yaml"]:
+    format = target.location.format
+    return "json" if format == "by suffix" else format
+
+
+def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
+    """Return a file's document, where its servers are, and whether it is OpenCode's second kind."""
+    dialect = target.location.dialect
+    path = str(target.path)
+    document = open_document(raw or b"", _format(target), listed=dialect.listed, path=path)
+    nested = next((key for key in dialect.server_keys if "." in key), "")
+    second = (*target.table, "servers")
+    if nested == ".".join(second) and document.entries(second):
+        return document, second, True
+    return document, target.table, False
+
+
+def _read_back(target: Target, name: str, after: bytes | None) -> Iterator[str]:
+    """Yield why discovery would not use what was written, if it would not.
+
+    Raises:
+        BridgeError: Discovery does not find the entry: a mistake of ours, so nothing is written.
+    """
+    context = EntryContext(
+        client=target.location.client,
+        scope=target.scope,
+        path=str(target.path),
+        dialect=target.location.dialect,
+        variables=Variables(environ={}),
+    )
+    parsed = parse_document(decode(after or b"", _format(target)), context)
+    found = [each for each in parsed.entries if each.name == name]
+    if not found:
+        raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")
+    yield from (each.reason for each in found if isinstance(each, SkippedServer))
+
+
+def _notes(target: Target, others: list[str], raw: bytes | None) -> Iterator[str]:
+    if others:
+        yield f"It stands there as {', '.join(others)} too."
+    if target.writer.contended and target.scope == "user" and raw is not None:
+        yield f"Close {target.writer.name} first: a running one may write the file over."
+    if target.root is not None:
+        yield "The file would hold paths of this machine: keep it out of what others check out."
+    if target.writer.note:
+        yield target.writer.note

@@ -1,0 +1,125 @@
+"""Records changes of clients' files, with the content before each, so that they can be undone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from bridge.atomic_files import replace_file
+from bridge.private_files import make_directory
+
+KEPT_PER_FILE = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One change of one file, written before the change is made.
+
+    Attributes:
+        id: Given by the journal; newer ones sort later.
+        at: When, in seconds since 1970.
+        path: The file, absolute, as it was named.
+        name: The bridge's entry.
+        moved: The entries that went behind the bridge.
+        before: The content before; None is no file.
+        after_sha256: The digest of the content after; empty is no file.
+        made_directories: Directories made for the file, the outermost first.
+    """
+
+    id: str = ""
+    at: float
+    client: str
+    scope: str
+    path: str
+    action: Literal["install", "move"]
+    name: str
+    moved: tuple[str, ...] = ()
+    before: bytes | None
+    after_sha256: str
+    made_directories: tuple[str, ...] = ()
+
+    def describes(self, present: bytes | None) -> bool:
+        """Return whether a content is what the change left."""
+        return digest(present) == self.after_sha256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undone:
+    """The content that a file had before a change; None is no file."""
+
+    content: bytes | None
+
+
+class Journal:
+    """The records in a directory of the bridge's, readable by this user alone."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the state directory's `clients`."""
+        self._directory = directory
+
+    def add(self, record: Record) -> Record:
+        """Keep a record, durably, and drop the file's oldest; return it with its id.
+
+        Raises:
+            OSError: It cannot be written; the change must not be made then.
+        """
+        make_directory(self._directory)
+        file = digest(record.path.encode())[:16]
+        record = replace(record, id=f"{time.time_ns():020d}-{file}")
+        fields = {**asdict(record), "before": record.before is not None}
+        if record.before is not None:
+            replace_file(self._content(record.id), record.before, durable=True)
+        replace_file(self._head(record.id), json.dumps(fields).encode(), durable=True)
+        kept = sorted(self._directory.glob(f"*-{file}.json"))
+        for old in kept[:-KEPT_PER_FILE]:
+            self.drop(old.stem)
+        return record
+
+    def latest(self, path: str) -> Record | None:
+        """Return the newest record of a file."""
+        found = reversed(list(self._ids(digest(path.encode())[:16])))
+        return next((record for record in map(self._load, found) if record), None)
+
+    def records(self) -> tuple[Record, ...]:
+        """Return all records, the oldest first; damaged ones are left out."""
+        return tuple(record for record in map(self._load, self._ids("*")) if record)
+
+    def drop(self, id: str) -> None:
+        """Forget a record."""
+        for path in (self._head(id), self._content(id)):
+            with suppress(FileNotFoundError):
+                path.unlink()
+
+    def _ids(self, file: str) -> Iterator[str]:
+        yield from sorted(path.stem for path in self._directory.glob(f"*-{file}.json"))
+
+    def _head(self, id: str) -> Path:
+        return self._directory / f"{id}.json"
+
+    def _content(self, id: str) -> Path:
+        return self._directory / f"{id}.before"
+
+    def _load(self, id: str) -> Record | None:
+        try:
+            fields = json.loads(self._head(id).read_bytes())
+            before = self._content(id).read_bytes() if fields["before"] else None
+            lists = {key: tuple(fields[key]) for key in ("moved", "made_directories")}
+            return Record(**{**fields, **lists, "before": before})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
+def undo(record: Record, present: bytes | None) -> Undone | None:
+    """Return what a change's file was before it; None if it has changed since: merge by key."""
+    return Undone(content=record.before) if record.describes(present) else None
+
+
+def digest(content: bytes | None) -> str:
+    """Return a content's SHA-256 in hex; empty for no file."""
+    return "" if content is None else hashlib.sha256(content).hexdigest()

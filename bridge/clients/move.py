@@ -1,0 +1,317 @@
+"""Moves servers out of a client's file behind the bridge: decides what can be, and keeps the text.
+
+An entry is taken verbatim into a file of the bridge's own, in the client's format and at the same
+table, where discovery reads it as the rest of the client's file. That file is written, and on the
+disk, before the client's file loses the entry: whoever kills this in between leaves it twice, which
+discovery understands and the next move cleans up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bridge.atomic_files import replace_file
+from bridge.clients.document import Document, open_document
+from bridge.clients.entry import is_bridge
+from bridge.clients.install import Change
+from bridge.clients.writers import Machine, Target, readable
+from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.finder import Discovery
+from bridge.discovery.moved import (
+    MANIFEST,
+    MAX_BYTES,
+    ManifestError,
+    MovedEntry,
+    MovedFile,
+    manifest_text,
+    read_manifest,
+)
+from bridge.errors import UsageError
+from bridge.model import ServerSpec, Source
+from bridge.private_files import make_directory
+
+_CLIENT_ONLY = re.compile(
+    r"\$\{(?:command:|config:|workspaceFolder:|(?:relativeF|f)ile\w*\}|selectedText\}"
+    r"|lineNumber\}|execPath\}|extensionInstallFolder:)[^}]*\}?"
+)
+"""Variables that only an editor can fill in."""
+
+SCOPES = ("user", "local", "project", "profile", "agent")
+"""Of files that are the user's to change."""
+
+LoggedIn = Callable[[ServerSpec], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """An entry that stays in the client's file, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """What is moved out of one file; nothing is written yet.
+
+    Attributes:
+        after: The client's file without the entries; None if there is none.
+        store: The text of the bridge's file with them.
+        file: Its line in the manifest.
+        moved: The entries, by name, decoded.
+        refused: Those that were asked for and stay.
+    """
+
+    after: bytes | None
+    store: bytes
+    file: MovedFile
+    moved: Mapping[str, object] = field(default_factory=dict, repr=False)
+    refused: tuple[Refused, ...] = ()
+
+
+class Kept:
+    """The directory of moved entries."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def files(self) -> tuple[MovedFile, ...]:
+        """Return what was moved, by file.
+
+        Raises:
+            UsageError: The manifest cannot be read, so that nothing may be moved or restored.
+        """
+        try:
+            return read_manifest(self.directory)
+        except ManifestError as error:
+            path = self.directory / MANIFEST
+            remedy = "Repair the file, or move it away."
+            raise UsageError(f"{path}: {error}.", remedy=remedy) from None
+
+    def file_of(self, target: Target) -> MovedFile:
+        """Return what was moved out of a file; without entries if nothing was."""
+        found = next((each for each in self.files() if each.original == target.path), None)
+        if found is not None:
+            return found
+        digest = hashlib.sha256(str(target.path).encode("utf-8", "surrogateescape")).hexdigest()
+        suffix = target.path.suffix or ".json"
+        return MovedFile(
+            original=target.path,
+            store=self.directory / f"{target.location.id}-{digest[:12]}{suffix}",
+            client=target.location.id,
+            entries=(),
+        )
+
+    def text(self, file: MovedFile) -> bytes:
+        """Return the text of the bridge's file; empty if there is none yet."""
+        raw = read_regular(file.store, limit=MAX_BYTES)
+        if raw == ABSENT:
+            return b""
+        if isinstance(raw, str):
+            raise UsageError(f"{file.store}: {raw}.", remedy="The moved servers are in this file.")
+        return raw
+
+    def write(self, file: MovedFile, text: bytes) -> None:
+        """Keep a file's moved entries, on the disk; without entries it is removed.
+
+        The manifest names only files that are there, and a file goes after its line.
+        """
+        make_directory(self.directory)
+        others = tuple(each for each in self.files() if each.original != file.original)
+        if file.entries:
+            replace_file(file.store, text, durable=True)
+        files = (*others, file) if file.entries else others
+        replace_file(self.directory / MANIFEST, manifest_text(files), durable=True)
+        if not file.entries:
+            file.store.unlink(missing_ok=True)
+
+    def standing(
+        self, file: MovedFile, present: Document, store: Document
+    ) -> tuple[tuple[MovedEntry, ...], Document]:
+        """Return what was moved but for entries that the client's file still has, or has again."""
+        kept = []
+        for each in file.entries:
+            held = store.entry(each.table, each.name)
+            if held is None:
+                continue
+            if present.entries(each.table).get(each.name, _NONE) == held.value:
+                store = store.without(each.table, each.name)
+            else:
+                kept.append(each)
+        return tuple(kept), store
+
+
+_NONE = object()
+
+
+def open_target(target: Target, raw: bytes | None) -> Document:
+    """Return a client's file as a document."""
+    location = target.location
+    return open_document(
+        raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mover:
+    """What decides which servers move.
+
+    Attributes:
+        names: Of servers; None for all that can be moved.
+        found: What discovery finds with the clients' files as they are.
+        kept: Where they go.
+        logged_in: Whether the bridge has a login of its own to a server.
+        now: Seconds since the epoch.
+    """
+
+    names: Sequence[str] | None
+    found: Discovery
+    kept: Kept
+    logged_in: LoggedIn
+    now: float
+
+    def plan(self, tables: Sequence[Target], raw: bytes | None) -> Move:
+        """Decide what is moved out of one file.
+
+        Args:
+            tables: The file, once for each table of servers in it.
+
+        Raises:
+            UneditableError: The file cannot be changed exactly.
+        """
+        document = before = open_target(tables[0], raw)
+        file = self.kept.file_of(tables[0])
+        store = open_target(tables[0], self.kept.text(file))
+        standing, store = self.kept.standing(file, before, store)
+        entries = {(each.table, each.name): each for each in standing}
+        moved: dict[str, object] = {}
+        refused: list[Refused] = []
+        for target in tables:
+            inner = {each.table for each in tables}
+            for index, (name, value) in enumerate(before.entries(target.table).items()):
+                if (*target.table, name) in inner or not self._wants(name, value, target):
+                    continue
+                reason = self._refusal(name, value, target)
+                if (target.table, name) in entries:
+                    reason = f"another server of this name was moved already, to {file.store}"
+                if reason:
+                    refused.append(Refused(name=name, reason=reason))
+                    continue
+                entry = before.entry(target.table, name)
+                assert entry is not None
+                store = store.without(target.table, name).with_text(target.table, entry)
+                document = document.without(target.table, name)
+                at = MovedEntry(table=target.table, name=name, index=index)
+                entries[target.table, name] = at
+                moved[name] = value
+        return Move(
+            after=document.encode() if moved else raw,
+            store=store.encode(),
+            file=replace(file, entries=tuple(entries.values()), at=self.now),
+            moved=moved,
+            refused=tuple(refused),
+        )
+
+    def _wants(self, name: str, value: object, target: Target) -> bool:
+        if self.names is not None:
+            return name in self.names
+        return not is_bridge(name, value, target.location.dialect)
+
+    def _refusal(self, name: str, value: object, target: Target) -> str:
+        """Return why an entry cannot be moved; empty if it can.
+
+        What discovery cannot use in the client's file it could not use behind the bridge either.
+        """
+        client = target.location.client
+        if is_bridge(name, value, target.location.dialect):
+            return "it is the bridge itself"
+        text = json.dumps(value, default=str, ensure_ascii=False)
+        if only := _CLIENT_ONLY.search(text):
+            return f"only {client} knows the value of {only[0]}"
+        for each in self.found.skipped:
+            if each.name == name and _is_at(each.source, target):
+                # One that is turned off holds its name, and stays off behind the bridge.
+                return "" if each.holds_name else each.reason
+        specs = [*self.found.servers, *(each.spec for each in self.found.proposed)]
+        here = (
+            spec
+            for spec in specs
+            if spec.name == name
+            and any(_is_at(source, target) for source in (spec.source, *spec.also))
+        )
+        spec = next(here, None)
+        if spec is None:
+            return f"only {client} can start it"
+        if spec.oauth is not None and not self.logged_in(spec):
+            return f"{client} holds its login; move it after `mcp-code-bridge login {name}`"
+        return ""
+
+
+def _is_at(source: Source, target: Target) -> bool:
+    # Claude Code's file has servers for all projects, and for single ones.
+    return source.path == str(target.path) and source.key.startswith(target.table[0])
+
+
+@dataclass
+class _Planned:
+    """The move that the latest edit of the file made: what is kept belongs to what is written."""
+
+    move: Move
+
+
+def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
+    """Return a change of a client's file that moves servers out of it as well.
+
+    Args:
+        tables: The file, once for each table of servers in it.
+
+    Raises:
+        UneditableError: The file cannot be changed exactly.
+    """
+    planned = _Planned(mover.plan(tables, change.before))
+
+    def edit(now: bytes | None) -> bytes | None:
+        planned.move = mover.plan(tables, now)
+        return change.edit(planned.move.after)
+
+    def keep() -> None:
+        mover.kept.write(planned.move.file, planned.move.store)
+
+    first = planned.move
+    return replace(
+        change,
+        edit=edit,
+        after=edit(change.before),
+        keep=keep if first.moved else change.keep,
+        moved=first.moved,
+        refused=tuple((each.name, each.reason) for each in first.refused),
+    )
+
+
+def move_only(target: Target, raw: bytes | None) -> Change:
+    """Return a change that does nothing yet, for a file that does not get the bridge."""
+    return Change(
+        target=target,
+        action="move",
+        name="",
+        value={},
+        edit=lambda now: now,
+        before=raw,
+        after=raw,
+    )
+
+
+def tables_of(machine: Machine, client: str, scope: str) -> dict[Path, list[Target]]:
+    """Return a client's files with servers, each once for each of its tables."""
+    found: dict[Path, list[Target]] = {}
+    for target in readable(machine):
+        mine = target.writer.id == client and target.scope == scope
+        own = target.location.holds == "servers" and target.location.scope in SCOPES
+        if mine and own:
+            found.setdefault(target.path, []).append(target)
+    return found

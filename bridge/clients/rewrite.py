@@ -1,0 +1,167 @@
+"""Replaces a client's file by its edited content, whole or not at all.
+
+The client may write the file at any time, and takes no lock of ours. So the file is compared with
+what was read last before it is replaced; what remains is the moment of one system call.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.atomic_files import exclusive_lock, read_regular, replace_file
+from bridge.discovery.documents import MAX_FILE_BYTES
+from bridge.errors import ChangedMeanwhileError, UneditableError
+from bridge.private_files import make_directory
+
+ATTEMPTS = 3
+"""A client that writes at each of them will do so again."""
+
+UNFINISHED = ".mcp-code-bridge-"
+"""Prefix of unfinished files, next to the client's; eight characters follow."""
+
+Edit = Callable[[bytes | None], bytes | None]
+"""Returns a file's new content for its content; None is no file."""
+
+BeforeReplace = Callable[[bytes | None, bytes | None], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewritten:
+    """What became of a file.
+
+    Attributes:
+        path, real: The file as it was named, and with its links resolved.
+        before, after: Its content; None is no file.
+        made_directories: Those that were missing, the outermost first.
+    """
+
+    path: Path
+    real: Path
+    before: bytes | None
+    after: bytes | None
+    made_directories: tuple[Path, ...] = ()
+
+
+class _Changed(Exception):
+    """The file is not what was read."""
+
+
+def rewrite(
+    path: Path, edit: Edit, *, before_replace: BeforeReplace = lambda before, after: None
+) -> Rewritten:
+    """Edit a file; links stay, as do mode and owner. A new one is this user's alone. Blocks.
+
+    Args:
+        before_replace: Called with the content before and after once the new content is on the
+            disk and the old file still there: the place to record the change. If the file has
+            changed meanwhile, it is called again with the new contents, and the last call counts.
+
+    Raises:
+        UneditableError: The file cannot be edited, read or replaced; it is unchanged.
+        ChangedMeanwhileError: Another program wrote it, again and again.
+    """
+    real = Path(os.path.realpath(path))
+    made: tuple[Path, ...] = ()
+    try:
+        for _ in range(ATTEMPTS):
+            before = _read(real)
+            after = edit(before)
+            if after == before:
+                return Rewritten(path=path, real=real, before=before, after=after)
+            made = made or _make_directories(real.parent)
+            with exclusive_lock(real.parent), suppress(_Changed):
+                _replace(real, before, after, before_replace)
+                return Rewritten(
+                    path=path, real=real, before=before, after=after, made_directories=made
+                )
+    except (OSError, ValueError) as error:
+        remove_directories(made)
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UneditableError(f"it cannot be written: {reason}", path=str(path)) from error
+    except BaseException:
+        remove_directories(made)
+        raise
+    remove_directories(made)
+    raise ChangedMeanwhileError(
+        f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
+        remedy="Close the client that it belongs to, then try again.",
+    )
+
+
+def remove_directories(made: tuple[Path, ...]) -> None:
+    """Remove directories that were made for a file, as far as they are empty."""
+    for directory in reversed(made):
+        with suppress(OSError):
+            directory.rmdir()
+
+
+def _read(real: Path) -> bytes | None:
+    try:
+        return read_regular(real, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def _make_directories(directory: Path) -> tuple[Path, ...]:
+    missing = [one for one in (directory, *directory.parents) if not one.exists()]
+    make_directory(directory)
+    return tuple(reversed(missing))
+
+
+def _replace(
+    real: Path, before: bytes | None, after: bytes | None, before_replace: BeforeReplace
+) -> None:
+    """Replace a file if it is still what was read.
+
+    Raises:
+        _Changed: It is not.
+    """
+    _remove_unfinished(real.parent)
+    found = real.lstat() if before is not None else None
+    if found is not None:
+        _check_replaceable(real, found)
+
+    def check() -> None:
+        before_replace(before, after)
+        if _read(real) != before:
+            raise _Changed
+
+    if after is None:
+        check()
+        real.unlink()
+        return
+    replace_file(
+        real,
+        after,
+        durable=True,
+        mode=stat.S_IMODE(found.st_mode) if found else 0o600,
+        owner=(found.st_uid, found.st_gid) if found else None,
+        before_rename=check,
+        prefix=UNFINISHED,
+    )
+    if _read(real) != after:
+        # Written at once by a program that may not have seen our change: edit what is there now.
+        raise _Changed
+
+
+def _check_replaceable(real: Path, found: os.stat_result) -> None:
+    """Refuse what a rename would do, though the file's mode or owner says not to."""
+    if not found.st_mode & 0o222 or not os.access(real, os.W_OK):
+        raise ValueError("it is read-only; make it writable first (chmod u+w)")
+    if found.st_nlink > 1:
+        raise ValueError(
+            f"it has {found.st_nlink} names (hard links), and would part from the others; use a "
+            "symbolic link instead"
+        )
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Remove what a bridge left that was killed; no other writes here while the lock is held."""
+    for path in directory.glob(f"{UNFINISHED}????????"):
+        with suppress(OSError):
+            path.unlink()

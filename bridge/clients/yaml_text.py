@@ -1,0 +1,239 @@
+"""Edits YAML: finds the lines of an entry in a mapping or a list, and writes new ones."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from bridge.clients.document import Document, EntryText, Table, spliced
+from bridge.discovery.documents import yaml_node
+
+_PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|[yn])$)[A-Za-z/][\w./@+-]*", re.I | re.A)
+_STEP = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """An entry's lines.
+
+    Attributes:
+        start, end: Its lines, with comments directly above.
+        first: Where the line of its key, or of its dash, starts.
+        column: How far that is indented.
+    """
+
+    name: str
+    start: int
+    first: int
+    end: int
+    column: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class YamlText(Document):
+    """A YAML file."""
+
+    NULL_IS_EMPTY = True
+
+    @cached_property
+    def _root(self) -> Any:
+        return yaml_node(self.text)
+
+    def _find(self, table: Table) -> tuple[Any, Any, int]:
+        """Return the innermost node on a table's path, its key's node, and its depth."""
+        node, key = self._root, None
+        for depth, name in enumerate(table):
+            pairs = node.value if _is_mapping(node) else ()
+            found = [pair for pair in pairs if pair[0].value == name]
+            if not found:
+                return node, key, depth
+            if len(found) > 1:
+                raise self._refused(f"the key {name} is there twice", found[1][0].start_mark.index)
+            key, node = found[0]
+        return node, key, len(table)
+
+    def _rows_of(self, node: Any, key: Any) -> list[_Row]:
+        """Return the rows of a mapping or list that is not empty."""
+        if node.flow_style:
+            raise self._refused("a table in brackets cannot be extended", node.start_mark.index)
+        found: list[_Row] = []
+        firsts = [self._first(item) for item in node.value]
+        floor = self._line_after(key.end_mark.index) if key is not None else 0
+        limits = [self._line(first) for first in firsts[1:]]
+        end = node.end_mark.index
+        limits.append(self._line(end) if self.text[end:].strip() else len(self.text))
+        for item, first, limit in zip(node.value, firsts, limits, strict=True):
+            line = self._line(first)
+            column = first - line
+            if self.text[line:first].strip(" ") or limit <= line:
+                raise self._refused("several entries share a line", first)
+            start = self._comments(floor, line)
+            end = self._content_end(line, limit, column)
+            name = self._name(item)
+            found.append(_Row(name=name, start=start, first=line, end=end, column=column))
+            floor = end
+        return found
+
+    def _first(self, item: Any) -> int:
+        """Return where a row starts: at its key or its dash."""
+        if isinstance(item, tuple):
+            return int(item[0].start_mark.index)
+        return self.text.rfind("-", 0, item.start_mark.index)
+
+    def _name(self, item: Any) -> str:
+        if isinstance(item, tuple):
+            return str(item[0].value)
+        pairs = item.value if _is_mapping(item) else ()
+        return next((str(value.value) for key, value in pairs if key.value == self.name_key), "")
+
+    def _comments(self, floor: int, line: int) -> int:
+        """Return where the comments directly above a line start."""
+        start = line
+        while start > floor:
+            above = self._line(start - 1)
+            if above < floor or not self.text[above:start].lstrip().startswith("#"):
+                break
+            start = above
+        # Empty lines above go with it, so that what is put back stands as before.
+        return start if self.text[floor:start].strip() else floor
+
+    def _content_end(self, line: int, limit: int, column: int) -> int:
+        """Return where a row ends: what stands above the next one is not its own."""
+        end = limit
+        while True:
+            last = self._line(end - 1)
+            text = self.text[last:end]
+            indent = len(text) - len(text.lstrip(" "))
+            if last <= line or (text.strip() and not (text[indent] == "#" and indent <= column)):
+                return end
+            end = last
+
+    def _check_table(self, table: Table) -> None:
+        node, key, _ = self._find(table)
+        seen = set()
+        for row in self._rows_of(node, key):
+            if row.name in seen and row.name:
+                raise self._refused(f"{row.name} is there twice", row.first + row.column)
+            seen.add(row.name)
+        if seen - {""} != {name for name, _ in self._named(self._rows(table)) if name}:
+            raise self._refused("its keys must be text", node.start_mark.index)
+
+    def _row(self, table: Table, name: str) -> _Row | None:
+        node, key, depth = self._find(table)
+        rows = self._rows_of(node, key) if depth == len(table) and _items(node) else []
+        return next((row for row in rows if row.name == name), None)
+
+    def _entry_text(self, table: Table, name: str) -> str:
+        row = self._row(table, name)
+        return self.text[row.start : row.end].rstrip("\r\n") if row else ""
+
+    def _with_table(self, table: Table) -> Self:
+        made = self
+        while (depth := made._find(table)[2]) < len(table):
+            listed = self.listed and depth == len(table) - 1
+            line = f"{_scalar(table[depth])}: {'[]' if listed else '{}'}"
+            made = made._parsed(made._inserted(table[:depth], [line]))
+        return made
+
+    def _put(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        lines = list(_block(value if self.listed else {name: value}))
+        if self.listed:
+            lines = [("  " if at else "- ") + line for at, line in enumerate(lines)]
+        row = self._row(table, name)
+        if row is None:
+            return self._inserted(table, lines)
+        return spliced(
+            self.text, [(row.first, row.end, self._joined(row.first, row.column, lines))]
+        )
+
+    def _put_text(self, table: Table, entry: EntryText, index: int) -> str:
+        lines = entry.text.replace("\r\n", "\n").split("\n")
+        own = [line for line in lines if line.strip() and line.lstrip()[0] != "#"]
+        column = len(own[0]) - len(own[0].lstrip(" ")) if own else 0
+        return self._inserted(table, [_dedented(line, column) for line in lines], index)
+
+    def _cut(self, table: Table, name: str) -> str:
+        node, key, _ = self._find(table)
+        row = self._row(table, name)
+        assert row is not None, "the caller has found it"
+        edits = [(row.start, row.end, "")]
+        if len(node.value) == 1:
+            colon = self.text.index(":", key.end_mark.index) + 1
+            edits.append((colon, colon, " []" if self.listed else " {}"))
+        return spliced(self.text, edits)
+
+    def _inserted(self, table: Table, lines: list[str], index: int | None = None) -> str:
+        """Return the text with lines as a new row of a mapping or list that exists."""
+        node, key, _ = self._find(table)
+        if _items(node):
+            rows = self._rows_of(node, key)
+            index = len(rows) if index is None else index
+            place = rows[index - 1].end if index else self._line_after(key.end_mark.index)
+            return spliced(self.text, [(place, place, self._joined(place, rows[0].column, lines))])
+        if key is None:
+            start, end = (
+                (node.start_mark.index, node.end_mark.index) if node else (len(self.text),) * 2
+            )
+            end = self._line_after(end)
+            return spliced(self.text, [(start, end, self._joined(start, 0, lines))])
+        # The brackets go; a null has none.
+        colon = self.text.index(":", key.end_mark.index) + 1
+        end = max(colon, node.end_mark.index) if node.value == [] else colon
+        place = self._line_after(end)
+        column = key.start_mark.column + _STEP
+        return spliced(
+            self.text,
+            [(colon, end, ""), (place, place, self._joined(place, column, lines))],
+        )
+
+    def _joined(self, place: int, column: int, lines: list[str]) -> str:
+        """Return lines as they stand at a place, which starts a line or ends the text."""
+        nl = self._line_end(place)
+        opening = nl if place and self.text[place - 1] != "\n" else ""
+        return opening + "".join(" " * column * bool(line) + line + nl for line in lines)
+
+    def _line(self, at: int) -> int:
+        return self.text.rfind("\n", 0, max(at, 0)) + 1
+
+    def _line_after(self, at: int) -> int:
+        found = self.text.find("\n", at)
+        return len(self.text) if found < 0 else found + 1
+
+
+def _is_mapping(node: Any) -> bool:
+    return node is not None and node.id == "mapping"
+
+
+def _items(node: Any) -> bool:
+    """Return whether a node is a mapping or list with something in it."""
+    return node is not None and node.id != "scalar" and bool(node.value)
+
+
+def _dedented(line: str, column: int) -> str:
+    return line[min(column, len(line) - len(line.lstrip(" "))) :]
+
+
+def _block(value: Mapping[str, object]) -> Iterator[str]:
+    """Yield the lines of a mapping."""
+    for key, item in value.items():
+        if isinstance(item, Mapping) and item:
+            yield f"{_scalar(key)}:"
+            yield from (" " * _STEP + line for line in _block(item))
+        elif isinstance(item, list | tuple) and item:
+            yield f"{_scalar(key)}:"
+            yield from (" " * _STEP + f"- {_scalar(one)}" for one in item)
+        else:
+            yield f"{_scalar(key)}: {_scalar(item)}"
+
+
+def _scalar(value: object) -> str:
+    """Return a value on one line: plain if that is safe for each version of YAML, else as JSON."""
+    if isinstance(value, str):
+        if _PLAIN.fullmatch(value):
+            return value
+        return json.dumps(value, ensure_ascii=not value.isprintable())
+    return json.dumps(value, ensure_ascii=False)

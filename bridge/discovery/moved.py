@@ -1,0 +1,184 @@
+"""Reads which servers were moved from clients' files behind the bridge.
+
+`bridge.clients.move` takes entries out of a client's file and keeps them, as they stood there, in
+a file of the bridge's own in the same format. Owns the manifest that says which file of the
+bridge's continues which file of a client's: discovery reads it as if it were the rest of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.discovery.dialect import Dialect
+from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.report import ConfigWarning
+
+MANIFEST = "moved.json"
+
+MAX_BYTES = 4 * 1024 * 1024
+
+_FORM = 1
+
+
+class ManifestError(ValueError):
+    """The manifest cannot be read; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedEntry:
+    """One moved entry.
+
+    Attributes:
+        table: Keys from the document's root to the table of servers.
+        index: Where it stood in that table, from 0.
+    """
+
+    table: tuple[str, ...]
+    name: str
+    index: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovedFile:
+    """What was moved out of one file of a client.
+
+    Attributes:
+        original: The client's file, absolute.
+        store: The bridge's file with the entries, absolute.
+        client: The source's id, as in `MCP_BRIDGE_SOURCES`.
+        at: When it was last moved from, in seconds since the epoch.
+    """
+
+    original: Path
+    store: Path
+    client: str
+    entries: tuple[MovedEntry, ...]
+    at: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Everything that was moved.
+
+    Attributes:
+        files: By the client's file.
+        read: The files on which this and the moved servers depend, whether or not they are there.
+        warnings: Why nothing counts as moved, if the manifest cannot be read.
+    """
+
+    files: Mapping[Path, MovedFile] = field(default_factory=dict)
+    read: tuple[Path, ...] = ()
+    warnings: tuple[ConfigWarning, ...] = ()
+
+    def matching(self, directory: Path, suffix: str) -> tuple[Path, ...]:
+        """Return the clients' files of a directory from which something was moved."""
+        found = (path for path in self.files if path.parent == directory)
+        return tuple(path for path in found if path.name.endswith(suffix))
+
+
+def read_moved(directory: Path | None) -> Moved:
+    """Return what was moved; a manifest that cannot be read is a warning."""
+    if directory is None:
+        return Moved()
+    path = directory / MANIFEST
+    try:
+        files = read_manifest(directory)
+    except ManifestError as error:
+        warning = ConfigWarning(path=str(path), key="", reason=str(error), unread=True, own=True)
+        return Moved(read=(path,), warnings=(warning,))
+    by_original = {each.original: each for each in files}
+    return Moved(files=by_original, read=(path, *(each.store for each in files)))
+
+
+def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
+    """Return the manifest of a directory; empty if there is none.
+
+    Raises:
+        ManifestError: It exists and cannot be read.
+    """
+    raw = read_regular(directory / MANIFEST, limit=MAX_BYTES, private=True)
+    if raw == ABSENT:
+        return ()
+    try:
+        if isinstance(raw, str):
+            raise ValueError(raw)
+        document = json.loads(raw)
+        if document["form"] != _FORM:
+            raise ValueError(f"its form is {document['form']!r:.40}; a newer bridge wrote it")
+        return tuple(_file(each, directory) for each in document["files"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        message = f"the servers that were moved behind the bridge are not used: {error!s:.200}"
+        raise ManifestError(message) from None
+
+
+def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
+    """Return the manifest's text."""
+    written = [
+        {
+            "original": str(each.original),
+            "store": each.store.name,
+            "client": each.client,
+            "at": each.at,
+            "entries": [
+                {"table": list(entry.table), "name": entry.name, "index": entry.index}
+                for entry in each.entries
+            ],
+        }
+        for each in files
+    ]
+    return json.dumps({"form": _FORM, "files": written}, indent=1).encode() + b"\n"
+
+
+def _file(value: Mapping[str, object], directory: Path) -> MovedFile:
+    original, store, client, at = (value[key] for key in ("original", "store", "client", "at"))
+    entries = value["entries"]
+    if not (isinstance(original, str) and isinstance(store, str) and isinstance(client, str)):
+        raise ValueError("a file's name is no text")
+    if Path(store).name != store or not isinstance(entries, list):
+        raise ValueError(f"{store!r:.80} is not the name of a file beside it")
+    return MovedFile(
+        original=Path(original),
+        store=directory / store,
+        client=client,
+        entries=tuple(
+            MovedEntry(
+                table=tuple(map(str, each["table"])),
+                name=str(each["name"]),
+                index=int(each["index"]),
+            )
+            for each in entries
+        ),
+        at=float(at) if isinstance(at, int | float) else 0.0,
+    )
+
+
+def with_surroundings(
+    document: Mapping[str, object], original: Mapping[str, object] | None, dialect: Dialect
+) -> Mapping[str, object]:
+    """Return the moved entries with what the client's file says of them outside of its table.
+
+    That is the descriptions of inputs, and the lists of servers that are on or off.
+    """
+    places = list(dialect.gates or ())
+    if dialect.inputs:
+        for key in dialect.server_keys:
+            parent = key.rpartition(".")[0]
+            places.append(f"{parent}.inputs" if parent else "inputs")
+    found = document
+    for place in places:
+        keys = place.split(".")
+        value: object = original
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            found = _with_value(found, keys, value)
+    return found
+
+
+def _with_value(document: object, keys: list[str], value: object) -> Mapping[str, object]:
+    held = document if isinstance(document, Mapping) else {}
+    inner = value if len(keys) == 1 else _with_value(held.get(keys[0]), keys[1:], value)
+    return {**held, keys[0]: inner}

@@ -1,0 +1,190 @@
+"""Reads the servers that plugins of Claude Code and extensions of Gemini CLI and Qwen Code bring.
+
+Owns which of them are on, the shapes of their files and the paths in them. What is installed is
+what the user's own files record: a project's files can turn a plugin off, never on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from bridge.discovery.clients import LIMIT_FILES
+from bridge.discovery.files import Reader
+from bridge.discovery.locations import Places, Project, fill
+
+MAX_PLUGINS = 100
+"""Of one user; each is two files to read."""
+
+MAX_DEPTH = 16
+"""Of the definition of a server."""
+
+MANIFEST = ".claude-plugin/plugin.json"
+SERVERS_FILE = ".mcp.json"
+ENABLED_KEY = "enabledPlugins"
+ENABLEMENT_FILE = "extension-enablement.json"
+
+_SETTINGS = "{claude_settings}/settings.json"
+_PROJECT_SETTINGS = (
+    "{project}/.claude/settings.local.json",
+    "{project}/.claude/settings.json",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contributed:
+    """The servers of one file of a plugin, as a client's own file would have them."""
+
+    path: Path
+    document: Mapping[str, object]
+
+
+def plugin_servers(
+    index: Mapping[str, object], directory: Path, reader: Reader, places: Places, project: Project
+) -> Iterator[Contributed]:
+    """Yield what Claude Code's plugins that are installed and on for this project bring.
+
+    Args:
+        index: The decoded `installed_plugins.json`.
+        directory: Where it is.
+    """
+    installed = _installed(index, project)
+    states = _states(reader, places) if installed else {}
+    for id, (scope, root) in installed.items():
+        if not _is_on(id, scope, states):
+            continue
+        name = id.partition("@")[0]
+        data = directory / "data" / "".join(c if c.isalnum() or c in "-_" else "-" for c in id)
+        values = {"CLAUDE_PLUGIN_ROOT": str(root), "CLAUDE_PLUGIN_DATA": str(data)}
+        for path, table in _tables(root, reader):
+            found = {
+                f"plugin:{name}:{key}": _with_env(_filled(value, values), values)
+                for key, value in table.items()
+            }
+            yield Contributed(path=path, document={"mcpServers": found})
+
+
+def extension_servers(
+    document: Mapping[str, object], path: Path, reader: Reader, *, cwd: Path, separator: str
+) -> Mapping[str, object]:
+    """Return an extension's file with its own places filled in; empty if it is off here."""
+    directory = path.parent
+    name = document.get("name")
+    enablement = reader.document(directory.parent / ENABLEMENT_FILE) or {}
+    if not isinstance(name, str) or not _is_enabled(enablement.get(name), cwd):
+        return {}
+    values = {
+        "extensionPath": str(directory),
+        "workspacePath": str(cwd),
+        "pathSeparator": separator,
+        "/": separator,
+    }
+    return {"mcpServers": _filled(document.get("mcpServers", {}), values)}
+
+
+def _installed(index: Mapping[str, object], project: Project) -> dict[str, tuple[str, Path]]:
+    """Return scope and directory of the plugins that were installed for all or for this project."""
+    plugins = index.get("plugins")
+    found: dict[str, tuple[str, Path]] = {}
+    for id, records in plugins.items() if isinstance(plugins, Mapping) else ():
+        for record in records if isinstance(records, list) else [records]:
+            root = record.get("installPath") if isinstance(record, Mapping) else None
+            if not isinstance(root, str) or not PurePath(root).is_absolute():
+                continue
+            scope = str(record.get("scope", "user"))
+            if scope == "user" or record.get("projectPath") in project.keys:
+                found[id] = (scope, Path(root))
+        if len(found) == MAX_PLUGINS:
+            break
+    return found
+
+
+def _states(reader: Reader, places: Places) -> dict[str, list[tuple[str, bool]]]:
+    """Return what each file says about each plugin, the strongest file first."""
+    managed = [
+        path
+        for file in LIMIT_FILES
+        if file.managed and "*" not in file.template
+        for path in fill(file.template, places)
+    ]
+    files = [("managed", path) for path in managed]
+    files += [("project", path) for each in _PROJECT_SETTINGS for path in fill(each, places)]
+    files += [("user", path) for path in fill(_SETTINGS, places)]
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for kind, path in files:
+        lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)
+        for id, state in lists.items() if isinstance(lists, Mapping) else ():
+            if isinstance(state, bool):
+                found.setdefault(id, []).append((kind, state))
+    return found
+
+
+def _is_on(id: str, scope: str, states: Mapping[str, list[tuple[str, bool]]]) -> bool:
+    said = states.get(id, [])
+    for kind, state in said:
+        if kind == "managed" or not state:
+            return state
+    # A project's settings turn on what the user has installed for that project.
+    return any(kind == "user" or scope != "user" for kind, _ in said)
+
+
+def _tables(root: Path, reader: Reader) -> Iterator[tuple[Path, Mapping[str, object]]]:
+    """Yield the tables of servers in a plugin's files, which stay inside of its directory."""
+    manifest = _read(root / MANIFEST, reader)
+    listed = manifest.get("mcpServers")
+    for each in listed if isinstance(listed, list) else [listed]:
+        if isinstance(each, Mapping):
+            yield root / MANIFEST, each
+        elif isinstance(each, str) and each.endswith(".json") and ".." not in PurePath(each).parts:
+            path = root / each
+            if path.is_relative_to(root) and path != root / SERVERS_FILE:
+                yield path, _table(_read(path, reader))
+    yield root / SERVERS_FILE, _table(_read(root / SERVERS_FILE, reader))
+
+
+def _read(path: Path, reader: Reader) -> Mapping[str, object]:
+    reader.note(path)
+    return reader.document(path) or {}
+
+
+def _table(document: Mapping[str, object]) -> Mapping[str, object]:
+    table = document.get("mcpServers", document)
+    return table if isinstance(table, Mapping) else {}
+
+
+def _with_env(value: object, values: Mapping[str, str]) -> object:
+    """Return a server that is started with its plugin's directories in the environment."""
+    if not isinstance(value, Mapping) or "command" not in value:
+        return value
+    env = value.get("env", {})
+    return {**value, "env": {**values, **env}} if isinstance(env, Mapping) else value
+
+
+def _filled(value: object, values: Mapping[str, str], depth: int = 0) -> object:
+    """Return a value with `${NAME}` filled in wherever it holds text."""
+    if isinstance(value, str):
+        for name, text in values.items() if "${" in value else ():
+            value = value.replace(f"${{{name}}}", text)
+        return value
+    if depth == MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        return {key: _filled(item, values, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, values, depth + 1) for item in value]
+    return value
+
+
+def _is_enabled(state: object, cwd: Path) -> bool:
+    """Return whether an extension is on in a directory: the last rule that matches it counts."""
+    rules = state.get("overrides") if isinstance(state, Mapping) else None
+    here = f"/{str(cwd).replace(chr(92), '/').strip('/')}/"
+    enabled = True
+    for rule in rules if isinstance(rules, list) else ():
+        if not isinstance(rule, str):
+            continue
+        place = rule.removeprefix("!")
+        if here.startswith(place[:-1]) if place.endswith("*") else here == place:
+            enabled = not rule.startswith("!")
+    return enabled

@@ -1,0 +1,192 @@
+"""`install`, `uninstall` and `installed` as a person and a script see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bridge.cli.install import carry_out, plan
+from bridge.cli.main import main
+from bridge.cli.person import Person
+from bridge.clients.entry import own_entry
+from bridge.clients.writers import machine_of
+from bridge.servers.configuration import context_for
+from bridge.settings import load
+from tests.waiting import typing_answers
+
+PROGRAM = str(Path(sys.executable).parent / "mcp-code-bridge")
+
+FAKE_CLAUDE = """#!/usr/bin/env python3
+import json, os, sys
+path = os.environ["HOME"] + "/.claude.json"
+held = json.load(open(path)) if os.path.exists(path) else {}
+servers = held.setdefault("mcpServers", {})
+words = sys.argv[1:]
+if words[1] == "add-json":
+    servers[words[4]] = json.loads(words[5])
+elif words[1] == "remove":
+    del servers[words[4]]
+else:
+    print("\\x1b[2mother\\x1b[0m: gone\\n" + "".join(f"{name}: Connected\\n" for name in servers))
+json.dump(held, open(path, "w"))
+"""
+"""As Claude Code's own commands are called: it writes the file its own way."""
+
+
+class Shell:
+    """Runs commands in a home of its own."""
+
+    def __init__(self, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.home = home
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        status = main(words)
+        told = self._capsys.readouterr()
+        return status, told.out, told.err
+
+
+@pytest.fixture
+def shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Shell:
+    project = tmp_path / "project"
+    (project / ".git").mkdir(parents=True)
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text('{"mcpServers": {"o": {"command": "s3cret"}}}')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    for name in ("XDG_CONFIG_HOME", "CLAUDE_CONFIG_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MCP_BRIDGE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.chdir(project)
+    return Shell(tmp_path, capsys)
+
+
+def test_without_a_client_those_found_are_listed_and_nothing_is_written(shell: Shell) -> None:
+    status, out, err = shell("install")
+    assert (status, out.split()[0]) == (0, "cursor")
+    assert "Nothing was changed" in err
+    assert not (shell.home / "state" / "clients").exists()
+
+
+def test_a_script_has_to_agree_beforehand(shell: Shell) -> None:
+    status, out, err = shell("install", "cursor")
+    assert (status, "--yes" in err) == (2, True)
+    assert f"code-bridge: {PROGRAM} serve\n  with PATH={shell.home / 'bin'}:/usr/bin" in out
+    assert "+++ " in out
+    assert "s3cret" not in out
+    assert shell("install", "cursor", "--dry-run")[0] == 0
+    assert "code-bridge" not in (shell.home / ".cursor" / "mcp.json").read_text()
+
+
+@pytest.mark.parametrize(("answer", "written"), [("no\n", False), ("yes\n", True)])
+async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> None:
+    settings = load({}, dict(os.environ))
+    machine = machine_of(context_for(settings, str(Path.cwd()), "linux"))
+    planned = plan(["cursor"], "user", own_entry(settings.environ), machine)
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        person = Person(reader, writer)
+        asked = SimpleNamespace(dry_run=False, yes=False)
+        async with typing_answers(typist, answer):
+            done = await carry_out(planned, settings, machine, asked, person)
+    os.close(typist)
+    assert done is written
+    assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
+
+
+def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> None:
+    file = shell.home / ".cursor" / "mcp.json"
+    before = file.read_text()
+    assert shell("install", "cursor", "--yes")[0] == 0
+    status, out, _ = shell("installed", "--json")
+    [row] = json.loads(out)
+    assert status == 0
+    assert row["command"] == [PROGRAM, "serve"]
+    assert (row["client"], row["scope"], row["path"]) == ("cursor", "user", str(file))
+    assert shell("uninstall", "cursor", "--yes")[0] == 0
+    assert file.read_text() == before
+    assert "in no client's file" in shell("installed")[1]
+
+
+def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
+    entry = {"command": "/gone/mcp-code-bridge"}
+    (shell.home / ".cursor" / "mcp.json").write_text(json.dumps({"mcpServers": {"b": entry}}))
+    status, out, _ = shell("installed")
+    assert (status, "no such program" in out) == (1, True)
+
+
+def test_a_project_has_an_entry_of_its_own(shell: Shell) -> None:
+    status, out, _ = shell("install", "cursor", "--scope", "project", "--yes")
+    assert (status, "keep it out of what others check out" in out) == (0, True)
+    assert json.loads((shell.home / "project/.cursor/mcp.json").read_text())["mcpServers"]
+    assert shell("uninstall", "cursor", "--scope", "user", "--yes")[0] == 0
+    assert (shell.home / "project/.cursor/mcp.json").exists()
+    assert shell("uninstall", "cursor", "--yes")[0] == 0
+    assert not (shell.home / "project/.cursor").exists()
+
+
+def test_one_file_that_cannot_be_changed_keeps_the_others_as_they_are(shell: Shell) -> None:
+    (shell.home / ".kiro" / "settings").mkdir(parents=True)
+    (shell.home / ".kiro" / "settings" / "mcp.json").write_text("{\n nonsense")
+    status, _, err = shell("install", "cursor", "kiro", "--yes")
+    assert (status, "line 2" in err) == (2, True)
+    assert "code-bridge" not in (shell.home / ".cursor" / "mcp.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("curser",), "Did you mean cursor"),
+        (("cursor", "--http", "localhost:8000"), "is no address"),
+        (("cursor", "--http", "http://127.0.0.1:8000/mcp", "--name", "x"), "the name is"),
+        (("claude-desktop", "--http", "http://127.0.0.1:8000/mcp"), "takes no address"),
+        (("goose", "--scope", "project"), "no file of its servers for the project"),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: tuple[str, ...], said: str, shell: Shell) -> None:
+    status, _, err = shell("install", *words, "--yes")
+    assert status == 2
+    assert said in " ".join(err.split())
+
+
+def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) -> None:
+    program = shell.home / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(FAKE_CLAUDE)
+    program.chmod(0o755)
+    status, out, _ = shell("install", "claude-code", "--yes", "--check")
+    assert status == 0
+    assert "claude mcp add-json -s user code-bridge '{" in out
+    assert "  code-bridge: Connected\n" in out
+    written = (shell.home / ".claude.json").read_text()
+    assert "\n" not in written
+    entry = json.loads(written)["mcpServers"]["code-bridge"]
+    assert (entry["command"], entry["timeout"]) == (PROGRAM, 300_000)
+    program.write_text(FAKE_CLAUDE.replace("Connected", "Failed to connect"))
+    status, _, err = shell("install", "claude-code", "--yes", "--check")
+    assert (status, "has trouble with code-bridge" in err) == (1, True)
+    url = "http://127.0.0.1:8000/mcp"
+    assert shell("install", "claude-code", "--http", url, "--yes")[0] == 0
+    assert json.loads(shell("installed", "--json")[1])[0]["url"] == url
+    assert shell("uninstall", "claude-code", "--yes")[0] == 0
+    assert json.loads((shell.home / ".claude.json").read_text()) == {"mcpServers": {}}
+
+
+def test_a_client_whose_own_command_fails_is_reported(shell: Shell) -> None:
+    program = shell.home / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho no room; exit 3\n")
+    program.chmod(0o755)
+    status, _, err = shell("install", "claude-code", "--yes")
+    assert (status, "no room" in err) == (1, True)

@@ -1,0 +1,167 @@
+"""`setup` and the servers that move: at a terminal, by flags, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.cli.app import read_words
+from bridge.cli.line import Invocation
+from bridge.cli.main import main
+from bridge.cli.run import request_of
+from bridge.runs import open_engine
+from bridge.settings import load
+from tests.engine_rig import WORKSHOP, backend
+from tests.fakes.backend import FakeBackend
+from tests.waiting import typing_answers
+
+__all__ = ["backend"]
+
+TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "bridge", *sys.argv[1:]])
+"""
+"""Starts the bridge with its standard input as the terminal that Ctrl-C comes from."""
+
+SHOP = json.dumps({"command": sys.executable, "args": [str(WORKSHOP)]})
+
+CONFIG = f"""{{
+  // mine
+  "mcpServers": {{
+    "shop": {SHOP}, // my shop
+    "off": {{"command": "x", "disabled": true, "autoApprove": ["look"]}}
+  }}
+}}
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user of Cursor with two servers."""
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "mcp.json").write_text(CONFIG)
+    (tmp_path / "work").mkdir()
+    for name in [*os.environ]:
+        if name.startswith(("XDG_CONFIG", "XDG_STATE", "MCP_BRIDGE_", "CLAUDE_", "CODEX_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+def cursor(home: Path) -> str:
+    return (home / ".cursor" / "mcp.json").read_text()
+
+
+def moved(home: Path) -> Path:
+    return home / ".config" / "mcp-code-bridge" / "moved"
+
+
+async def at_terminal(*words: str, answers: tuple[str, ...]) -> str:
+    """Type each answer as a question comes; return what stood there until the last."""
+    typist, line = pty.openpty()
+    argv = [sys.executable, "-c", TERMINAL, *words]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
+    try:
+        process = await anyio.open_process(argv, stdin=line, stdout=line, stderr=line, env=environ)
+        async with process, typing_answers(typist, *answers) as told:
+            pass
+    finally:
+        os.close(typist)
+        os.close(line)
+    return told[0]
+
+
+async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path) -> None:
+    answers = ("no\n", "cursor\n", "yes\n", "yes\n")
+    told = await at_terminal("setup", answers=answers)
+    assert "1 client here:\n  cursor: 1 server in" in told
+    assert "behind the bridge (2 servers): shop, off" in told
+    assert "my shop" not in cursor(home)
+    assert "// mine" in cursor(home)
+    assert (moved(home) / "moved.json").exists()
+
+
+ANSWERS = ("no\n", "cursor\n", "yes\n")
+
+
+@pytest.mark.parametrize("given", range(len(ANSWERS) + 1))
+async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, given: int) -> None:
+    await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
+    assert cursor(home) == CONFIG
+    assert not moved(home).exists()
+
+
+def test_each_answer_has_a_flag_and_all_comes_back(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["setup", "--clients", "all", "--move", "all", "--skip-cost", "--yes"])
+    assert "mcp-code-bridge" in cursor(home)
+    assert "shop" not in cursor(home)
+    policy = (moved(home) / "proposed-policy.toml").read_text()
+    assert 'tool = ["look"]' in policy
+    capsys.readouterr()
+    assert main(["servers", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert f"moved from {home / '.cursor' / 'mcp.json'}" in rows["shop"]["source"]
+    assert rows["off"]["state"] == "skipped"
+    assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
+    assert cursor(home) == CONFIG
+
+
+def test_without_a_person_or_flags_nothing_is_written(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", "--skip-cost"]) == 2
+    assert "--clients A,B" in capsys.readouterr().err
+    assert cursor(home) == CONFIG
+
+
+def test_a_dry_run_writes_nothing(home: Path) -> None:
+    main(["install", "cursor", "--move", "all", "--dry-run"])
+    assert cursor(home) == CONFIG
+    assert not moved(home).exists()
+
+
+def test_an_unknown_server_is_not_moved(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "cursor", "--move", "shop,nope", "--yes"]) == 2
+    assert "'nope'" in capsys.readouterr().err
+    assert cursor(home) == CONFIG
+
+
+def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["install", "cursor", "--move", "shop", "--yes"])
+    assert main(["uninstall", "cursor", "--yes"]) == 0
+    assert "moved behind the bridge: shop. With --restore" in capsys.readouterr().err
+    assert "shop" not in cursor(home)
+    assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
+    assert "shop" in cursor(home)
+
+
+def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend) -> None:
+    async def choose(_: object) -> FakeBackend:
+        return backend
+
+    async def answer() -> object:
+        asked = read_words(["run", "-c", "await mcp_shop.add(a=20, b=22)"])
+        assert isinstance(asked, Invocation)
+        settings = load({"warm": "0"}, dict(os.environ))
+        async with open_engine(settings, choose_backend=choose) as engine:
+            done = await engine.run(request_of(asked.arguments))
+            return done.status, done.result
+
+    before = anyio.run(answer)
+    assert main(["install", "cursor", "--move", "shop", "--yes"]) == 0
+    assert anyio.run(answer) == before
+    assert before == ("success", {"sum": 42})

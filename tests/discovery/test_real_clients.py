@@ -1,0 +1,264 @@
+"""What real clients list, and what is found in the same files: by name, and what is started there.
+
+Each stands on a machine of its own, with servers in every scope, some of them off or odd. No name
+is in two scopes: there the order differs on purpose, as no project takes the name of a user's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bridge.discovery.finder import DiscoveryContext, discover
+from tests.clients.client import MORE, TESTS
+from tests.discovery.writing import write
+
+pytestmark = pytest.mark.node
+
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+"""With the Node of the virtual environment first."""
+
+NOWHERE = "http://127.0.0.1:9/mcp"
+DAY = "2026-11-01T00:00:00Z"
+SECONDS = 120
+"""After that a client hangs."""
+
+Listed = set[tuple[str, str]]
+"""Names, and command lines or addresses."""
+
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """How a client lists its servers.
+
+    Attributes:
+        source: The client's name in `MCP_BRIDGE_SOURCES`.
+        program: With the arguments that list.
+        packages: Where it is installed.
+        prepare: Writes its files into a home and a project.
+        read: Returns the servers in what it printed, without those that it says are off.
+    """
+
+    source: str
+    program: tuple[str, ...]
+    packages: Path
+    prepare: Callable[[Path, Path], None]
+    read: Callable[[str], Iterator[tuple[str, str]]]
+
+
+def prepare_claude_code(home: Path, project: Path) -> None:
+    local = {"local": {"command": "true", "args": ["--local"]}, "off": {"command": "false"}}
+    user = {"user": {"command": "true", "env": {"A": "b"}}, "web": {"type": "http", "url": NOWHERE}}
+    user["untyped"] = {"url": NOWHERE}
+    state = {str(project): {"mcpServers": local, "disabledMcpServers": ["off"]}}
+    write(home / ".claude.json", {"mcpServers": user, "projects": state})
+    write(project / ".mcp.json", {"mcpServers": {"shared": {"command": "true"}}})
+    plugins = home / ".claude" / "plugins"
+    market = plugins / "marketplaces" / "shop"
+    names = ("alpha", "off")
+    listed = [{"name": name, "source": f"./{name}"} for name in names]
+    about = {"name": "shop", "owner": {"name": "o"}, "plugins": listed}
+    write(market / ".claude-plugin" / "marketplace.json", about)
+    source = {"source": "github", "repo": "o/shop"}
+    known = {
+        "source": source,
+        "installLocation": str(market),
+        "lastUpdated": "2026-11-01T00:00:00Z",
+    }
+    write(plugins / "known_marketplaces.json", {"shop": known})
+    records = {}
+    for name in names:
+        root = plugins / "cache" / "shop" / name / "1.0.0"
+        entry = {"command": "${CLAUDE_PLUGIN_ROOT}/a", "args": ["${CLAUDE_PLUGIN_DATA}"]}
+        manifest = {"name": name, "version": "1.0.0", "mcpServers": {"inline": entry}}
+        write(root / ".claude-plugin" / "plugin.json", manifest)
+        # Claude Code leaves out a plugin's server whose address the user has written down, too.
+        write(root / ".mcp.json", {"bare": {"type": "http", "url": f"{NOWHERE}/{name}"}})
+        record = {"scope": "user", "installPath": str(root), "version": "1.0.0"}
+        records[f"{name}@shop"] = [record | {"installedAt": DAY}]
+    write(plugins / "installed_plugins.json", {"version": 2, "plugins": records})
+    write(
+        home / ".claude" / "settings.json",
+        {"enabledPlugins": {"alpha@shop": True, "off@shop": False}},
+    )
+
+
+def read_claude_code(printed: str) -> Iterator[tuple[str, str]]:
+    line = re.compile(r"^(\S+): (.+?)(?: \(\w+\))? - (\S)", re.MULTILINE)
+    for name, target, state in line.findall(printed):
+        if state != "⊘":
+            yield name, target.strip()
+
+
+def prepare_codex(home: Path, project: Path) -> None:
+    text = f"""
+[mcp_servers.user]
+command = "true"
+args = ["a", "$HOME"]
+[mcp_servers.web]
+url = "{NOWHERE}"
+[mcp_servers.off]
+command = "false"
+enabled = false
+[projects."{project}"]
+trust_level = "trusted"
+"""
+    write(home / ".codex" / "config.toml", text)
+    write(project / ".codex" / "config.toml", '[mcp_servers.shared]\ncommand = "true"\n')
+
+
+def read_codex(printed: str) -> Iterator[tuple[str, str]]:
+    for each in json.loads(printed[printed.index("[\n") :]):
+        how = each["transport"]
+        if each["enabled"]:
+            yield each["name"], how.get("url") or " ".join([how["command"], *how["args"]])
+
+
+def prepare_gemini(home: Path, project: Path) -> None:
+    prepare_google(home, project, "gemini")
+    write(home / ".gemini" / "trustedFolders.json", {str(project): "TRUST_FOLDER"})
+
+
+def prepare_qwen(home: Path, project: Path) -> None:
+    prepare_google(home, project, "qwen")
+
+
+def prepare_google(home: Path, project: Path, client: str) -> None:
+    user = {
+        "user": {"command": "true", "args": ["a", "$WORD", "${WORD}", "${OTHER}"]},
+        "web": {"httpUrl": NOWHERE},
+        "typed": {"url": NOWHERE, "type": "http"},
+        "events": {"url": NOWHERE},
+    }
+    if client == "gemini":  # Qwen Code lists those, too.
+        user["off"] = {"command": "false"}
+    write(home / f".{client}" / "settings.json", {"mcp": {"excluded": ["off"]}, "mcpServers": user})
+    shared = {"shared": {"command": "true"}}
+    write(project / f".{client}" / "settings.json", {"mcpServers": shared})
+    extensions = home / f".{client}" / "extensions"
+    for name in ("maps", "off-here"):
+        entry = {"command": "node", "args": ["${extensionPath}${/}a.js", "${workspacePath}"]}
+        servers = {f"{name}-server": entry, "user": {"command": "theirs"}}
+        file = extensions / name / f"{client}-extension.json"
+        write(file, {"name": name, "version": "1.0.0", "mcpServers": servers})
+    if client == "qwen":  # Gemini CLI does not start those, but lists them.
+        rules = {"off-here": {"overrides": [f"{home}/*", f"!{project}/*"]}}
+        write(extensions / "extension-enablement.json", rules)
+
+
+def read_google(printed: str) -> Iterator[tuple[str, str]]:
+    line = re.compile(r"^(\S) (\S+)(?: \(from [^)]*\))?: (.+?) +\((\w+)\) - (.*)$", re.MULTILINE)
+    for _, name, target, _, state in line.findall(printed):
+        if state != "Blocked":
+            yield name, target.strip()
+
+
+def prepare_opencode(home: Path, project: Path) -> None:
+    user = {
+        "user": {"type": "local", "command": ["true", "a"]},
+        "web": {"type": "remote", "url": NOWHERE},
+        "off": {"type": "local", "command": ["false"], "enabled": False},
+    }
+    write(home / ".config" / "opencode" / "opencode.json", {"mcp": user})
+    shared = {"shared": {"type": "local", "command": ["true", "b"]}}
+    write(project / "opencode.json", {"mcp": shared})
+
+
+def read_opencode(printed: str) -> Iterator[tuple[str, str]]:
+    for block in re.split(r"^●", printed, flags=re.MULTILINE)[1:]:
+        lines = [line.strip("│└ ").strip() for line in block.splitlines()]
+        _, name, state = lines[0].split(maxsplit=2)
+        if state != "disabled":
+            yield name, [line for line in lines[1:] if line and "server(s)" not in line][-1]
+
+
+def prepare_copilot(home: Path, project: Path) -> None:
+    user = {
+        "user": {"type": "local", "command": "true", "args": ["a"], "tools": ["*"]},
+        "web": {"type": "http", "url": NOWHERE, "tools": ["*"]},
+    }
+    write(home / ".copilot" / "mcp-config.json", {"mcpServers": user})
+    write(home / ".copilot" / "config.json", {"trusted_folders": [str(project)]})
+    shared = {"shared": {"type": "local", "command": "true", "args": [], "tools": ["*"]}}
+    write(project / ".github" / "mcp.json", {"mcpServers": shared})
+
+
+def read_copilot(printed: str) -> Iterator[tuple[str, str]]:
+    for name, entry in json.loads(printed[printed.index("{") :])["mcpServers"].items():
+        if entry["enabled"]:
+            yield name, entry.get("url") or " ".join([entry["command"], *entry["args"]])
+
+
+FEW = TESTS / "node"
+LISTINGS = (
+    Listing("claude-code", ("claude", "mcp", "list"), FEW, prepare_claude_code, read_claude_code),
+    Listing("codex", ("codex", "mcp", "list", "--json"), FEW, prepare_codex, read_codex),
+    Listing("gemini", ("gemini", "mcp", "list"), MORE, prepare_gemini, read_google),
+    Listing("qwen", ("qwen", "mcp", "list"), MORE, prepare_qwen, read_google),
+    Listing("opencode", ("opencode", "mcp", "list"), MORE, prepare_opencode, read_opencode),
+    Listing("copilot", ("copilot", "mcp", "list", "--json"), MORE, prepare_copilot, read_copilot),
+)
+
+
+def listed(each: Listing, home: Path, project: Path) -> Listed:
+    """Return what the client lists."""
+    program, *arguments = each.program
+    path = each.packages / "node_modules" / ".bin" / program
+    assert path.exists(), f"{program} is missing; `make test` or `make test-all` installs it"
+    done = subprocess.run(
+        [path, *arguments],
+        cwd=project,
+        env={"PATH": PATH, "HOME": str(home), "NO_COLOR": "1", "WORD": "w"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    printed = _COLOURS.sub("", done.stdout)
+    servers = set(each.read(printed))
+    assert servers, printed
+    return servers
+
+
+def found(each: Listing, home: Path, project: Path) -> Listed:
+    """Return what is found in its files."""
+    context = DiscoveryContext(
+        home=home,
+        cwd=project,
+        platform="linux",
+        environ={"WORD": "w"},
+        system_root=home / "system",
+        project_servers="all",
+        sources=(each.source,),
+    )
+    servers = discover(context).servers
+    return {(spec.name, spec.url or " ".join([spec.command, *spec.args])) for spec in servers}
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        pytest.param(each, id=each.source, marks=[pytest.mark.full] * (each.packages == MORE))
+        for each in LISTINGS
+    ],
+)
+def test_what_a_client_lists_is_what_is_found(each: Listing, tmp_path: Path) -> None:
+    home, project = tmp_path / "home", tmp_path / "home" / "shop"
+    (project / ".git").mkdir(parents=True)
+    (project / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    each.prepare(home, project)
+    ours = found(each, home, project)
+    assert len(ours) >= 3
+    assert listed(each, home, project) == ours

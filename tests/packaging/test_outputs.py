@@ -1,0 +1,118 @@
+"""What the packages say, against the one description that it is written from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from bridge.discovery.self_reference import starts_bridge
+from scripts import package
+from tests.clients.exchange import SERVERS, bridge_environ
+
+ROOT = Path(__file__).parents[2]
+PACKAGING = ROOT / "packaging"
+
+MAX_LINES = 500
+"""Of the description, the templates and the script together."""
+
+MAX_TOOL_NAME = 64
+"""Of a tool's whole name, with what a client puts before it."""
+
+
+def test_the_checked_in_files_follow_from_the_description() -> None:
+    """`make package` writes them; the one test that an edit of the version concerns."""
+    assert package.stale(package.product()) == []
+
+
+def test_another_version_makes_every_file_stale_that_names_one() -> None:
+    """The registry's name of the product, in the README, has no version."""
+    without = {"README.md"}
+    found = package.stale(package.product("9.9.9"))
+    assert set(found) == set(package.outputs(package.product())) - without
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"MCPB_POLICY": "read-only"}, "workshop.add is not allowed"),
+        ({"MCPB_POLICY": "ask"}, "which asks them"),
+        ({"MCPB_POLICY": "lenient"}, "no policy 'lenient'"),
+        ({"MCPB_POLICY": "ask", "MCP_BRIDGE_CONFIG": "own"}, "exclude each other"),
+    ],
+    ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
+)
+def test_the_bundle_s_policies_hold(tmp_path: Path, chosen: dict[str, str], said: str) -> None:
+    """A choice that cannot be kept starts nothing."""
+    environ = bridge_environ(tmp_path, SERVERS)
+    del environ["MCP_BRIDGE_CONFIG"]
+    start = PACKAGING / "mcpb" / "server" / "mcp_code_bridge.py"
+    program = "print(await mcp_workshop.add(a=1, b=2))"
+    done = subprocess.run(
+        [sys.executable, start, "run", "-c", program],
+        env={**environ, "MCP_BRIDGE_IMAGE": "${user_config.image}", **chosen},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode
+    assert said in done.stderr
+
+
+def test_the_registry_takes_the_entry() -> None:
+    """With what its schema demands of the members that we use."""
+    schema = json.loads((PACKAGING / "server.schema.json").read_text())
+    entry = json.loads((PACKAGING / "server.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.validate(entry, schema)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"name": "no-namespace"},
+        {"description": "x" * 101},
+        {"version": "latest"},
+        {"packages": [{"registryType": "mcpb", "identifier": "x", "transport": {"type": "stdio"}}]},
+    ],
+    ids=lambda broken: next(iter(broken)),
+)
+def test_an_entry_that_the_registry_refuses_is_found(broken: dict[str, object]) -> None:
+    """A schema that takes everything would show nothing."""
+    schema = json.loads((PACKAGING / "server.schema.json").read_text())
+    entry = json.loads((PACKAGING / "server.json").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(entry | broken, schema)
+
+
+def test_a_bridge_does_not_start_the_bridge_of_a_package() -> None:
+    """Where it finds the plugin or the bundle among the user's servers."""
+    plugin = json.loads((PACKAGING / "plugin" / ".mcp.json").read_text())["mcpServers"]
+    bundle = json.loads((PACKAGING / "mcpb" / "manifest.json").read_text())["server"]
+    for entry in (*plugin.values(), bundle["mcp_config"]):
+        assert starts_bridge(entry["command"], entry["args"]), entry
+
+
+def test_the_plugin_s_tools_have_names_that_models_take() -> None:
+    of = package.product()
+    for tool in of["tools"]:
+        assert len(f"mcp__plugin_{of['name']}_{of['server']}__{tool}") <= MAX_TOOL_NAME
+
+
+def test_the_sources_of_the_packages_stay_small() -> None:
+    """Without what is written from them, and the skill, which has a limit of its own."""
+    written = {ROOT / name for name in package.outputs(package.product())}
+    sources = [
+        path
+        for path in PACKAGING.rglob("*")
+        if path.is_file()
+        and path not in written
+        and not {"node", "skills"} & set(path.relative_to(PACKAGING).parts)
+        and path.name != "server.schema.json"
+    ]
+    sources.append(ROOT / "scripts" / "package.py")
+    assert sum(path.read_text().count("\n") for path in sources) <= MAX_LINES
