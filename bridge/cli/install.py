@@ -165,6 +165,11 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
         if not argv:
             write_out(f"{change.target.writer.name} has no command here that lists its servers.\n")
             continue
+        if change.target.scope == "project":
+            write_out(
+                f"It may start the project's servers, so run it yourself: {shlex.join(argv)}\n"
+            )
+            continue
         said = await run_own(argv, machine)
         lines = [line for line in said.splitlines() if change.name in line]
         write_out(visible("".join(f"  {line.strip()}\n" for line in lines)))
