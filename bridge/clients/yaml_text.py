@@ -13,6 +13,7 @@ from bridge.clients.document import Document, EntryText, Table, spliced
 from bridge.discovery.documents import yaml_node
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|[yn])$)[A-Za-z/][\w./@+-]*", re.I | re.A)
+_COMMENT_NEXT = re.compile(r"(?:[ \t]*\r?\n)*( +)#")
 _STEP = 2
 
 
@@ -184,7 +185,10 @@ class YamlText(Document):
         colon = self.text.index(":", key.end_mark.index) + 1
         end = max(colon, node.end_mark.index) if node.value == [] else colon
         place = self._line_after(end)
-        column = key.start_mark.column + _STEP
+        outer = key.start_mark.column
+        # As far in as a comment that is left there, or that would become part of the new row.
+        left = _COMMENT_NEXT.match(self.text, place)
+        column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
         return spliced(
             self.text,
             [(colon, end, ""), (place, place, self._joined(place, column, lines))],

@@ -178,3 +178,11 @@ def test_any_file_can_be_edited(listed: bool, data: st.DataObject) -> None:
     document = open_document(raw, "yaml", listed=listed)
     assert document.encode() == raw
     check_each_change(document, ("servers",))
+
+
+@pytest.mark.parametrize("comment", ["    # one for later\n", "\n    # one for later\n"])
+def test_a_comment_in_an_emptied_table_does_not_go_with_what_is_put_there(comment: str) -> None:
+    text = f"servers:\n    a:\n        command: x\n{comment}other: 1\n"
+    emptied = open_document(text.encode(), "yaml").without(("servers",), "a")
+    made = emptied.with_entry(("servers",), "bridge", {"command": "b"})
+    assert "# one for later" in made.without(("servers",), "bridge").text
