@@ -115,6 +115,8 @@ def read_target(target: Target) -> bytes | None:
         found = real.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise UsageError(f"{target.path} is not changed: {error.strerror}.") from error
     if found.st_uid != os.geteuid():
         message = f"{real} belongs to another user, and is not changed."
         raise UsageError(message, remedy="Run this as the user whom it belongs to.")
@@ -240,9 +242,19 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
     change.finish()
     for record in (*new[:-1], *((last,) if last is not None and not change.moved else ())):
         journal.drop(record.id)
+    if change.action == "uninstall":
+        # What the file held before, secrets too, is kept no longer than it can come back.
+        _drop_installs(change, journal)
     if change.action == "uninstall" and last is not None and written.after is None:
         remove_directories(tuple(Path(path) for path in last.made_directories))
     return written
+
+
+def _drop_installs(change: Change, journal: Journal) -> None:
+    put = (str(change.target.path), "install", change.name)
+    for record in journal.records():
+        if (record.path, record.action, record.name) == put:
+            journal.drop(record.id)
 
 
 def _missing_directories(path: Path) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.cli.install import check
-from bridge.clients.install import apply, plan_install, read_target
+from bridge.clients.install import apply, plan_install, plan_uninstall, read_target
 from bridge.clients.own_commands import run_own
 from bridge.clients.writers import targets, writer_for
 from bridge.errors import BridgeError, ChangedMeanwhileError, UsageError
@@ -120,3 +120,21 @@ async def test_a_client_is_not_started_in_a_project_to_list_its_servers(
     assert await check([change], rig.machine) == 0
     assert "run it yourself" in capsys.readouterr().out
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_link_that_leads_to_itself_is_refused(rig: Rig) -> None:
+    path = rig.context.home / ".cursor" / "mcp.json"
+    path.parent.mkdir()
+    path.symlink_to(path.name)
+    target = targets(writer_for("cursor"), "user", rig.machine)[0]
+    with pytest.raises(UsageError, match="is not changed"):
+        read_target(target)
+
+
+def test_nothing_of_a_file_is_kept_after_the_bridge_went_from_it(rig: Rig) -> None:
+    path = write(rig.context.home / ".cursor" / "mcp.json", {"mcpServers": SERVERS})
+    target = targets(writer_for("cursor"), "user", rig.machine)[0]
+    apply(plan_install(target, BRIDGE, read_target(target)), rig.journal)
+    path.write_text(path.read_text() + "\n")
+    apply(plan_uninstall(target, "code-bridge", read_target(target)), rig.journal)
+    assert rig.journal.records() == ()
