@@ -361,9 +361,12 @@ class Machine:
         return self.project.root or self.project.cwd
 
     def program(self, name: str) -> str:
-        """Return the path of a client's command; empty if there is none."""
-        path = self.context.environ.get("PATH", "")
-        return shutil.which(name, path=path) or "" if name else ""
+        """Return the path of a client's command; empty if there is none.
+
+        A command of the working directory, which may be anyone's, is none.
+        """
+        found = shutil.which(name, path=self.context.environ.get("PATH", "")) if name else None
+        return found if found and Path(found).is_absolute() else ""
 
 
 def machine_of(context: DiscoveryContext) -> Machine:

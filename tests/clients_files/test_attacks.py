@@ -138,3 +138,14 @@ def test_nothing_of_a_file_is_kept_after_the_bridge_went_from_it(rig: Rig) -> No
     path.write_text(path.read_text() + "\n")
     apply(plan_uninstall(target, "code-bridge", read_target(target)), rig.journal)
     assert rig.journal.records() == ()
+
+
+@pytest.mark.parametrize("path", [":/usr/bin", "/usr/bin:", ".:/usr/bin"])
+def test_a_program_in_the_working_directory_is_no_client(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    fake = write(rig.context.cwd / "claude", "#!/bin/sh\n")
+    fake.chmod(0o755)
+    monkeypatch.chdir(rig.context.cwd)
+    rig.context = replace(rig.context, environ={"PATH": path})
+    assert rig.machine.program("claude") == ""
