@@ -233,6 +233,8 @@ class Mover:
         text = json.dumps(value, default=str, ensure_ascii=False)
         if only := _CLIENT_ONLY.search(text):
             return f"only {client} knows the value of {only[0]}"
+        if target.scope == "project" and "${input:" in text:
+            return "the project's file, which others change, has the values of its inputs"
         for each in self.found.skipped:
             if each.name == name and _is_at(each.source, target):
                 # One that is turned off holds its name, and stays off behind the bridge.

@@ -149,3 +149,13 @@ def test_a_program_in_the_working_directory_is_no_client(
     monkeypatch.chdir(rig.context.cwd)
     rig.context = replace(rig.context, environ={"PATH": path})
     assert rig.machine.program("claude") == ""
+
+
+def test_a_projects_server_with_inputs_that_stay_in_the_project_does_not_move(rig: Rig) -> None:
+    entry = {"command": "${input:c}"}
+    inputs = [{"id": "c", "type": "promptString", "default": "/bin/x"}]
+    path = write(
+        rig.context.cwd / ".vscode" / "mcp.json", {"inputs": inputs, "servers": {"x": entry}}
+    )
+    change = rig.planned(path, rig.mover(), "vscode", "project")
+    assert "inputs" in dict(change.refused)["x"]
