@@ -233,7 +233,11 @@ class Mover:
         for each in self.found.skipped:
             if each.name == name and _is_at(each.source, target):
                 # One that is turned off holds its name, and stays off behind the bridge.
-                return "" if each.holds_name else each.reason
+                if each.holds_name:
+                    return ""
+                shadowed = each.reason.startswith("shadowed by")
+                tail = "; if the other will do, delete this one" if shadowed else ""
+                return each.reason + tail
         specs = [*self.found.servers, *(each.spec for each in self.found.proposed)]
         here = (
             spec

@@ -79,7 +79,7 @@ def test_a_script_has_to_agree_beforehand(shell: Shell) -> None:
 def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> None:
     file = shell.home / ".cursor" / "mcp.json"
     before = file.read_text()
-    assert shell("install", "cursor", "--yes")[0] == 0
+    assert "Restart the clients." in shell("install", "cursor", "--yes")[2]
     status, out, _ = shell("installed", "--json")
     [row] = json.loads(out)
     assert status == 0
@@ -88,6 +88,7 @@ def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> 
     assert shell("uninstall", "cursor", "--yes")[0] == 0
     assert file.read_text() == before
     assert "in no client's file" in shell("installed")[1]
+    assert shell("uninstall", "cursor")[1] == "Cursor: the bridge is in none of its files.\n"
 
 
 def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
