@@ -37,7 +37,6 @@ SERVER_SCHEMA = "https://static.modelcontextprotocol.io/schemas/2025-12-11/serve
 DEBIAN = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
 
 PYTHON = "/usr/bin/python3"
-
 Json = Any
 
 
@@ -233,11 +232,9 @@ def run(*command: str | Path, **more: Any) -> str:
 def build_wheel(dist: Path) -> None:
     """Build the sdist and the wheel; the sdist must give the same wheel."""
     of = product()
-    for old in (*dist.glob("*.whl"), *dist.glob("*.tar.gz")):
-        old.unlink()
     run(SCRIPTS / "hatchling", "build", "-d", dist, cwd=ROOT)
     wheel = dist / of["wheel"]
-    [sdist] = dist.glob("*.tar.gz")
+    [sdist] = dist.glob(f"*-{of['version']}.tar.gz")
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(sdist) as archive:
             archive.extractall(scratch, filter="data")
@@ -289,8 +286,7 @@ def build_entry(dist: Path) -> None:
     if published["image"]:
         image = f"{published['image']}:{of['version']}"
         entry["packages"] += [{"registryType": "oci", "identifier": image, "transport": transport}]
-    schema = json.loads((PACKAGING / "server.schema.json").read_text(encoding="utf-8"))
-    jsonschema.validate(entry, schema)
+    jsonschema.validate(entry, json.loads((PACKAGING / "server.schema.json").read_text()))
     (dist / "server.json").write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
 
 
@@ -302,9 +298,10 @@ def build_deb(dist: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / of["name"]
         library = root / "usr" / "lib" / of["name"]
-        uv = ("uv", "pip", "install", "--quiet", "--no-config", "--link-mode", "copy")
-        run(*uv, "--python", PYTHON, "--target", library, "--only-binary", ":all:", "--compile-bytecode",
-            "--constraint", ROOT / "requirements.lock", dist / of["wheel"])  # fmt: skip
+        uv = ("uv", "pip", "install", "--quiet", "--no-config", "--only-binary", ":all:")
+        run(*uv, "--python", PYTHON, "--compile-bytecode", "--link-mode", "copy",
+            "--target", library, "--constraint", ROOT / "requirements.lock",
+            dist / of["wheel"])  # fmt: skip
         shutil.rmtree(library / "bin", ignore_errors=True)
         start = root / "usr" / "bin" / of["name"]
         start.parent.mkdir()

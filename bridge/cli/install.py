@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +48,9 @@ from bridge.clients.writers import (
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
 from bridge.settings import Settings
+
+_FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
+"""What clients say of a server that they list and do not use."""
 
 Planned = tuple[Change, Commands]
 
@@ -147,7 +151,11 @@ def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -
 
 
 async def carry_out(
-    planned: Sequence[Planned], settings: Settings, machine: Machine, arguments: SimpleNamespace
+    planned: Sequence[Planned],
+    settings: Settings,
+    machine: Machine,
+    arguments: SimpleNamespace,
+    person: Person | None = None,
 ) -> bool:
     """Show changes, ask, and make them; return whether all is as planned.
 
@@ -164,7 +172,7 @@ async def carry_out(
         write_err_line("Nothing was changed: --dry-run.")
         return True
     if not arguments.yes:
-        person = Person(sys.stdin, sys.stderr)
+        person = person or Person(sys.stdin, sys.stderr)
         if not person.attended:
             message = "Nothing was changed: no person can be asked here."
             raise UsageError(message, remedy="--yes changes it as shown.")
@@ -187,19 +195,25 @@ async def carry_out(
 
 
 async def check(changes: Iterable[Change], machine: Machine) -> int:
-    """Let the clients list their servers; return 1 if one does not list the bridge."""
+    """Let the clients list their servers; return 1 if one has the bridge not at all or broken."""
     status = 0
     for change in {each.target.writer.id: each for each in changes}.values():
         argv = listing(change.target.writer, machine)
         if not argv:
             write_out(f"{change.target.writer.name} has no command here that lists its servers.\n")
             continue
+        if change.target.scope == "project":
+            write_out(
+                f"It may start the project's servers, so run it yourself: {shlex.join(argv)}\n"
+            )
+            continue
         said = await run_own(argv, machine)
         lines = [line for line in said.splitlines() if change.name in line]
         write_out(visible("".join(f"  {line.strip()}\n" for line in lines)))
-        if not lines:
+        if not lines or any(map(_FAILED.search, lines)):
             status = 1
-            write_err_line(f"{shlex.join(argv)} does not list {change.name}.")
+            state = "has trouble with" if lines else "does not list"
+            write_err_line(f"{change.target.writer.name} {state} {change.name}.")
     return status
 
 

@@ -167,11 +167,9 @@ def lines_of(change: Change) -> list[str]:
 
 def write_moved(change: Change) -> None:
     """Say which servers a change has moved or put back, once it is made."""
-    for names, verb in ((change.moved, "out of"), (change.restored, "back in")):
+    for names, verb in ((change.moved, "moved out of"), (change.restored, "back in")):
         if names:
-            isare = "is" if len(names) == 1 else "are"
-            line = f"{', '.join(names)} {isare} {verb} {change.target.path}."
-            write_err_line(visible(line))
+            write_err_line(visible(f"{', '.join(names)}: {verb} {change.target.path}."))
 
 
 def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machine) -> None:

@@ -24,7 +24,7 @@ from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError
-from bridge.model import Source
+from bridge.model import ServerSpec, Source
 from bridge.runs import open_engine
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
@@ -98,10 +98,7 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
     write_out(f"{counted(len(here), 'client')} here:\n")
     left_out = False
     for target in here:
-        used = sum(
-            any(_is_from(source, target) for source in (spec.source, *spec.also))
-            for spec in found.servers
-        )
+        used = sum(_is_in(spec, target) for spec in found.servers)
         unused = sum(
             _is_from(each.source, target) and (target.path, each.name) not in has
             for each in found.skipped
@@ -119,6 +116,10 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
 
 def _is_from(source: Source, target: Target) -> bool:
     return (source.moved_from or source.path) == str(target.path)
+
+
+def _is_in(spec: ServerSpec, target: Target) -> bool:
+    return any(_is_from(each, target) for each in (spec.source, *spec.also))
 
 
 async def _show_cost(

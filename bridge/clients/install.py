@@ -207,6 +207,16 @@ def apply(change: Change, journal: Journal) -> Rewritten:
     Raises:
         BridgeError: The file was changed meanwhile, again and again, or cannot be written.
     """
+    try:
+        with journal.turn():
+            read_target(change.target)  # It may have become a link since it was shown.
+            return _apply(change, journal)
+    except OSError as error:
+        message = f"{change.target.path} cannot be changed: {error.strerror or error}."
+        raise BridgeError(message) from error
+
+
+def _apply(change: Change, journal: Journal) -> Rewritten:
     made = _missing_directories(change.target.path)
     last = record_of(journal, change.target, change.name, change.before)
     new: list[Record] = []

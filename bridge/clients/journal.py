@@ -6,15 +6,18 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from bridge.atomic_files import replace_file
+from bridge.atomic_files import exclusive_lock, replace_file
 from bridge.private_files import make_directory
 
 KEPT_PER_FILE = 20
+
+TURN_SECONDS = 30.0
+"""For another bridge to finish one file, on a disk that is busy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,17 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         """Take the state directory's `clients`."""
         self._directory = directory
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Keep other bridges from changing clients' files, and what is kept of them. Blocks.
+
+        Raises:
+            OSError: The directory cannot be made, or another bridge does not end.
+        """
+        make_directory(self._directory)
+        with exclusive_lock(self._directory, seconds=TURN_SECONDS):
+            yield
 
     def add(self, record: Record) -> Record:
         """Keep a record, durably, and drop the file's oldest; return it with its id.

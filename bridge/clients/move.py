@@ -31,7 +31,7 @@ from bridge.discovery.moved import (
     manifest_text,
     read_manifest,
 )
-from bridge.errors import UsageError
+from bridge.errors import ChangedMeanwhileError, UsageError
 from bridge.model import ServerSpec, Source
 from bridge.private_files import make_directory
 
@@ -40,6 +40,9 @@ _CLIENT_ONLY = re.compile(
     r"|lineNumber\}|execPath\}|extensionInstallFolder:)[^}]*\}?"
 )
 """Variables that only an editor can fill in."""
+
+SCOPES = ("user", "local", "project", "profile", "agent")
+"""Of files that are the user's to change."""
 
 LoggedIn = Callable[[ServerSpec], bool]
 
@@ -238,19 +241,20 @@ class Mover:
                 shadowed = each.reason.startswith("shadowed by")
                 tail = "; if the other will do, delete this one" if shadowed else ""
                 return each.reason + tail
-        specs = [*self.found.servers, *(each.spec for each in self.found.proposed)]
-        here = (
-            spec
-            for spec in specs
-            if spec.name == name
-            and any(_is_at(source, target) for source in (spec.source, *spec.also))
-        )
+        if any(_is_here(each.spec, name, target) for each in self.found.proposed):
+            return f"you have not approved it: `mcp-code-bridge servers approve {name}`"
+        here = (spec for spec in self.found.servers if _is_here(spec, name, target))
         spec = next(here, None)
         if spec is None:
             return f"only {client} can start it"
         if spec.oauth is not None and not self.logged_in(spec):
             return f"{client} holds its login; move it after `mcp-code-bridge login {name}`"
         return ""
+
+
+def _is_here(spec: ServerSpec, name: str, target: Target) -> bool:
+    places = (spec.source, *spec.also)
+    return spec.name == name and any(_is_at(place, target) for place in places)
 
 
 def _is_at(source: Source, target: Target) -> bool:
@@ -274,16 +278,22 @@ def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
     Raises:
         UneditableError: The file cannot be changed exactly.
     """
-    planned = _Planned(mover.plan(tables, change.before))
+    first = mover.plan(tables, change.before)
+    planned = _Planned(first)
 
     def edit(now: bytes | None) -> bytes | None:
         planned.move = mover.plan(tables, now)
+        # What moves counts as approved, so it must be what was shown or approved.
+        if any(first.moved.get(name) != value for name, value in planned.move.moved.items()):
+            raise ChangedMeanwhileError(
+                f"{change.target.path} was not changed: its servers are not those shown any more.",
+                remedy="Look at what changed, then try again.",
+            )
         return change.edit(planned.move.after)
 
     def keep() -> None:
         mover.kept.write(planned.move.file, planned.move.store)
 
-    first = planned.move
     return replace(
         change,
         edit=edit,
@@ -312,6 +322,7 @@ def tables_of(machine: Machine, client: str, scope: str) -> dict[Path, list[Targ
     found: dict[Path, list[Target]] = {}
     for target in readable(machine):
         mine = target.writer.id == client and target.scope == scope
-        if mine and target.location.scope in ("user", "local", "project"):
+        own = target.location.holds == "servers" and target.location.scope in SCOPES
+        if mine and own:
             found.setdefault(target.path, []).append(target)
     return found

@@ -52,6 +52,9 @@ def listing(writer: Writer, machine: Machine) -> tuple[str, ...]:
 async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
     """Run a client's command; return what it prints.
 
+    It runs in the home directory: to list servers, some clients start those of the project that
+    they are in, approved or not.
+
     Raises:
         BridgeError: It failed, or did not end.
     """
@@ -64,7 +67,7 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
                 stderr=subprocess.STDOUT,
                 check=False,
                 env=environ,
-                cwd=machine.context.cwd,
+                cwd=machine.context.home,
             )
     except TimeoutError:
         message = f"{argv[0]} did not end within {SECONDS:.0f} seconds."

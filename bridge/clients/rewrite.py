@@ -127,6 +127,8 @@ def _replace(
         _check_replaceable(real, found)
 
     def check() -> None:
+        if _read(real) != before:
+            raise _Changed
         before_replace(before, after)
         if _read(real) != before:
             raise _Changed

@@ -18,7 +18,7 @@ weaker definition of the same name is reported as shadowed, never merged in.
 8. macOS only: `mcp/servers/*.json` in `~/Library/Application Support/Claude Code`, then in
    `.../Claude`; then `claude_code_config.json` in the same two.
 9. The other clients' files of the user and of the system, client by client in the order of
-   `_OTHER_USER`.
+   `_OTHER_USER`; then what plugins and extensions bring.
 10. The working directory: `.mcp.json` there, then in each directory above it up to home, or up to
     the repository's root when the working directory is not below home; `./mcp-servers/*.json`,
     `./claude_code_config.json`, `./claude_desktop_config.json`; then the other clients' files of
@@ -151,7 +151,7 @@ _AMP_FILES = _Client("amp", "Amp")
 _ROO_FILES = _Client("roo", "Roo Code", "json")
 _TRAE_FILES = _Client("trae", "Trae")
 _KIMI_FILES = _Client("kimi", "Kimi Code", "json")
-_DROID_FILES = _Client("droid", "Droid")
+_DROID_FILES = _Client("droid", "Droid", "json with comments")
 _CRUSH_FILES = _Client("crush", "Crush", "json")
 _VIBE_FILES = _Client("vibe", "Mistral Vibe", "toml")
 _CLAUDE_CODE_FILES = _Client("claude-code", "Claude Code", "json")

@@ -149,6 +149,7 @@ class Reader:
         self._exposed = exposed
         self.warnings: list[ConfigWarning] = []
         self.references: dict[Path, str | None] = {}
+        self.noted: dict[Path, None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
         self._project_room = MAX_PROJECT_BYTES
         self._absent: set[Path] = set()
@@ -169,7 +170,7 @@ class Reader:
 
     def note(self, path: Path) -> None:
         """Count a file among those that the configurations name, so that its changes count."""
-        self.references.setdefault(path, None)
+        self.noted[path] = None
 
     def reference(self, name: str) -> str | None:
         """Return the text of a file that a configuration names; None if it cannot be read."""

@@ -172,16 +172,7 @@ def discover(context: DiscoveryContext) -> Discovery:
     rows = locations_read(context.sources, context.platform)
     claude = [each for each in candidates if each.location.id == CLAUDE]
     managed = [each.path for each in claude if each.location.scope == "managed"]
-    limiting = {
-        id: [
-            each.path
-            for each in candidates
-            if each.location.id == id
-            and not each.location.in_project
-            and each.location.holds == "servers"
-        ]
-        for id in (GEMINI, QWEN)
-    }
+    limiting = {id: _own_files(id, candidates) for id in (GEMINI, QWEN)}
     rules = Rules(
         allow_self=context.allow_self,
         project_servers=context.project_servers,
@@ -211,7 +202,7 @@ def discover(context: DiscoveryContext) -> Discovery:
         first_seen=merged.first_seen,
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
-        references=tuple(reader.references),
+        references=(*reader.references, *reader.noted),
     )
 
 
@@ -246,6 +237,17 @@ def _files(
         if (file := moved.files.get(candidate.path)) is not None:
             parsed = _parse(candidate, reader, context, places, project, rules, file)
             yield replace(candidate.location, moved=True), parsed
+
+
+def _own_files(id: str, candidates: Iterable[_Candidate]) -> list[Path]:
+    """Return a client's files of the user and the system, which may limit which servers it has."""
+    return [
+        each.path
+        for each in candidates
+        if each.location.id == id
+        and not each.location.in_project
+        and each.location.holds == "servers"
+    ]
 
 
 def _replacing(candidate: _Candidate) -> Path | None:

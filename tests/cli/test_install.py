@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bridge.cli.install import carry_out, plan
 from bridge.cli.main import main
+from bridge.cli.person import Person
+from bridge.clients.entry import own_entry
+from bridge.clients.writers import machine_of
+from bridge.servers.configuration import context_for
+from bridge.settings import load
+from tests.waiting import typing_answers
 
 PROGRAM = str(Path(sys.executable).parent / "mcp-code-bridge")
 
@@ -74,6 +84,25 @@ def test_a_script_has_to_agree_beforehand(shell: Shell) -> None:
     assert "s3cret" not in out
     assert shell("install", "cursor", "--dry-run")[0] == 0
     assert "code-bridge" not in (shell.home / ".cursor" / "mcp.json").read_text()
+
+
+@pytest.mark.parametrize(("answer", "written"), [("no\n", False), ("yes\n", True)])
+async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> None:
+    settings = load({}, dict(os.environ))
+    machine = machine_of(context_for(settings, str(Path.cwd()), "linux"))
+    planned = plan(["cursor"], "user", own_entry(settings.environ), machine)
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        person = Person(reader, writer)
+        asked = SimpleNamespace(dry_run=False, yes=False)
+        async with typing_answers(typist, answer):
+            done = await carry_out(planned, settings, machine, asked, person)
+    os.close(typist)
+    assert done is written
+    assert ("code-bridge" in (shell.home / ".cursor" / "mcp.json").read_text()) is written
 
 
 def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> None:
@@ -145,6 +174,9 @@ def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) 
     assert "\n" not in written
     entry = json.loads(written)["mcpServers"]["code-bridge"]
     assert (entry["command"], entry["timeout"]) == (PROGRAM, 300_000)
+    program.write_text(FAKE_CLAUDE.replace("Connected", "Failed to connect"))
+    status, _, err = shell("install", "claude-code", "--yes", "--check")
+    assert (status, "has trouble with code-bridge" in err) == (1, True)
     url = "http://127.0.0.1:8000/mcp"
     assert shell("install", "claude-code", "--http", url, "--yes")[0] == 0
     assert json.loads(shell("installed", "--json")[1])[0]["url"] == url

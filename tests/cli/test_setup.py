@@ -88,7 +88,7 @@ async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path
     flat = " ".join(told.split())
     assert "1 client here:\n  cursor: 2 servers in" in told
     assert "mcp.json, 1 not used 1 server can be used through the bridge: shop;" in flat
-    assert f"shop, off are out of {home / '.cursor' / 'mcp.json'}." in told
+    assert f"shop, off: moved out of {home / '.cursor' / 'mcp.json'}." in told
     assert "behind the bridge (2 servers): shop, off" in told
     assert "my shop" not in cursor(home)
     assert "// mine" in cursor(home)
@@ -120,7 +120,7 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     assert f"moved from {home / '.cursor' / 'mcp.json'}" in rows["shop"]["source"]
     assert rows["off"]["state"] == "skipped"
     assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
-    assert f"shop, off are back in {home / '.cursor' / 'mcp.json'}." in capsys.readouterr().err
+    assert f"shop, off: back in {home / '.cursor' / 'mcp.json'}." in capsys.readouterr().err
     assert cursor(home) == CONFIG
 
 

@@ -15,7 +15,7 @@ import pytest
 from bridge.clients.entry import Entry
 from bridge.clients.install import Change, apply, plan_install, plan_uninstall, read_target
 from bridge.clients.journal import Journal
-from bridge.clients.move import Kept, Mover, move_only, tables_of, with_move
+from bridge.clients.move import SCOPES, Kept, Mover, move_only, tables_of, with_move
 from bridge.clients.restore import restore_of, with_restore
 from bridge.clients.writers import WRITERS, Machine, Scope, Target, machine_of, targets, writer_for
 from bridge.discovery.finder import DiscoveryContext, discover
@@ -82,7 +82,7 @@ def of_writer(case: Case) -> tuple[str, Scope] | None:
     """The client and scope under which a file is written, if it is."""
     row = location_of(case)
     scope: Scope = "project" if row.in_project else "user"
-    written = row.scope in ("user", "local", "project") and "linux" in row.platforms
+    written = row.scope in SCOPES and "linux" in row.platforms
     for writer in WRITERS.values():
         named = row.template in writer.templates(scope) or writer.id == row.id
         if written and named and (writer.source or writer.id) == row.id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,9 @@ def keep(context: DiscoveryContext, original: Path, value: object) -> DiscoveryC
 
 def unplaced(each: ServerSpec | SkippedServer) -> object:
     """What was found, but for the file in which it stands now."""
-    source = replace(each.source, path="", moved_from="")
+    # In a list, a place: others may have gone from before it.
+    key = re.sub(r"\[\d+\]$", "[]", each.source.key)
+    source = replace(each.source, path="", moved_from="", key=key)
     if isinstance(each, SkippedServer):
         return replace(each, source=source)
     return replace(each, source=source), each.written

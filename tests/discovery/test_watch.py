@@ -103,6 +103,18 @@ def _add_above(context: DiscoveryContext) -> None:
     (context.cwd.parent / ".mcp.json").write_text("{}")
 
 
+def _install_extension(context: DiscoveryContext) -> None:
+    extension = context.home / ".gemini" / "extensions" / "maps"
+    extension.mkdir(parents=True)
+    (extension / "gemini-extension.json").write_text("{}")
+
+
+def _make_profile(context: DiscoveryContext) -> None:
+    profile = context.home / ".config" / "Code" / "User" / "profiles" / "1a2b"
+    profile.mkdir(parents=True)
+    (profile / "mcp.json").write_text("{}")
+
+
 def _change(context: DiscoveryContext) -> None:
     (context.home / ".claude.json").write_text('{"mcpServers": {}}')
 
@@ -135,6 +147,8 @@ def _lose_repository(context: DiscoveryContext) -> None:
         _make_directory,
         _add_in_project,
         _add_above,
+        _install_extension,
+        _make_profile,
         _change,
         _remove,
         _replace,
@@ -156,6 +170,24 @@ def test_every_change_that_the_survey_sees_is_seen(
     after = watch.stamp()
     assert after != before
     assert after == survey(context).stamp()
+
+
+def test_one_more_extension_beside_another_is_seen(context: DiscoveryContext) -> None:
+    """And so is a change of either."""
+    _install_extension(context)
+    extensions = context.home / ".gemini" / "extensions"
+    settle(context.home)
+    watch = Watch(context)
+    stamps = [watch.stamp()]
+    (extensions / "news").mkdir()
+    stamps.append(watch.stamp())
+    (extensions / "news" / "gemini-extension.json").write_text("{}")
+    stamps.append(watch.stamp())
+    (extensions / "maps" / "gemini-extension.json").write_text('{"name": "maps"}')
+    stamps.append(watch.stamp())
+    assert len(set(stamps)) == len(stamps)
+    assert stamps[-1] == survey(context).stamp()
+    assert {extensions, extensions / "maps", extensions / "news"} <= set(watched_paths(context))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,6 +19,7 @@ from scripts import package
 from tests.clients.client import PEERS
 from tests.clients.exchange import bridge_environ
 from tests.clients.model import program, scripted, serving
+from tests.guest.conftest import require
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
@@ -68,15 +68,9 @@ def test_the_wheel_runs_a_program_in_an_empty_environment(
     tmp_path: Path, dist: Path, environ: dict[str, str], version: str
 ) -> None:
     """With the dependencies that it declares, and nothing else."""
-    python = shutil.which(f"python{version}")
-    assert python, f"Python {version} is not installed"
-    # What stands before the interpreter may be a version manager's shim.
-    find = [python, "-c", "import sys; print(sys.executable)"]
-    named = {**os.environ, "PYENV_VERSION": version}
-    done = subprocess.run(find, capture_output=True, text=True, env=named, check=True)
     [wheel] = dist.glob("*.whl")
     place = tmp_path / "environment"
-    environ |= {"UV_PYTHON": done.stdout.strip()}
+    environ |= {"UV_PYTHON": require(version)}
     called("uv", "venv", "--quiet", place, environ=environ, cwd=tmp_path)
     environ |= {"UV_PYTHON": str(place / "bin" / "python")}
     called("uv", "pip", "install", "--quiet", wheel, environ=environ, cwd=tmp_path)

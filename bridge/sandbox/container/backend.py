@@ -47,7 +47,7 @@ from bridge.sandbox.container.connection import (
 from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.examination import examined_isolation
 from bridge.sandbox.container.facts import runtime_name
-from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name
+from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name, require_present
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
@@ -360,13 +360,6 @@ def _hard_limit(which: int) -> int | None:
     return None if hard == resource.RLIM_INFINITY else hard
 
 
-def _not_fetched(engine: str, image: str, settings: Settings) -> ImageMissingError:
-    if not settings.image:
-        return ImageMissingError(f"{engine} has no runtime image yet.")
-    remedy = "Run `mcp-code-bridge doctor` in a terminal, which fetches it."
-    return ImageMissingError(f"{engine} has no image {image} yet.", remedy=remedy)
-
-
 _STRANGE_REMEDY = "See what DOCKER_HOST or CONTAINER_HOST leads to."
 
 NO_PACKAGES = "MCP_BRIDGE_PACKAGES is not used: programs find the packages of the engine's image"
@@ -417,8 +410,8 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         images = await backend.images()
         image = await choose_image(settings.image, images)
         place = settings.place("image")
-        if not pull and await images.inspect(image) is None:
-            raise _not_fetched(backend.name, image, settings)
+        if not pull:
+            await require_present(image, images)
         await ensure_present(image, images, progress=progress.info, place=place)
     except BridgeError as error:
         return failed_probe(backend.name, error)

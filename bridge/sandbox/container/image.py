@@ -110,6 +110,20 @@ async def ensure_present(
         raise ImagePullError(error.message, remedy=remedy) from error
 
 
+async def require_present(name: str, engine: ImageEngine) -> None:
+    """Check that the engine has an image, and fetch nothing.
+
+    Raises:
+        ImageMissingError: It has not; the remedy is a command that may take minutes.
+    """
+    if await engine.inspect(name) is not None:
+        return
+    if name == DEFAULT_FALLBACK:
+        raise ImageMissingError(f"{engine.kind} has no runtime image yet.")
+    remedy = "Run `mcp-code-bridge doctor` in a terminal, which fetches it."
+    raise ImageMissingError(f"{engine.kind} has no image {name} yet.", remedy=remedy)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ImageStatus:
     """One image on one engine, as `image status` shows it.

@@ -290,7 +290,7 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
             version = _version(facts["version"])
             if version >= OLDEST and (offered is None or offered.fits(version)):
                 found = describe(facts, offered.directory if offered is not None else None)
-                closed = _closed(found) if as_nobody else ""
+                closed = closed_file(found) if as_nobody else ""
                 if not closed:
                     return found
                 problem, remedy = (
@@ -307,7 +307,7 @@ def find(*, packages: Path | None = None, only: str | None = None, as_nobody: bo
     raise EngineNotFoundError(message, remedy=remedy)
 
 
-def _closed(found: Interpreter) -> str:
+def closed_file(found: Interpreter) -> str:
     """Return the first of an interpreter's files that not every user may read; empty for none."""
     sources = (bind.source for bind in found.binds)
     return next((source for source in sources if not open_to_all(Path(source))), "")

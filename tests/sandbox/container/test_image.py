@@ -23,6 +23,7 @@ from bridge.sandbox.container.image import (
     leftovers,
     local_name,
     partial_name,
+    require_present,
     resolve,
     status,
 )
@@ -119,6 +120,17 @@ async def test_a_present_image_is_not_fetched() -> None:
     engine = FakeImages(images={DEFAULT_FALLBACK: ImageFacts(id="1")})
     await ensure_present(DEFAULT_FALLBACK, engine, progress=lambda _: None)
     assert engine.pulled == []
+
+
+async def test_a_models_call_does_not_wait_for_an_image() -> None:
+    """It gets an error at once, with the command that fetches or builds the image."""
+    engine = FakeImages(images={"there:1": ImageFacts(id="1")})
+    await require_present("there:1", engine)
+    with pytest.raises(ImageMissingError, match=r"no runtime image yet.*image build"):
+        await require_present(DEFAULT_FALLBACK, engine)
+    with pytest.raises(ImageMissingError, match=r"no image own:2 yet.*doctor"):
+        await require_present("own:2", engine)
+    assert DEFAULT_FALLBACK not in engine.images
 
 
 async def test_a_missing_public_image_is_fetched_and_says_so() -> None:

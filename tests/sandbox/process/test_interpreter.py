@@ -15,6 +15,7 @@ from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.interpreter import (
     SYSTEM_PYTHON,
     candidates,
+    closed_file,
     describe,
     find,
     open_to_all,
@@ -119,3 +120,41 @@ async def test_no_installed_package_is_found_inside(backend: BubblewrapBackend) 
     paths = [sysconfig.get_path("purelib"), "/usr/lib/python3/dist-packages"]
     program = f"import os\nprint([p for p in {paths!r} if os.path.isdir(p) and os.listdir(p)])"
     assert (await run(backend, program)).out == "[]\n"
+
+
+def test_a_broken_python_does_not_hide_one_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/usr/bin/python3 may be too old, or another program."""
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    places = (str(broken), str(Path(sys.base_prefix) / "bin" / "python3"))
+    monkeypatch.setattr("bridge.sandbox.process.interpreter._all_candidates", lambda: places)
+    assert find(as_nobody=False).executable == os.path.realpath(places[1])
+    monkeypatch.setattr("bridge.sandbox.process.interpreter._all_candidates", lambda: places[:1])
+    with pytest.raises(EngineNotFoundError, match="could not list the files"):
+        find(as_nobody=False)
+
+
+def test_a_python_whose_files_only_root_may_read_is_not_offered_to_nobody(
+    tmp_path: Path,
+) -> None:
+    """Such as one below /root, made by uv or pyenv; the remedy says what to do."""
+    tmp_path.chmod(0o700)
+    library = tmp_path / "libpython.so"
+    library.touch(mode=0o644)
+    facts = {
+        "version": [3, 13, 0],
+        "executable": "/usr/bin/env",
+        "stdlib": "/usr/lib",
+        "path": [],
+        "libraries": [str(library)],
+    }
+    assert closed_file(describe(facts)) == str(library)
+    own = tmp_path / "python3"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(0o755)
+    with pytest.raises(EngineNotFoundError, match=r"owner only.*ordinary user.*UV_PYTHON") as told:
+        find(only=str(own), as_nobody=True)
+    assert "Install Python 3.9" in told.value.remedy

@@ -1,0 +1,154 @@
+"""The first minutes: the wheel alone, an empty home, and only what a PATH has.
+
+Without `make` and without a checkout: the wheel is built and used as it is. The quick tests take
+its dependencies from the environment of the tests; the full one lets pip fetch what it declares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TOOLS = ("setpriv", "systemd-run", "id")
+"""Beside an engine, what every system has."""
+PATIENCE = 300.0
+"""For one command on a machine that does other things too."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as for a release."""
+    place = tmp_path_factory.mktemp("dist")
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place))
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True, timeout=PATIENCE)
+    [made] = place.glob("*.whl")
+    return made
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """Somebody with an empty home, in an empty directory."""
+
+    home: Path
+    command: tuple[str, ...]
+    library: str = ""
+
+    def say(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command; whatever it says, no traceback."""
+        environ = {
+            "HOME": str(self.home),
+            "PATH": str(self.home / "bin"),
+            "PYTHONPATH": self.library,
+            "LANG": "C.UTF-8",
+        }
+        done = subprocess.run(
+            (*self.command, *words),
+            cwd=self.home / "work",
+            env=environ,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    def install(self, *commands: str) -> None:
+        """Put commands of this machine on the PATH."""
+        for name in commands:
+            found = shutil.which(name)
+            if found is not None:
+                (self.home / "bin" / name).symlink_to(found)
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, wheel: Path) -> Newcomer:
+    """With the wheel's files and nothing else installed."""
+    library = tmp_path / "library"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(library)
+    for name in ("work", "bin"):
+        (tmp_path / name).mkdir()
+    made = Newcomer(tmp_path, (sys.executable, "-m", "bridge"), str(library))
+    made.install(*TOOLS)
+    return made
+
+
+def test_with_nothing_installed_every_command_says_the_next_step(newcomer: Newcomer) -> None:
+    """And exits with the status for it."""
+    for words, status, step in (
+        (("doctor",), 1, "mcp-code-bridge doctor --fix"),
+        (("doctor", "--fix"), 1, "bubblewrap"),
+        (("servers",), 0, "claude mcp add"),
+        (("tools",), 0, "claude mcp add"),
+        (("run", "-c", "print(1)"), 3, "mcp-code-bridge doctor --fix"),
+        (("image", "build"), 3, "bubblewrap needs none"),
+        (("image", "status"), 3, "bubblewrap needs none"),
+        (("serve",), 0, ""),
+    ):
+        done = newcomer.say(*words)
+        assert done.returncode == status, (words, done.stderr)
+        assert step in done.stdout + done.stderr, words
+    assert "Seatbelt" not in newcomer.say("run", "-c", "print(1)").stderr
+    assert not list((newcomer.home / "work").iterdir())
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None:
+    """The other engines are off, which is no failure."""
+    newcomer.install("bwrap")
+    done = newcomer.say("run", "-c", "print(6 * 7)")
+    assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
+    report = newcomer.say("doctor")
+    assert report.returncode == 0
+    assert "off   podman: podman is not installed.\noff   docker: " in report.stdout
+    assert "FAIL" not in report.stdout
+    assert "Programs run in: bubblewrap\n" in report.stdout
+    mended = newcomer.say("doctor", "--fix", "--json")
+    assert json.loads(mended.stdout)["chosen"] == "bubblewrap"
+    assert "nothing to do" in mended.stderr
+
+
+@pytest.mark.full
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@pytest.mark.parametrize("version", ["3.11", "3.13"])
+def test_the_wheel_needs_only_what_it_declares(tmp_path: Path, wheel: Path, version: str) -> None:
+    """In an empty environment, installed by pip from the registry that it is configured for."""
+    python = _python(version)
+    if python is None:
+        pytest.skip(f"there is no Python {version}")
+    place = tmp_path / "environment"
+    subprocess.run((python, "-m", "venv", str(place)), check=True, timeout=PATIENCE)
+    install = (str(place / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel))
+    done = subprocess.run(install, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("work", "bin"):
+        (tmp_path / name).mkdir()
+    newcomer = Newcomer(tmp_path, (str(place / "bin/mcp-code-bridge"),))
+    newcomer.install(*TOOLS, "bwrap")
+    ran = newcomer.say("run", "-c", "import sys; print(6 * 7)")
+    assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
+    assert newcomer.say("serve").returncode == 0
+
+
+def _python(version: str) -> str | None:
+    """Return an executable of that version: what is called so may be another's, or none."""
+    for directory in os.environ.get("PATH", "").split(os.pathsep):
+        found = Path(directory) / f"python{version}"
+        if os.access(found, os.X_OK):
+            asked = subprocess.run((str(found), "-V"), capture_output=True, text=True, check=False)
+            if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
+                return str(found)
+    return None
