@@ -204,7 +204,8 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
             continue
         if change.target.scope == "project":
             write_out(
-                f"It may start the project's servers, so run it yourself: {shlex.join(argv)}\n"
+                f"{change.target.writer.name} may start the project's servers when it lists them, "
+                f"so run it yourself: {shlex.join(argv)}\n"
             )
             continue
         said = await run_own(argv, machine)
@@ -213,7 +214,8 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
         if not lines or any(map(_FAILED.search, lines)):
             status = 1
             state = "has trouble with" if lines else "does not list"
-            write_err_line(f"{change.target.writer.name} {state} {change.name}.")
+            why = f"`{shlex.join(argv)}` may say why."
+            write_err_line(visible(f"{change.target.writer.name} {state} {change.name}. {why}"))
     return status
 
 

@@ -108,7 +108,8 @@ def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> 
         state += ", has the bridge" if target.path in {path for path, _ in has} else ""
         line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {target.path}{state}"
         write_out(visible(line, keep="") + "\n")
-    names = ", ".join(spec.name for spec in found.servers) or "none"
+    names = ", ".join(spec.name for spec in found.servers)
+    names = names or "the clients have none yet, or none that can be used"
     why = "; `servers` says why others are not" if left_out else ""
     count = counted(len(found.servers), "server")
     write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))

@@ -176,7 +176,8 @@ def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) 
     assert (entry["command"], entry["timeout"]) == (PROGRAM, 300_000)
     program.write_text(FAKE_CLAUDE.replace("Connected", "Failed to connect"))
     status, _, err = shell("install", "claude-code", "--yes", "--check")
-    assert (status, "has trouble with code-bridge" in err) == (1, True)
+    assert (status, "has trouble with code-bridge." in err) == (1, True)
+    assert "claude mcp list` may say why." in err
     url = "http://127.0.0.1:8000/mcp"
     assert shell("install", "claude-code", "--http", url, "--yes")[0] == 0
     assert json.loads(shell("installed", "--json")[1])[0]["url"] == url
