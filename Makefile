@@ -86,7 +86,7 @@ more-clients: node
 
 .PHONY: install
 install: packages venv ## the virtual environment in .venv, with the mcp-code-bridge command
-	@echo "Installed: $(VENV)/mcp-code-bridge"
+	@echo "Installed: $(VENV)/mcp-code-bridge; its \`doctor\` says where programs can run"
 
 .PHONY: image
 image: install ## the runtime image, built from Debian packages and imported into the engines for tests

@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import anyio
 import anyio.to_thread
 
-from bridge.cli.moving import lines_of, with_moves, with_restores, write_proposal, write_stays
+from bridge.cli.moving import (
+    lines_of,
+    with_moves,
+    with_restores,
+    write_moved,
+    write_proposal,
+    write_stays,
+)
 from bridge.cli.output import visible, write_err_line, write_json, write_out
 from bridge.cli.person import Person
 from bridge.clients.entry import NAME, Entry, address, command_line, own_entry, shown_address
@@ -27,7 +36,15 @@ from bridge.clients.install import (
 )
 from bridge.clients.journal import Journal
 from bridge.clients.own_commands import Commands, listing, own_commands, run_own
-from bridge.clients.writers import Machine, Scope, detected, machine_of, targets, writer_for
+from bridge.clients.writers import (
+    WRITERS,
+    Machine,
+    Scope,
+    detected,
+    machine_of,
+    targets,
+    writer_for,
+)
 from bridge.errors import BridgeError, UsageError
 from bridge.servers.configuration import context_for
 from bridge.settings import Settings
@@ -36,6 +53,18 @@ _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
 
 Planned = tuple[Change, Commands]
+
+RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
+
+
+@contextmanager
+def nothing_written() -> Iterator[None]:
+    """Say that nothing was changed if a person leaves with Ctrl-C."""
+    try:
+        yield
+    except anyio.get_cancelled_exc_class():
+        write_err_line("Nothing was changed.")
+        raise
 
 
 async def install(arguments: SimpleNamespace, settings: Settings) -> int:
@@ -59,9 +88,12 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = await with_moves(planned, arguments.move, settings, machine)
     if not await carry_out(planned, settings, machine, arguments):
         return 1
-    if arguments.check and not arguments.dry_run:
-        return await check((change for change, _ in planned), machine)
-    return 0
+    if arguments.dry_run:
+        return 0
+    status = await check((change for change, _ in planned), machine) if arguments.check else 0
+    if any(change.before != change.after for change, _ in planned):
+        write_err_line(RESTART)
+    return status
 
 
 async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
@@ -89,6 +121,8 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
     else:
         write_stays(planned, settings)
+    for client in sorted(wanted - {change.target.writer.id for change, _ in planned}):
+        write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
 
 
@@ -132,7 +166,7 @@ async def carry_out(
     for each in planned:
         _show(*each)
     if not changing:
-        write_err_line("Nothing is to be changed.")
+        write_err_line("There is nothing to change.")
         return True
     if arguments.dry_run:
         write_err_line("Nothing was changed: --dry-run.")
@@ -142,7 +176,9 @@ async def carry_out(
         if not person.attended:
             message = "Nothing was changed: no person can be asked here."
             raise UsageError(message, remedy="--yes changes it as shown.")
-        if not await person.confirm("Change this as shown?"):
+        with nothing_written():
+            agreed = await person.confirm("Change this as shown?")
+        if not agreed:
             write_err_line("Nothing was changed.")
             return False
     journal = Journal(settings.state_dir / "clients")
@@ -153,6 +189,7 @@ async def carry_out(
             await anyio.to_thread.run_sync(apply, change, journal)
         if change.action != "move":
             _confirm(change, machine)
+        write_moved(change)
     write_proposal((change for change, _ in changing if change.moved), settings, machine)
     return True
 
@@ -167,7 +204,8 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
             continue
         if change.target.scope == "project":
             write_out(
-                f"It may start the project's servers, so run it yourself: {shlex.join(argv)}\n"
+                f"{change.target.writer.name} may start the project's servers when it lists them, "
+                f"so run it yourself: {shlex.join(argv)}\n"
             )
             continue
         said = await run_own(argv, machine)
@@ -176,7 +214,8 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
         if not lines or any(map(_FAILED.search, lines)):
             status = 1
             state = "has trouble with" if lines else "does not list"
-            write_err_line(f"{change.target.writer.name} {state} {change.name}.")
+            why = f"`{shlex.join(argv)}` may say why."
+            write_err_line(visible(f"{change.target.writer.name} {state} {change.name}. {why}"))
     return status
 
 

@@ -166,6 +166,13 @@ def lines_of(change: Change) -> list[str]:
     return lines
 
 
+def write_moved(change: Change) -> None:
+    """Say which servers a change has moved or put back, once it is made."""
+    for names, verb in ((change.moved, "moved out of"), (change.restored, "back in")):
+        if names:
+            write_err_line(visible(f"{', '.join(names)}: {verb} {change.target.path}."))
+
+
 def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machine) -> None:
     """Write down which policy would say what the clients said of the moved servers; name the file.
 

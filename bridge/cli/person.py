@@ -80,7 +80,13 @@ class Person:
             if not await self._drop_typed():
                 return None
             self.write(prompt)
-            line = await self._line()
+            try:
+                line = await self._line()
+            except anyio.get_cancelled_exc_class():
+                self.write("\n")
+                raise
+            if line is None:
+                self.write("\n")
             # Input after the answer is not left for the terminal's next reader.
             termios.tcflush(self._reader, termios.TCIFLUSH)
         except (OSError, termios.error):
@@ -88,9 +94,12 @@ class Person:
         return line
 
     async def confirm(self, prompt: str) -> bool:
-        """Return whether a person answers yes; ask again if the answer is neither yes nor no."""
+        """Return whether a person answers yes; ask again if the answer is neither yes nor no.
+
+        An empty answer is a no.
+        """
         for _ in range(MAX_TRIES):
-            line = await self.ask(f"{prompt} yes or no: ")
+            line = await self.ask(f"{prompt} yes or no [no]: ")
             answer = (line or "").strip().lower()
             if line is None or answer in ("", "n", "no"):
                 return False

@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.checks import check as check_servers
-from bridge.cli.install import carry_out, check, plan
+from bridge.cli.install import RESTART, Planned, carry_out, check, nothing_written, plan
 from bridge.cli.moving import ALL, with_moves
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
@@ -24,7 +24,7 @@ from bridge.clients.install import standings
 from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError
-from bridge.model import ServerSpec
+from bridge.model import ServerSpec, Source
 from bridge.runs import open_engine
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
@@ -48,9 +48,27 @@ async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
     Raises:
         UsageError: An answer is missing, and nobody can be asked.
     """
+    machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
+    with nothing_written():
+        planned, works = await _asked(arguments, settings, machine)
+    if not planned or not await carry_out(planned, settings, machine, arguments):
+        return 1
+    if arguments.dry_run:
+        return 0 if works else 1
+    status = await check((change for change, _ in planned if change.name), machine)
+    write_err_line(RESTART)
+    return status if works else 1
+
+
+async def _asked(
+    arguments: SimpleNamespace, settings: Settings, machine: Machine
+) -> tuple[list[Planned], bool]:
+    """Return the changes that a person or the flags ask for, and whether a sandbox works.
+
+    There are none if no client is to get the bridge; that has been said then.
+    """
     person = Person(sys.stdin, sys.stderr)
     asks = person.attended and not arguments.yes
-    machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
     found = await anyio.to_thread.run_sync(consents_of(settings).discover, machine.context)
     here = detected(machine)
     _write_found(here, found, machine)
@@ -58,13 +76,12 @@ async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
     works = await _show_sandbox(settings)
     if not here and not arguments.clients:
         write_err_line("Nothing was changed: no client was found here.")
-        return 1
+        return [], works
     clients = await _clients(arguments.clients, here, person if asks else None)
     if not clients:
         write_err_line("Nothing was changed.")
-        return 1
-    entry = own_entry(settings.environ)
-    planned = plan(clients, arguments.scope, entry, machine)
+        return [], works
+    planned = plan(clients, arguments.scope, own_entry(settings.environ), machine)
     asked = arguments.move or NONE
     if arguments.move is None and asks:
         offered = await with_moves(planned, ALL, settings, machine)
@@ -72,30 +89,38 @@ async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
         asked = ALL if movable and await _wants_move(person, movable) else NONE
     if asked != NONE:
         planned = await with_moves(planned, asked, settings, machine)
-    if not await carry_out(planned, settings, machine, arguments):
-        return 1
-    if arguments.dry_run:
-        return 0 if works else 1
-    status = await check((change for change, _ in planned if change.name), machine)
-    write_err_line("Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it.")
-    return status if works else 1
+    return planned, works
 
 
 def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
     """Print the clients of this machine, and how many servers each has."""
-    has = {each.target.path for each in standings(machine)}
+    has = {(each.target.path, each.name) for each in standings(machine)}
     write_out(f"{counted(len(here), 'client')} here:\n")
+    left_out = False
     for target in here:
-        own = [spec for spec in found.servers if _is_in(spec, str(target.path))]
-        state = ", has the bridge" if target.path in has else ""
-        line = f"  {target.writer.id}: {counted(len(own), 'server')} in {target.path}{state}"
+        used = sum(_is_in(spec, target) for spec in found.servers)
+        unused = sum(
+            _is_from(each.source, target) and (target.path, each.name) not in has
+            for each in found.skipped
+        )
+        left_out = left_out or unused > 0
+        state = f", {unused} not used" if unused else ""
+        state += ", has the bridge" if target.path in {path for path, _ in has} else ""
+        line = f"  {target.writer.id}: {counted(used + unused, 'server')} in {target.path}{state}"
         write_out(visible(line, keep="") + "\n")
-    names = ", ".join(spec.name for spec in found.servers) or "none"
-    write_prose(visible(f"{counted(len(found.servers), 'server')} in all: {names}\n"))
+    names = ", ".join(spec.name for spec in found.servers)
+    names = names or "the clients have none yet, or none that can be used"
+    why = "; `servers` says why others are not" if left_out else ""
+    count = counted(len(found.servers), "server")
+    write_prose(visible(f"{count} can be used through the bridge: {names}{why}\n"))
 
 
-def _is_in(spec: ServerSpec, path: str) -> bool:
-    return any((each.moved_from or each.path) == path for each in (spec.source, *spec.also))
+def _is_from(source: Source, target: Target) -> bool:
+    return (source.moved_from or source.path) == str(target.path)
+
+
+def _is_in(spec: ServerSpec, target: Target) -> bool:
+    return any(_is_from(each, target) for each in (spec.source, *spec.also))
 
 
 async def _show_cost(
@@ -144,7 +169,7 @@ async def _clients(
         message = "Nothing was changed: which clients are to get the bridge?"
         raise UsageError(message, remedy="Say --clients A,B or --clients all.")
     for _ in range(MAX_TRIES):
-        line = await person.ask("Which clients get the bridge? all, none, or names: ")
+        line = await person.ask("Which clients get the bridge? all, none, or names [none]: ")
         try:
             return _named(line or NONE, here)
         except UsageError as error:

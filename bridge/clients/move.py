@@ -238,7 +238,11 @@ class Mover:
         for each in self.found.skipped:
             if each.name == name and _is_at(each.source, target):
                 # One that is turned off holds its name, and stays off behind the bridge.
-                return "" if each.holds_name else each.reason
+                if each.holds_name:
+                    return ""
+                shadowed = each.reason.startswith("shadowed by")
+                tail = "; if the other will do, delete this one" if shadowed else ""
+                return each.reason + tail
         if any(_is_here(each.spec, name, target) for each in self.found.proposed):
             return f"you have not approved it: `mcp-code-bridge servers approve {name}`"
         here = (spec for spec in self.found.servers if _is_here(spec, name, target))

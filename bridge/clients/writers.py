@@ -343,8 +343,8 @@ def writer_for(client: str) -> Writer:
         return WRITERS[client]
     near = difflib.get_close_matches(client.lower(), WRITERS, n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
-    message = f"{client!r:.100} is no client that can be written.{guess}"
-    raise UsageError(message, remedy=f"Known are {', '.join(WRITERS)}.")
+    message = f"The bridge knows no client {client!r:.100}.{guess}"
+    raise UsageError(message, remedy=f"It knows {', '.join(WRITERS)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ async def test_a_person_is_asked(answer: str, written: bool, shell: Shell) -> No
 def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> None:
     file = shell.home / ".cursor" / "mcp.json"
     before = file.read_text()
-    assert shell("install", "cursor", "--yes")[0] == 0
+    assert "Restart the clients." in shell("install", "cursor", "--yes")[2]
     status, out, _ = shell("installed", "--json")
     [row] = json.loads(out)
     assert status == 0
@@ -117,6 +117,7 @@ def test_installed_says_where_and_whether_the_command_is_there(shell: Shell) -> 
     assert shell("uninstall", "cursor", "--yes")[0] == 0
     assert file.read_text() == before
     assert "in no client's file" in shell("installed")[1]
+    assert shell("uninstall", "cursor")[1] == "Cursor: the bridge is in none of its files.\n"
 
 
 def test_a_command_that_is_gone_is_reported(shell: Shell) -> None:
@@ -175,7 +176,8 @@ def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) 
     assert (entry["command"], entry["timeout"]) == (PROGRAM, 300_000)
     program.write_text(FAKE_CLAUDE.replace("Connected", "Failed to connect"))
     status, _, err = shell("install", "claude-code", "--yes", "--check")
-    assert (status, "has trouble with code-bridge" in err) == (1, True)
+    assert (status, "has trouble with code-bridge." in err) == (1, True)
+    assert "claude mcp list` may say why." in err
     url = "http://127.0.0.1:8000/mcp"
     assert shell("install", "claude-code", "--http", url, "--yes")[0] == 0
     assert json.loads(shell("installed", "--json")[1])[0]["url"] == url

@@ -67,7 +67,7 @@ def moved(home: Path) -> Path:
 
 
 async def at_terminal(*words: str, answers: tuple[str, ...]) -> str:
-    """Type each answer as a question comes; return what stood there until the last."""
+    """Type each answer as a question comes; return what stood there in the end."""
     typist, line = pty.openpty()
     argv = [sys.executable, "-c", TERMINAL, *words]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
@@ -75,16 +75,20 @@ async def at_terminal(*words: str, answers: tuple[str, ...]) -> str:
         process = await anyio.open_process(argv, stdin=line, stdout=line, stderr=line, env=environ)
         async with process, typing_answers(typist, *answers) as told:
             pass
+        rest = os.read(typist, 65536).decode().replace("\r\n", "\n")
     finally:
         os.close(typist)
         os.close(line)
-    return told[0]
+    return told[0] + rest
 
 
 async def test_a_person_is_asked_step_by_step_and_gets_what_was_shown(home: Path) -> None:
     answers = ("no\n", "cursor\n", "yes\n", "yes\n")
     told = await at_terminal("setup", answers=answers)
-    assert "1 client here:\n  cursor: 1 server in" in told
+    flat = " ".join(told.split())
+    assert "1 client here:\n  cursor: 2 servers in" in told
+    assert "mcp.json, 1 not used 1 server can be used through the bridge: shop;" in flat
+    assert f"shop, off: moved out of {home / '.cursor' / 'mcp.json'}." in told
     assert "behind the bridge (2 servers): shop, off" in told
     assert "my shop" not in cursor(home)
     assert "// mine" in cursor(home)
@@ -96,7 +100,8 @@ ANSWERS = ("no\n", "cursor\n", "yes\n")
 
 @pytest.mark.parametrize("given", range(len(ANSWERS) + 1))
 async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, given: int) -> None:
-    await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
+    told = await at_terminal("setup", answers=(*ANSWERS[:given], "\x03"))
+    assert told.endswith("^C\nNothing was changed.\n")
     assert cursor(home) == CONFIG
     assert not moved(home).exists()
 
@@ -115,6 +120,7 @@ def test_each_answer_has_a_flag_and_all_comes_back(
     assert f"moved from {home / '.cursor' / 'mcp.json'}" in rows["shop"]["source"]
     assert rows["off"]["state"] == "skipped"
     assert main(["uninstall", "cursor", "--restore", "--yes"]) == 0
+    assert f"shop, off: back in {home / '.cursor' / 'mcp.json'}." in capsys.readouterr().err
     assert cursor(home) == CONFIG
 
 

@@ -276,6 +276,7 @@ def test_a_server_that_another_clients_file_shadows_stays(rig: Rig, cursor: Path
     write(rig.context.home / ".claude.json", {"mcpServers": {"first": {"command": "other"}}})
     change = rig.planned(cursor, rig.mover(), "cursor")
     assert dict(change.refused)["first"].startswith("shadowed by")
+    assert "delete this one" in dict(change.refused)["first"]
 
 
 def test_the_same_server_moves_out_of_each_clients_file(rig: Rig, cursor: Path) -> None:
