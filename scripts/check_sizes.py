@@ -39,7 +39,7 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
-    "clients": 3_230,
+    "clients": 3_240,
     "settings": 3_300,
     BASE: 2_630,
     "guest": 11_840,
