@@ -90,7 +90,7 @@ _RUN = {
     "json: --json": "print the structured result",
 }
 
-_CLIENTS = {"clients: [CLIENT...]": "without one, those found here are listed"}
+_CLIENTS = {"clients: [CLIENT...]": "or all; without one, they are listed"}
 _SCOPE = {"scope: --scope <user|project>=user": "your files, or those of the project"}
 _CHANGE = {
     "dry_run: --dry-run": "only show what would change",

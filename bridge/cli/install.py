@@ -14,6 +14,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.moving import (
+    ALL,
     lines_of,
     with_moves,
     with_restores,
@@ -52,6 +53,9 @@ from bridge.settings import Settings
 _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+"""Of the bridge's entry: what every client takes for a server's name, and for a part of a tool's."""
+
 Planned = tuple[Change, Commands]
 
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
@@ -76,6 +80,9 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     machine = _machine(settings)
     if not arguments.clients:
         return _list_detected(machine)
+    if arguments.name and not _NAME.fullmatch(arguments.name):
+        message = f"{visible(arguments.name)!r:.100} is no name that every client takes."
+        raise UsageError(message, remedy="Use up to 64 letters, digits, dots, dashes and _.")
     if arguments.http and (arguments.name or NAME) != NAME:
         message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
         raise UsageError(message, remedy="Leave --name out.")
@@ -83,7 +90,10 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
         message = f"{arguments.http!r:.100} is no address."
         raise UsageError(message, remedy="Give it whole: --http http://127.0.0.1:8000/mcp.")
     entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
-    planned = plan(arguments.clients, arguments.scope, entry, machine)
+    clients = arguments.clients
+    if list(clients) == [ALL]:
+        clients = tuple(dict.fromkeys(target.writer.id for target in detected(machine)))
+    planned = plan(clients, arguments.scope, entry, machine)
     if arguments.move:
         planned = await with_moves(planned, arguments.move, settings, machine)
     if not await carry_out(planned, settings, machine, arguments):

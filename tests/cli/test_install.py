@@ -192,3 +192,21 @@ def test_a_client_whose_own_command_fails_is_reported(shell: Shell) -> None:
     program.chmod(0o755)
     status, _, err = shell("install", "claude-code", "--yes")
     assert (status, "no room" in err) == (1, True)
+
+
+def test_all_means_every_client_that_is_found_here(shell: Shell) -> None:
+    (shell.home / ".qwen").mkdir()
+    status, _, _ = shell("install", "all", "--yes")
+    assert status == 0
+    for file in (".cursor/mcp.json", ".qwen/settings.json"):
+        assert "code-bridge" in json.loads((shell.home / file).read_text())["mcpServers"]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a b", "\x1b[31m", "x" * 65])
+def test_a_name_that_not_every_client_takes_is_refused(name: str, shell: Shell) -> None:
+    before = (shell.home / ".cursor" / "mcp.json").read_text()
+    status, _, err = shell("install", "cursor", "--yes", "--name", name)
+    assert status == 2
+    assert "is no name" in err
+    assert "\x1b" not in err
+    assert (shell.home / ".cursor" / "mcp.json").read_text() == before
