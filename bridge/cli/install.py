@@ -54,7 +54,7 @@ _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 """What clients say of a server that they list and do not use."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Of the bridge's entry: what every client takes for a server's name, and for a part of a tool's."""
+"""Of the bridge's entry: what every client takes for a server's name, and in a tool's."""
 
 Planned = tuple[Change, Commands]
 
@@ -118,7 +118,8 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         write_out(_table(found) or "The bridge is in no client's file.\n")
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
         return 0
-    wanted = {writer_for(client).id for client in arguments.clients}
+    named = WRITERS if list(arguments.clients) == [ALL] else arguments.clients
+    wanted = {writer_for(client).id for client in named}
     journal = Journal(settings.state_dir / "clients")
     planned: list[Planned] = []
     for each in found:
@@ -131,7 +132,8 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
     else:
         write_stays(planned, settings)
-    for client in sorted(wanted - {change.target.writer.id for change, _ in planned}):
+    asked = set() if named is WRITERS else wanted
+    for client in sorted(asked - {change.target.writer.id for change, _ in planned}):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
 

@@ -200,6 +200,10 @@ def test_all_means_every_client_that_is_found_here(shell: Shell) -> None:
     assert status == 0
     for file in (".cursor/mcp.json", ".qwen/settings.json"):
         assert "code-bridge" in json.loads((shell.home / file).read_text())["mcpServers"]
+    status, out, _ = shell("uninstall", "all", "--yes")
+    assert (status, "none of its files" in out) == (0, False)
+    assert "code-bridge" not in (shell.home / ".cursor" / "mcp.json").read_text()
+    assert not (shell.home / ".qwen" / "settings.json").exists()
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a b", "\x1b[31m", "x" * 65])
