@@ -41,6 +41,7 @@ from bridge.clients.writers import (
     WRITERS,
     Machine,
     Scope,
+    Target,
     detected,
     machine_of,
     targets,
@@ -92,7 +93,7 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
     clients = arguments.clients
     if list(clients) == [ALL]:
-        clients = tuple(dict.fromkeys(target.writer.id for target in detected(machine)))
+        clients = clients_of(detected(machine))
     planned = plan(clients, arguments.scope, entry, machine)
     if arguments.move:
         planned = await with_moves(planned, arguments.move, settings, machine)
@@ -146,6 +147,11 @@ async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
     else:
         write_out(_table(found) or "The bridge is in no client's file.\n")
     return 1 if any(each.is_broken for each in found) else 0
+
+
+def clients_of(found: Iterable[Target]) -> tuple[str, ...]:
+    """Return the ids of the clients whose files these are."""
+    return tuple(dict.fromkeys(target.writer.id for target in found))
 
 
 def plan(clients: Sequence[str], scope: Scope, entry: Entry, machine: Machine) -> list[Planned]:

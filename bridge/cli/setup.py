@@ -15,7 +15,15 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.checks import check as check_servers
-from bridge.cli.install import RESTART, Planned, carry_out, check, nothing_written, plan
+from bridge.cli.install import (
+    RESTART,
+    Planned,
+    carry_out,
+    check,
+    clients_of,
+    nothing_written,
+    plan,
+)
 from bridge.cli.moving import ALL, with_moves
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
@@ -180,7 +188,7 @@ async def _clients(
 def _named(text: str, here: Sequence[Target]) -> tuple[str, ...]:
     words = [word for word in text.replace(",", " ").split() if word != NONE]
     if words == [ALL]:
-        return tuple(dict.fromkeys(target.writer.id for target in here))
+        return clients_of(here)
     return tuple(writer_for(word).id for word in words)
 
 

@@ -17,13 +17,8 @@ from typing import Literal
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
 from bridge.discovery.files import list_matching
-from bridge.discovery.finder import DiscoveryContext, filled
-from bridge.discovery.locations import (
-    Places,
-    Project,
-    find_project,
-    path_variables,
-)
+from bridge.discovery.finder import DiscoveryContext, filled, project_and_places
+from bridge.discovery.locations import Places, Project
 from bridge.errors import UsageError
 
 Scope = Literal["user", "project"]
@@ -371,15 +366,7 @@ class Machine:
 
 def machine_of(context: DiscoveryContext) -> Machine:
     """Return the machine that a discovery looks at."""
-    project = find_project(context.cwd)
-    places = path_variables(
-        platform=context.platform,
-        home=context.home,
-        environ=context.environ,
-        system_root=context.system_root,
-        extra=context.extra_config,
-        project=project,
-    )
+    project, places = project_and_places(context)
     return Machine(context=context, project=project, places=places)
 
 

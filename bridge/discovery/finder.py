@@ -150,7 +150,7 @@ class _Candidate:
 
 def discover(context: DiscoveryContext) -> Discovery:
     """Read every known configuration and merge what they say."""
-    project, places = _project_and_places(context)
+    project, places = project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
     moved = read_moved(context.moved)
@@ -287,7 +287,7 @@ def survey(context: DiscoveryContext) -> Survey:
 
     Opens only the `.git` file of a worktree, and the list of moved servers.
     """
-    project, places = _project_and_places(context)
+    project, places = project_and_places(context)
     moved = read_moved(context.moved)
     candidates = list(_candidates(context, places, [], moved))
     return _survey(context, project, places, candidates, moved)
@@ -326,7 +326,8 @@ def _up_to_star(template: str) -> str:
     return template.partition(ANY_NAME)[0] + ANY_NAME
 
 
-def _project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
+def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:
+    """Return the project of the working directory, and the paths of each place."""
     project = find_project(context.cwd)
     places = path_variables(
         platform=context.platform,
