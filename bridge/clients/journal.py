@@ -52,13 +52,6 @@ class Record:
         return digest(present) == self.after_sha256
 
 
-@dataclass(frozen=True, kw_only=True)
-class Undone:
-    """The content that a file had before a change; None is no file."""
-
-    content: bytes | None
-
-
 class Journal:
     """The records in a directory of the bridge's, readable by this user alone."""
 
@@ -95,23 +88,16 @@ class Journal:
             self.drop(old.stem)
         return record
 
-    def latest(self, path: str) -> Record | None:
-        """Return the newest record of a file."""
-        found = reversed(list(self._ids(digest(path.encode())[:16])))
-        return next((record for record in map(self._load, found) if record), None)
-
     def records(self) -> tuple[Record, ...]:
         """Return all records, the oldest first; damaged ones are left out."""
-        return tuple(record for record in map(self._load, self._ids("*")) if record)
+        ids = sorted(path.stem for path in self._directory.glob("*.json"))
+        return tuple(record for record in map(self._load, ids) if record)
 
     def drop(self, id: str) -> None:
         """Forget a record."""
         for path in (self._head(id), self._content(id)):
             with suppress(FileNotFoundError):
                 path.unlink()
-
-    def _ids(self, file: str) -> Iterator[str]:
-        yield from sorted(path.stem for path in self._directory.glob(f"*-{file}.json"))
 
     def _head(self, id: str) -> Path:
         return self._directory / f"{id}.json"
@@ -127,11 +113,6 @@ class Journal:
             return Record(**{**fields, **lists, "before": before})
         except (OSError, ValueError, TypeError, KeyError):
             return None
-
-
-def undo(record: Record, present: bytes | None) -> Undone | None:
-    """Return what a change's file was before it; None if it has changed since: merge by key."""
-    return Undone(content=record.before) if record.describes(present) else None
 
 
 def digest(content: bytes | None) -> str:

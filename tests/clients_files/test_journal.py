@@ -6,7 +6,7 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from bridge.clients.journal import KEPT_PER_FILE, Journal, Record, Undone, digest, undo
+from bridge.clients.journal import KEPT_PER_FILE, Journal, Record, digest
 
 INSTALLED = Record(
     at=1.0,
@@ -26,7 +26,6 @@ def test_a_record_is_read_as_it_was_added(tmp_path: Path) -> None:
     kept = Journal(tmp_path / "clients").add(INSTALLED)
     assert replace(kept, id="") == INSTALLED
     assert Journal(tmp_path / "clients").records() == (kept,)
-    assert Journal(tmp_path / "clients").latest(INSTALLED.path) == kept
 
 
 def test_records_are_of_this_user_alone(tmp_path: Path) -> None:
@@ -43,13 +42,10 @@ def test_the_newest_of_each_file_stay(tmp_path: Path) -> None:
         journal.add(replace(INSTALLED, at=float(at)))
     times = [record.at for record in journal.records() if record.path == INSTALLED.path]
     assert times == [float(at) for at in range(3, KEPT_PER_FILE + 3)]
-    assert journal.latest("/other") == other
-    newest = journal.latest(INSTALLED.path)
-    assert newest is not None
+    assert other in journal.records()
+    newest = journal.records()[-1]
     journal.drop(newest.id)
-    latest = journal.latest(INSTALLED.path)
-    assert latest is not None
-    assert latest.at == newest.at - 1
+    assert journal.records()[-1].at == newest.at - 1
     assert len(list(tmp_path.iterdir())) == 2 * (KEPT_PER_FILE - 1) + 1
 
 
@@ -58,18 +54,15 @@ def test_a_damaged_record_is_left_out(tmp_path: Path) -> None:
     first, second = journal.add(INSTALLED), journal.add(INSTALLED)
     (tmp_path / f"{second.id}.before").unlink()
     assert journal.records() == (first,)
-    assert journal.latest(INSTALLED.path) == first
 
 
 def test_no_records_are_read_without_making_anything(tmp_path: Path) -> None:
     assert Journal(tmp_path / "clients").records() == ()
-    assert Journal(tmp_path / "clients").latest("/x") is None
     assert not (tmp_path / "clients").exists()
 
 
-def test_a_change_is_undone_to_the_byte_unless_something_came_after() -> None:
-    assert undo(INSTALLED, b"new") == Undone(content=b"\xff old")
-    assert undo(INSTALLED, b"newer") is None
-    assert undo(INSTALLED, None) is None
-    assert undo(replace(INSTALLED, before=None), b"new") == Undone(content=None)
-    assert undo(replace(INSTALLED, after_sha256=digest(None)), None) == Undone(content=b"\xff old")
+def test_a_change_is_known_by_what_it_left() -> None:
+    assert INSTALLED.describes(b"new")
+    assert not INSTALLED.describes(b"newer")
+    assert not INSTALLED.describes(None)
+    assert replace(INSTALLED, after_sha256=digest(None)).describes(None)
