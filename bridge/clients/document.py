@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
@@ -77,8 +77,11 @@ class Document(ABC):
     def entries(self, table: Table) -> Mapping[str, object]:
         """Return a table's entries by name; none if there is no such table."""
         found = self._rows(table)
-        if found:
-            self._check_table(table)
+        seen = set()
+        for name, at in self._keys(table) if found else ():
+            if name in seen and isinstance(name, str):
+                raise self._refused(f"the key {name} is there twice", at)
+            seen.add(name if isinstance(name, str) else None)
         return {name: value for name, value in self._named(found) if name is not None}
 
     def entry(self, table: Table, name: str) -> EntryText | None:
@@ -96,7 +99,11 @@ class Document(ABC):
         if name in old and _canonical(old[name]) == _canonical(value):
             return self
         made = self._with_table(table)
-        return made._checked(made._put(table, name, value), table, name, value)
+        if name in old:
+            return made._checked(made._replaced(table, name, value), table, name, value)
+        text = made._written(table, name, value)
+        last = len(made._rows(table) or ())
+        return made._checked(made._inserted(table, name, text, last), table, name, value)
 
     def with_text(self, table: Table, entry: EntryText, *, index: int | None = None) -> Self:
         """Return it with a verbatim entry, which takes the place `index` or the last."""
@@ -105,7 +112,7 @@ class Document(ABC):
         made = self._with_table(table)
         count = len(made._rows(table) or ())
         index = count if index is None else min(index, count)
-        text = made._put_text(table, entry, index)
+        text = made._inserted(table, entry.name, entry.text, index)
         return made._checked(text, table, entry.name, entry.value, index)
 
     def without(self, table: Table, name: str) -> Self:
@@ -115,8 +122,11 @@ class Document(ABC):
         return self._checked(self._cut(table, name), table, name, _GONE)
 
     @abstractmethod
-    def _check_table(self, table: Table) -> None:
-        """Raise if a table cannot be edited: duplicate keys, an unusual construct."""
+    def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
+        """Yield the names of a table's entries and their places, or raise if it cannot be edited.
+
+        A name that is no text is none.
+        """
 
     @abstractmethod
     def _entry_text(self, table: Table, name: str) -> str:
@@ -127,12 +137,16 @@ class Document(ABC):
         """Return it with the table, empty if it was missing."""
 
     @abstractmethod
-    def _put(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text with an entry, new or replaced, in a table that exists."""
+    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        """Return the text of a new entry of a table that exists."""
 
     @abstractmethod
-    def _put_text(self, table: Table, entry: EntryText, index: int) -> str:
-        """Return the text with a verbatim entry in a table that exists."""
+    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        """Return the text with another value of an entry that exists."""
+
+    @abstractmethod
+    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+        """Return the text with the text of an entry at its place in a table that exists."""
 
     @abstractmethod
     def _cut(self, table: Table, name: str) -> str:
@@ -164,11 +178,19 @@ class Document(ABC):
         ]
         return [(name if isinstance(name, str) else None, row) for name, row in items]
 
+    def _names(self, table: Table) -> list[str | None]:
+        return [name for name, _ in self._named(self._rows(table))]
+
     def _parsed(self, text: str) -> Self:
         """Return another text of the same file."""
         try:
-            raw = text.encode()
-            made = _open(raw, self.format, self.listed, self.name_key, self.path)
+            made = open_document(
+                text.encode(),
+                self.format,
+                listed=self.listed,
+                name_key=self.name_key,
+                path=self.path,
+            )
         except (UneditableError, UnicodeEncodeError) as error:
             reason = getattr(error, "reason", "it is no text")
             raise self._refused(f"the change cannot be made exactly: {reason}") from error
@@ -224,10 +246,6 @@ def open_document(
     Raises:
         UneditableError: It is malformed or too large.
     """
-    return _open(raw, format, listed, name_key, path)
-
-
-def _open(raw: bytes, format: Format, listed: bool, name_key: str, path: str) -> Document:
     chosen = _class(format)
     if len(raw) > size_limit(format):
         raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
