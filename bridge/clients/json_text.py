@@ -10,7 +10,7 @@ from functools import cached_property
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice
 from typing import Self
 
-from bridge.clients.document import Document, Table, indentation, spliced
+from bridge.clients.document import LAST, NAME_KEY, Document, Table, indentation, spliced
 from bridge.discovery.documents import strip_comments
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -87,7 +87,7 @@ class JsonText(Document):
                 place = _skip(plain, _skip(plain, place) + 1)
             value, end = _scan(plain, place)
             if plain[opening] == "[" and isinstance(value, dict):
-                name = value.get(self.name_key)
+                name = value.get(NAME_KEY)
             stop = _skip(self._bare, end)
             comma = "," if self._bare[stop] == "," else ""
             stop = stop if comma else end
@@ -155,14 +155,14 @@ class JsonText(Document):
         return next(member for member in members if member.name == name)
 
     def _with_table(self, table: Table) -> Self:
-        at, depth = self._find(table)
+        depth = self._find(table)[1]
         if depth == len(table):
             return self
         value: object = [] if self.listed else {}
         for key in reversed(table[depth + 1 :]):
             value = {key: value}
-        text = self._rendered(at, table[depth], value)
-        return self._parsed(self._with_member(at, table[depth], text, None))
+        outer, name = table[:depth], table[depth]
+        return self._parsed(self._inserted(outer, name, self._written(outer, name, value), LAST))
 
     def _entry_text(self, table: Table, name: str) -> str:
         member = self._member(table, name)
@@ -170,17 +170,20 @@ class JsonText(Document):
         text = member.lead + member.key + member.value + (tail.rstrip() if "\n" in tail else tail)
         return _LINE_START.sub("", text, count=1) if text[:1].isspace() else text
 
-    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        return self._rendered(self._find(table)[0], name, value)
+    def _written(self, table: Table, name: str, value: object) -> str:
+        opening = self._find(table)[0]
+        lines = self._in_lines(opening)
+        dumped = self._dumped(value, self._entry_indent(opening), lines, opening)
+        if self._plain[opening] == "[":
+            return dumped
+        colon = ": " if lines or _SPACED.search(self.text) else ":"
+        return _escaped(json.dumps(name, ensure_ascii=False)) + colon + dumped
 
     def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         member = self._member(table, name)
         lines = "\n" in member.value or self._in_lines(self._find(table)[0])
         new = self._dumped(value, indentation(self.text, member.at), lines, member.start)
         return spliced(self.text, [(member.start, member.start + len(member.value), new)])
-
-    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
-        return self._with_member(self._find(table)[0], name, text, index)
 
     def _cut(self, table: Table, name: str) -> str:
         opening = self._find(table)[0]
@@ -197,16 +200,11 @@ class JsonText(Document):
         inside = head + "".join(map(str, members))
         return spliced(self.text, [(opening + 1, members[-1].at, inside.strip() and inside)])
 
-    def _with_member(self, opening: int, name: str, entry: str, index: int | None) -> str:
-        """Return the text with an entry's text in the object or list that opens at a place.
-
-        Args:
-            index: Which member it becomes; None is the last.
-        """
+    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+        opening = self._find(table)[0]
         head, members = self._members(opening)
-        end = members[-1]
-        index = len(members) - 1 if index is None else index
-        new, after = self._alone(self._plain[opening], name, entry), members[index]
+        end, index = members[-1], min(index, len(members) - 1)
+        new, after = self._alone(self._plain[opening], name, text), members[index]
         lines = self._in_lines(opening) or "//" in (members[index - 1].tail if index else head)
         nl, indent = self._line_end(opening), self._entry_indent(opening)
         space = " " if _SPACED.search(self.text) else ""
@@ -255,15 +253,6 @@ class JsonText(Document):
     def _unit(self) -> str:
         found = _INDENTED.search(self.text)
         return found[1] if found else "  "
-
-    def _rendered(self, opening: int, name: str, value: object) -> str:
-        """Return a new member's text."""
-        lines = self._in_lines(opening)
-        dumped = self._dumped(value, self._entry_indent(opening), lines, opening)
-        if self._plain[opening] == "[":
-            return dumped
-        colon = ": " if lines or _SPACED.search(self.text) else ":"
-        return _escaped(json.dumps(name, ensure_ascii=False)) + colon + dumped
 
     def _dumped(self, value: object, indent: str, lines: bool, at: int) -> str:
         if lines:

@@ -69,12 +69,12 @@ class TomlText(LineText):
     def _lines_of(self, table: Table) -> list[Row]:
         """Return all statements as rows of entries and of what is none."""
         rows: list[Row] = []
-        names, size, item, floor = self._names(table), len(table), -1, 0
+        names, size, item, floor = self._named(table), len(table), -1, 0
         for one in self._statements:
             item += one.is_header and one.path == table
             section, name = one.section[: size + (not self.listed)], None
             if self.listed and section == table:
-                name = names[item]
+                name = names[item][0]
             elif one.path[:size] == table and not self.listed:
                 name = one.path[size] if len(one.path) > size else None
             row = Row(
@@ -114,7 +114,7 @@ class TomlText(LineText):
         empty = [
             (one.start, one.end, "")
             for one in self._statements
-            if not one.is_header and one.path == table and not self._rows(table)
+            if not one.is_header and one.path == table and not self._named(table)
         ]
         return self._parsed(spliced(self.text, empty)) if empty else self
 
@@ -138,8 +138,8 @@ class TomlText(LineText):
         except tomllib.TOMLDecodeError as error:
             raise self._refused("the entry's text cannot be read") from error
         first = replace(self, text=text)._statements[0]
-        names = self._names(table)
-        rows = self._own(table, str(names[index])) if index < len(names) else []
+        names = self._named(table)
+        rows = self._own(table, str(names[index][0])) if index < len(names) else []
         place = next((row.start for row in rows if row.is_section == first.is_header), None)
         if first.is_header:
             return self._with_section(self._end(table) if place is None else place, text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from bridge.clients.document import Table, spliced
+from bridge.clients.document import LAST, NAME_KEY, Table, spliced
 from bridge.clients.line_text import LineText, Row
 from bridge.discovery.documents import yaml_node
 
@@ -72,7 +72,7 @@ class YamlText(LineText):
         if isinstance(item, tuple):
             return str(item[0].value)
         pairs = item.value if _is_mapping(item) else ()
-        return next((str(value.value) for key, value in pairs if key.value == self.name_key), None)
+        return next((str(value.value) for key, value in pairs if key.value == NAME_KEY), None)
 
     def _content_end(self, line: int, limit: int, column: int) -> int:
         """Return where a row ends: what stands above the next one is not its own."""
@@ -89,7 +89,7 @@ class YamlText(LineText):
         node, _, _ = self._find(table)
         rows = self._lines_of(table)
         yield from ((row.name, row.first + row.indent) for row in rows)
-        if {row.name for row in rows} != set(self._names(table)):
+        if {row.name for row in rows} != {name for name, _ in self._named(table)}:
             raise self._refused("its keys must be text", node.start_mark.index)
 
     def _lines_of(self, table: Table) -> list[Row]:
@@ -101,7 +101,7 @@ class YamlText(LineText):
         while (depth := made._find(table)[2]) < len(table):
             listed = self.listed and depth == len(table) - 1
             line = f"{_scalar(table[depth])}: {'[]' if listed else '{}'}"
-            made = made._parsed(made._with_row(table[:depth], [line]))
+            made = made._parsed(made._inserted(table[:depth], table[depth], line, LAST))
         return made
 
     def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
@@ -117,10 +117,29 @@ class YamlText(LineText):
         return spliced(self.text, [(row.first, row.end, new)])
 
     def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+        node, key, _ = self._find(table)
         lines = text.replace("\r\n", "\n").split("\n")
         own = [line for line in lines if line.strip() and line.lstrip()[0] != "#"]
         column = len(own[0]) - len(own[0].lstrip(" ")) if own else 0
-        return self._with_row(table, [_dedented(line, column) for line in lines], index)
+        lines = [line[min(column, len(line) - len(line.lstrip(" "))) :] for line in lines]
+        if _items(node):
+            rows = self._rows_of(node, key)
+            above = rows[:index][-1:]
+            place = above[0].end if above else self._line_after(key.end_mark.index)
+            return spliced(self.text, [(place, place, self._joined(place, lines, rows[0].indent))])
+        if key is None:
+            start = node.start_mark.index if node else len(self.text)
+            end = self._line_after(node.end_mark.index) if node else start
+            return spliced(self.text, [(start, end, self._joined(start, lines))])
+        # The brackets go; a null has none.
+        colon = self.text.index(":", key.end_mark.index) + 1
+        end = max(colon, node.end_mark.index) if node.value == [] else colon
+        place, outer = self._line_after(end), key.start_mark.column
+        # As far in as a comment that is left there, or that would become part of the new row.
+        left = _COMMENT_NEXT.match(self.text, place)
+        column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
+        new = self._joined(place, lines, column)
+        return spliced(self.text, [(colon, end, ""), (place, place, new)])
 
     def _cut(self, table: Table, name: str) -> str:
         node, key, _ = self._find(table)
@@ -131,33 +150,6 @@ class YamlText(LineText):
             edits.append((colon, colon, " []" if self.listed else " {}"))
         return spliced(self.text, edits)
 
-    def _with_row(self, table: Table, lines: list[str], index: int | None = None) -> str:
-        """Return the text with lines as a new row of a mapping or list that exists."""
-        node, key, _ = self._find(table)
-        if _items(node):
-            rows = self._rows_of(node, key)
-            index = len(rows) if index is None else index
-            place = rows[index - 1].end if index else self._line_after(key.end_mark.index)
-            return spliced(self.text, [(place, place, self._joined(place, lines, rows[0].indent))])
-        if key is None:
-            start, end = (
-                (node.start_mark.index, node.end_mark.index) if node else (len(self.text),) * 2
-            )
-            end = self._line_after(end)
-            return spliced(self.text, [(start, end, self._joined(start, lines))])
-        # The brackets go; a null has none.
-        colon = self.text.index(":", key.end_mark.index) + 1
-        end = max(colon, node.end_mark.index) if node.value == [] else colon
-        place = self._line_after(end)
-        outer = key.start_mark.column
-        # As far in as a comment that is left there, or that would become part of the new row.
-        left = _COMMENT_NEXT.match(self.text, place)
-        column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
-        return spliced(
-            self.text,
-            [(colon, end, ""), (place, place, self._joined(place, lines, column))],
-        )
-
 
 def _is_mapping(node: Any) -> bool:
     return node is not None and node.id == "mapping"
@@ -166,10 +158,6 @@ def _is_mapping(node: Any) -> bool:
 def _items(node: Any) -> bool:
     """Return whether a node is a mapping or list with something in it."""
     return node is not None and node.id != "scalar" and bool(node.value)
-
-
-def _dedented(line: str, column: int) -> str:
-    return line[min(column, len(line) - len(line.lstrip(" "))) :]
 
 
 def _block(value: Mapping[str, object]) -> Iterator[str]:
