@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -58,7 +57,6 @@ async def with_moves(
         found=found,
         kept=Kept(moved_dir(settings.environ)),
         logged_in=_logged_in(settings),
-        now=time.time(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
     made: list[Planned] = []

@@ -78,7 +78,7 @@ class Document(ABC):
 
     def entries(self, table: Table) -> Mapping[str, object]:
         """Return a table's entries by name; none if there is no such table."""
-        found = self._named(table)
+        found = self.named(table)
         seen = set()
         for name, at in self._keys(table) if found else ():
             if name in seen and isinstance(name, str):
@@ -104,7 +104,7 @@ class Document(ABC):
             return made._checked(text, table, name, value)
         if _canonical(old[name]) == _canonical(value):
             return self
-        index = [each for each, _ in self._named(table)].index(name)
+        index = [each for each, _ in self.named(table)].index(name)
         return self._checked(self._replaced(table, name, value), table, name, value, index)
 
     def with_text(self, table: Table, entry: EntryText, *, index: int = LAST) -> Self:
@@ -152,7 +152,7 @@ class Document(ABC):
     def _cut(self, table: Table, name: str) -> str:
         """Return the text without an entry that exists."""
 
-    def _named(self, table: Table) -> list[tuple[str | None, object]]:
+    def named(self, table: Table) -> list[tuple[str | None, object]]:
         """Return a table's entries in their order, with their names; none if it is missing."""
         found: Any = self.decoded
         for depth, key in enumerate(table):
@@ -185,10 +185,10 @@ class Document(ABC):
     ) -> Self:
         """Return the changed document, in which only one entry may differ."""
         changed = self._parsed(text)
-        rows = [row for row in self._named(table) if row[0] != name]
+        rows = [row for row in self.named(table) if row[0] != name]
         if value is not _GONE:
             rows.insert(index, (name, value))
-        found = changed._named(table)
+        found = changed.named(table)
         expected = (_others(self.decoded, table), rows if self.listed else dict(rows))
         present = (_others(changed.decoded, table), found if self.listed else dict(found))
         if _canonical(present) != _canonical(expected):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +21,13 @@ from bridge.clients.entry import (
 from bridge.clients.journal import Journal, Record, digest
 from bridge.clients.rewrite import Rewritten, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, readable
-from bridge.discovery.documents import MalformedError, decode, size_limit
+from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
 from bridge.discovery.parser import parse_document
 from bridge.discovery.report import SkippedServer
 from bridge.discovery.variables import Variables
-from bridge.errors import BridgeError, UsageError
+from bridge.errors import BridgeError, UneditableError, UsageError
 
 Edit = Callable[[bytes | None], bytes | None]
 
@@ -231,13 +230,9 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
             # Once more over itself: what was there before the first time is what comes back.
             first = last if last is not None and last.describes(before) and not moves else None
             record = Record(
-                at=time.time(),
-                client=target.writer.id,
-                scope=target.scope,
                 path=str(target.path),
                 action="move" if moves else "install",
                 name=change.name,
-                moved=tuple(change.moved),
                 before=first.before if first else before,
                 after_sha256=digest(after),
                 made_directories=first.made_directories if first else made,
@@ -260,26 +255,16 @@ def _apply(change: Change, journal: Journal) -> Rewritten:
 def standings(machine: Machine) -> Iterator[Standing]:
     """Yield each place in clients' files where the bridge stands."""
     for target in readable(machine):
-        dialect, format = target.location.dialect, target.location.format
-        raw = read_regular(target.path, limit=size_limit(format))
+        dialect = target.location.dialect
+        raw = read_regular(target.path, limit=size_limit(target.location.format))
         try:
-            found = decode(raw, format) if isinstance(raw, bytes) else None
-        except MalformedError:
+            found = open_target(target, raw).named(target.table) if isinstance(raw, bytes) else ()
+        except UneditableError:
             continue
-        for name, value in _named(found, target.table):
-            if is_bridge(name, value, dialect):
+        for name, value in found:
+            if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
-                yield Standing(target=target, name=name, command=command, url=url)
-
-
-def _named(document: object, table: Table) -> Iterator[tuple[str, object]]:
-    for key in table:
-        document = document.get(key) if isinstance(document, Mapping) else None
-    if isinstance(document, Mapping):
-        yield from document.items()
-    elif isinstance(document, list):
-        named = [item for item in document if isinstance(item, Mapping)]
-        yield from ((str(item.get("name", "")), item) for item in named)
+                yield Standing(target=target, name=name or "", command=command, url=url)
 
 
 def open_target(target: Target, raw: bytes | None) -> Document:

@@ -26,23 +26,17 @@ class Record:
 
     Attributes:
         id: Given by the journal; newer ones sort later.
-        at: When, in seconds since 1970.
         path: The file, absolute, as it was named.
         name: The bridge's entry.
-        moved: The entries that went behind the bridge.
         before: The content before; None is no file.
         after_sha256: The digest of the content after; empty is no file.
         made_directories: Directories made for the file, the outermost first.
     """
 
     id: str = ""
-    at: float
-    client: str
-    scope: str
     path: str
     action: Literal["install", "move"]
     name: str
-    moved: tuple[str, ...] = ()
     before: bytes | None
     after_sha256: str
     made_directories: tuple[str, ...] = ()
@@ -109,8 +103,8 @@ class Journal:
         try:
             fields = json.loads(self._head(id).read_bytes())
             before = self._content(id).read_bytes() if fields["before"] else None
-            lists = {key: tuple(fields[key]) for key in ("moved", "made_directories")}
-            return Record(**{**fields, **lists, "before": before})
+            made = tuple(fields["made_directories"])
+            return Record(**{**fields, "made_directories": made, "before": before})
         except (OSError, ValueError, TypeError, KeyError):
             return None
 

@@ -153,14 +153,12 @@ class Mover:
         found: What discovery finds with the clients' files as they are.
         kept: Where they go.
         logged_in: Whether the bridge has a login of its own to a server.
-        now: Seconds since the epoch.
     """
 
     names: Sequence[str] | None
     found: Discovery
     kept: Kept
     logged_in: LoggedIn
-    now: float
 
     def plan(self, tables: Sequence[Target], raw: bytes | None) -> Shift:
         """Decide what is moved out of one file.
@@ -200,7 +198,7 @@ class Mover:
             before=raw,
             after=document.encode() if moved else raw,
             store=store.encode(),
-            file=replace(file, entries=tuple(entries.values()), at=self.now),
+            file=replace(file, entries=tuple(entries.values())),
             moved=moved,
             stay=tuple(refused),
         )

@@ -35,12 +35,11 @@ class Rewritten:
     """What became of a file.
 
     Attributes:
-        path, real: The file as it was named, and with its links resolved.
+        real: The file, with its links resolved.
         before, after: Its content; None is no file.
         made_directories: Those that were missing, the outermost first.
     """
 
-    path: Path
     real: Path
     before: bytes | None
     after: bytes | None
@@ -72,14 +71,12 @@ def rewrite(
             before = _read(real)
             after = edit(before)
             if after == before:
-                return Rewritten(path=path, real=real, before=before, after=after)
+                return Rewritten(real=real, before=before, after=after)
             made = made or missing_directories(real)
             make_directory(real.parent)
             with exclusive_lock(real.parent), suppress(_Changed):
                 _replace(real, before, after, before_replace)
-                return Rewritten(
-                    path=path, real=real, before=before, after=after, made_directories=made
-                )
+                return Rewritten(real=real, before=before, after=after, made_directories=made)
         raise ChangedMeanwhileError(
             f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
             remedy="Close the client that it belongs to, then try again.",

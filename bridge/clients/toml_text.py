@@ -16,7 +16,7 @@ from typing import Any, Self
 from bridge.clients.document import Table, spliced
 from bridge.clients.line_text import LineText, Row
 from bridge.errors import SettingsError
-from bridge.settings.policy_edit import toml_value
+from bridge.settings.policy_edit import toml_key, toml_value
 
 _TOKEN = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*+"{3,5}'
@@ -26,7 +26,6 @@ _TOKEN = re.compile(
 )
 _PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _KEY = re.compile(rf"\s*{_PART}(?:[ \t]*\.[ \t]*{_PART})*[ \t]*=")
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ class TomlText(LineText):
     def _lines_of(self, table: Table) -> list[Row]:
         """Return all statements as rows of entries and of what is none."""
         rows: list[Row] = []
-        names, size, item, floor = self._named(table), len(table), -1, 0
+        names, size, item, floor = self.named(table), len(table), -1, 0
         for one in self._statements:
             item += one.is_header and one.path == table
             section, name = one.section[: size + (not self.listed)], None
@@ -114,7 +113,7 @@ class TomlText(LineText):
         empty = [
             (one.start, one.end, "")
             for one in self._statements
-            if not one.is_header and one.path == table and not self._named(table)
+            if not one.is_header and one.path == table and not self.named(table)
         ]
         return self._parsed(spliced(self.text, empty)) if empty else self
 
@@ -127,7 +126,7 @@ class TomlText(LineText):
         first, *others = self._own(table, name)
         new = self._written(table, name, value)
         if not first.is_section:
-            key = ".".join(_key(part) for part in (*table, name)[len(first.section) :])
+            key = ".".join(toml_key(part) for part in (*table, name)[len(first.section) :])
             new = f"{key} = {self._inline(value)}"
         edits = [(first.first, first.end, self._joined(first.first, [new]))]
         return spliced(self.text, [*edits, *((row.start, row.end, "") for row in others)])
@@ -138,7 +137,7 @@ class TomlText(LineText):
         except tomllib.TOMLDecodeError as error:
             raise self._refused("the entry's text cannot be read") from error
         first = replace(self, text=text)._statements[0]
-        names = self._named(table)
+        names = self.named(table)
         rows = self._own(table, str(names[index][0])) if index < len(names) else []
         place = next((row.start for row in rows if row.is_section == first.is_header), None)
         if first.is_header:
@@ -148,7 +147,7 @@ class TomlText(LineText):
         section = table[: next(depths, 0)]
         inside = [one.end for one in self._statements if one.section == section]
         if not inside and section:
-            header = f"[{'.'.join(map(_key, section))}]{self._line_end(len(self.text))}"
+            header = f"[{'.'.join(map(toml_key, section))}]{self._line_end(len(self.text))}"
             return self._with_section(len(self.text), header + text)
         if place is None or rows[0].section != section:
             place = max(inside, default=0)
@@ -183,11 +182,11 @@ class TomlText(LineText):
         self, path: Table, value: Mapping[str, object], listed: bool
     ) -> Iterator[str]:
         tables = {key: item for key, item in value.items() if isinstance(item, dict) and item}
-        name = ".".join(map(_key, path))
+        name = ".".join(map(toml_key, path))
         yield f"[[{name}]]" if listed else f"[{name}]"
         for key, item in value.items():
             if key not in tables:
-                yield f"{_key(key)} = {self._inline(item)}"
+                yield f"{toml_key(key)} = {self._inline(item)}"
         for key, item in tables.items():
             yield ""
             yield from self._section_lines((*path, key), item, False)
@@ -223,7 +222,3 @@ def _path(value: Any) -> Table:
         [(key, value)] = value.items()
         path.append(key)
     return tuple(path)
-
-
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else toml_value(key)

@@ -89,7 +89,7 @@ class YamlText(LineText):
         node, _, _ = self._find(table)
         rows = self._lines_of(table)
         yield from ((row.name, row.first + row.indent) for row in rows)
-        if {row.name for row in rows} != {name for name, _ in self._named(table)}:
+        if {row.name for row in rows} != {name for name, _ in self.named(table)}:
             raise self._refused("its keys must be text", node.start_mark.index)
 
     def _lines_of(self, table: Table) -> list[Row]:

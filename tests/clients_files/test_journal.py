@@ -9,13 +9,9 @@ from pathlib import Path
 from bridge.clients.journal import KEPT_PER_FILE, Journal, Record, digest
 
 INSTALLED = Record(
-    at=1.0,
-    client="cursor",
-    scope="user",
     path="/home/me/.cursor/mcp.json",
     action="move",
     name="code-bridge",
-    moved=("one", "two"),
     before=b"\xff old",
     after_sha256=digest(b"new"),
     made_directories=("/home/me/.cursor",),
@@ -38,14 +34,14 @@ def test_records_are_of_this_user_alone(tmp_path: Path) -> None:
 def test_the_newest_of_each_file_stay(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     other = journal.add(replace(INSTALLED, path="/other", before=None))
-    for at in range(KEPT_PER_FILE + 3):
-        journal.add(replace(INSTALLED, at=float(at)))
-    times = [record.at for record in journal.records() if record.path == INSTALLED.path]
-    assert times == [float(at) for at in range(3, KEPT_PER_FILE + 3)]
+    for number in range(KEPT_PER_FILE + 3):
+        journal.add(replace(INSTALLED, name=str(number)))
+    names = [record.name for record in journal.records() if record.path == INSTALLED.path]
+    assert names == [str(number) for number in range(3, KEPT_PER_FILE + 3)]
     assert other in journal.records()
     newest = journal.records()[-1]
     journal.drop(newest.id)
-    assert journal.records()[-1].at == newest.at - 1
+    assert (newest.name, journal.records()[-1].name) == (names[-1], names[-2])
     assert len(list(tmp_path.iterdir())) == 2 * (KEPT_PER_FILE - 1) + 1
 
 

@@ -49,7 +49,6 @@ class Rig:
             found=discover(self.context),
             kept=self.kept,
             logged_in=lambda spec: logged_in,
-            now=1.0,
         )
 
     def planned(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:

@@ -181,8 +181,8 @@ from bridge.clients.rewrite import UNFINISHED, rewrite
 path, journal = Path(sys.argv[1], "client.json"), Journal(Path(sys.argv[1], "state"))
 
 def record(before, after):
-    journal.add(Record(at=0, client="c", scope="user", path=str(path), action="install",
-                       name="n", before=before, after_sha256=digest(after)))
+    journal.add(Record(path=str(path), action="install", name="n",
+                       before=before, after_sha256=digest(after)))
 
 def run(step):
     left = [step]

@@ -52,9 +52,6 @@ def install_and_undo(home: Path, path: Path, format: Format) -> None:
     def record(before: bytes | None, after: bytes | None) -> None:
         journal.add(
             Record(
-                at=0.0,
-                client="c",
-                scope="user",
                 path=str(path),
                 action="install",
                 name="bridge",
