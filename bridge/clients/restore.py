@@ -22,14 +22,11 @@ TAKEN = "the client has another server of this name now, which is not overwritte
 LOST = "the bridge's file no longer has it"
 
 
-def plan_restore(
-    target: Target, raw: bytes | None, *, kept: Kept, records: Sequence[Record] = ()
-) -> Shift:
-    """Decide what goes back into a client's file.
+def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
+    """Decide what goes back into a client's file, by what the journal has of it.
 
     Args:
         raw: The file as it is; None if it is gone.
-        records: The journal's of this file, the oldest first.
 
     Raises:
         UsageError: The bridge's files cannot be read.
@@ -39,7 +36,7 @@ def plan_restore(
     store = open_target(target, kept.text(file))
     if not file.entries:
         return Shift(before=raw, after=raw, store=b"", file=file)
-    undone = _undone(raw, records)
+    undone = _undone(raw, _records(journal, target))
     if undone is not None and _has_all(open_target(target, undone), file, store):
         names = {each.name: None for each in file.entries}
         gone = replace(file, entries=())
@@ -123,11 +120,6 @@ def with_restore(
         notes=(*change.notes, *notes),
         restored=tuple(restore.moved),
     )
-
-
-def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
-    """Return what goes back into a file, by what the journal has of it."""
-    return plan_restore(target, raw, kept=kept, records=_records(journal, target))
 
 
 def _records(journal: Journal, target: Target) -> list[Record]:

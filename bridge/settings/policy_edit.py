@@ -264,10 +264,9 @@ def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
 
 def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
     """Return the lines of a rule, to be put into a policy."""
-    lines = [f"# {_written(comment)}"] if comment else []
-    lines.append("[[policy.rules]]")
-    lines += [f"{toml_key(key)} = {toml_value(value)}" for key, value in rule.items()]
-    return lines
+    above = [f"# {_written(comment)}"] if comment else []
+    fields = (f"{toml_key(key)} = {toml_value(value)}" for key, value in rule.items())
+    return [*above, "[[policy.rules]]", *fields]
 
 
 def _written(text: str) -> str:
