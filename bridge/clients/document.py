@@ -121,6 +121,18 @@ class Document(ABC):
             return self
         return self._checked(self._cut(table, name), table, name, _GONE)
 
+    def _with_table(self, table: Table) -> Self:
+        """Return it with the table, empty if it was missing."""
+        made, found = self, cast("Any", self.decoded)
+        for depth, key in enumerate(table):
+            if key not in (found or {}):
+                empty: Any = [] if self.listed and depth == len(table) - 1 else {}
+                text = made._written(table[:depth], key, empty)
+                made = made._parsed(made._inserted(table[:depth], key, text, LAST))
+                found = {key: empty}
+            found = found[key]
+        return made
+
     @abstractmethod
     def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
         """Yield the names of a table's entries and their places, or raise if it cannot be edited.
@@ -133,12 +145,8 @@ class Document(ABC):
         """Return the verbatim text of an entry that exists."""
 
     @abstractmethod
-    def _with_table(self, table: Table) -> Self:
-        """Return it with the table, empty if it was missing."""
-
-    @abstractmethod
     def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text of a new entry of a table that exists."""
+        """Return the text of a new entry, or an empty table, in a table that exists."""
 
     @abstractmethod
     def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:

@@ -57,8 +57,8 @@ class Change:
 
     target: Target
     action: Literal["install", "uninstall", "move"]
-    name: str
-    value: Mapping[str, object]
+    name: str = ""
+    value: Mapping[str, object] = field(default_factory=dict)
     edit: Edit
     before: bytes | None
     after: bytes | None
@@ -184,7 +184,6 @@ def plan_uninstall(
         target=target,
         action="uninstall",
         name=name,
-        value={},
         edit=edit,
         before=raw,
         after=edit(raw),

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from json.decoder import scanstring  # type: ignore[attr-defined]  # public in practice
-from typing import Self
 
-from bridge.clients.document import LAST, NAME_KEY, Document, Table, indentation, spliced
+from bridge.clients.document import NAME_KEY, Document, Table, indentation, spliced
 from bridge.discovery.documents import strip_comments
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -134,35 +133,23 @@ class JsonText(Document):
         line = text.rfind("\n", floor, start)
         return start if line < 0 else line - (text[line - 1] == "\r")
 
-    def _find(self, table: Table) -> tuple[int, int]:
-        """Return where the innermost part of a table's path opens that is there, and its depth."""
+    def _find(self, table: Table) -> int:
+        """Return where a table that exists opens."""
         at = _skip(self._plain, 0)
-        for depth, key in enumerate(table):
-            found = [member for member in self._members(at)[1] if member.name == key]
-            if not found:
-                return at, depth
-            if len(found) > 1:
-                raise self._refused(f"the key {key} is there twice", found[1].at)
-            at = found[0].start
-        return at, len(table)
+        for key in table:
+            first, *others = (member for member in self._members(at)[1] if member.name == key)
+            if others:
+                raise self._refused(f"the key {key} is there twice", others[0].at)
+            at = first.start
+        return at
 
     def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
-        members = self._members(self._find(table)[0])[1]
+        members = self._members(self._find(table))[1]
         yield from ((member.name, member.at) for member in members)
 
     def _member(self, table: Table, name: str) -> _Member:
-        members = self._members(self._find(table)[0])[1]
+        members = self._members(self._find(table))[1]
         return next(member for member in members if member.name == name)
-
-    def _with_table(self, table: Table) -> Self:
-        depth = self._find(table)[1]
-        if depth == len(table):
-            return self
-        value: object = [] if self.listed else {}
-        for key in reversed(table[depth + 1 :]):
-            value = {key: value}
-        outer, name = table[:depth], table[depth]
-        return self._parsed(self._inserted(outer, name, self._written(outer, name, value), LAST))
 
     def _entry_text(self, table: Table, name: str) -> str:
         member = self._member(table, name)
@@ -171,7 +158,7 @@ class JsonText(Document):
         return _LINE_START.sub("", text, count=1) if text[:1].isspace() else text
 
     def _written(self, table: Table, name: str, value: object) -> str:
-        opening = self._find(table)[0]
+        opening = self._find(table)
         lines = self._in_lines(opening)
         dumped = self._dumped(value, self._entry_indent(opening), lines, opening)
         if self._plain[opening] == "[":
@@ -181,12 +168,12 @@ class JsonText(Document):
 
     def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         member = self._member(table, name)
-        lines = "\n" in member.value or self._in_lines(self._find(table)[0])
+        lines = "\n" in member.value or self._in_lines(self._find(table))
         new = self._dumped(value, indentation(self.text, member.at), lines, member.start)
         return spliced(self.text, [(member.start, member.start + len(member.value), new)])
 
     def _cut(self, table: Table, name: str) -> str:
-        opening = self._find(table)[0]
+        opening = self._find(table)
         head, members = self._members(opening)
         index = next(at for at, member in enumerate(members) if member.name == name)
         gone, after, is_last = members.pop(index), members[index], index == len(members) - 1
@@ -201,7 +188,7 @@ class JsonText(Document):
         return spliced(self.text, [(opening + 1, members[-1].at, inside.strip() and inside)])
 
     def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
-        opening = self._find(table)[0]
+        opening = self._find(table)
         head, members = self._members(opening)
         end, index = members[-1], min(index, len(members) - 1)
         new, after = self._alone(self._plain[opening], name, text), members[index]

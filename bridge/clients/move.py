@@ -306,15 +306,7 @@ def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
 
 def move_only(target: Target, raw: bytes | None) -> Change:
     """Return a change that does nothing yet, for a file that does not get the bridge."""
-    return Change(
-        target=target,
-        action="move",
-        name="",
-        value={},
-        edit=lambda now: now,
-        before=raw,
-        after=raw,
-    )
+    return Change(target=target, action="move", edit=lambda now: now, before=raw, after=raw)
 
 
 def tables_of(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -363,13 +363,12 @@ def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
         theirs = _locations(writer, machine)
         own = [row for row in theirs if row.template in (*writer.user, *writer.project)]
         for row in (*own, *(theirs if writer.id == writer.source else ())):
-            scope: Scope = "project" if row.in_project else "user"
-            for target in _in_location(writer, scope, row, machine, present=True):
+            for target in _in_location(writer, row, machine, present=True):
                 for table in _tables(row, machine.project):
                     there = target.exists or target.path in gone
                     if there and (target.path, table) not in seen:
                         seen.add((target.path, table))
-                        yield Target(**{**vars(target), "table": table})
+                        yield replace(target, table=table)
 
 
 def _tables(row: Location, project: Project) -> Iterator[Table]:
@@ -394,16 +393,16 @@ def _candidates(writer: Writer, scope: Scope, machine: Machine) -> Iterator[Targ
     for template in writer.templates(scope):
         for row in _locations(writer, machine):
             if row.template == template and not row.dialect.per_project:
-                yield from _in_location(writer, scope, row, machine)
+                yield from _in_location(writer, row, machine)
 
 
 def _in_location(
-    writer: Writer, scope: Scope, row: Location, machine: Machine, *, present: bool = False
+    writer: Writer, row: Location, machine: Machine, *, present: bool = False
 ) -> Iterator[Target]:
     """Yield the files of one row; of a directory of files the present ones, or the bridge's own."""
     table = writer.table or _table(row.dialect.server_keys[0], row)
     for path, place in filled(row.template, machine.places):
-        if scope == "project" and not place.is_relative_to(machine.root):
+        if row.in_project and not place.is_relative_to(machine.root):
             continue
         paths: tuple[Path, ...] = (path,)
         if path.name.startswith("*"):
@@ -412,13 +411,13 @@ def _in_location(
         for each in paths:
             yield Target(
                 writer=writer,
-                scope=scope,
+                scope="project" if row.in_project else "user",
                 path=each,
                 exists=each.is_file(),
                 table=table,
                 location=row,
                 place=place,
-                root=machine.root if scope == "project" else None,
+                root=machine.root if row.in_project else None,
             )
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
-from bridge.clients.document import LAST, NAME_KEY, Table, spliced
+from bridge.clients.document import NAME_KEY, Table, spliced
 from bridge.clients.line_text import LineText, Row
 from bridge.discovery.documents import yaml_node
 
@@ -28,18 +28,15 @@ class YamlText(LineText):
     def _root(self) -> Any:
         return yaml_node(self.text)
 
-    def _find(self, table: Table) -> tuple[Any, Any, int]:
-        """Return the innermost node on a table's path, its key's node, and its depth."""
+    def _find(self, table: Table) -> tuple[Any, Any]:
+        """Return the node of a table that exists, and that of its key."""
         node, key = self._root, None
-        for depth, name in enumerate(table):
-            pairs = node.value if _is_mapping(node) else ()
-            found = [pair for pair in pairs if pair[0].value == name]
-            if not found:
-                return node, key, depth
-            if len(found) > 1:
-                raise self._refused(f"the key {name} is there twice", found[1][0].start_mark.index)
-            key, node = found[0]
-        return node, key, len(table)
+        for name in table:
+            first, *others = (pair for pair in node.value if pair[0].value == name)
+            if others:
+                raise self._refused(f"the key {name} is there twice", others[0][0].start_mark.index)
+            key, node = first
+        return node, key
 
     def _rows_of(self, node: Any, key: Any) -> list[Row]:
         """Return the rows of a mapping or list that is not empty."""
@@ -86,28 +83,21 @@ class YamlText(LineText):
             end = last
 
     def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
-        node, _, _ = self._find(table)
+        node, _ = self._find(table)
         rows = self._lines_of(table)
         yield from ((row.name, row.first + row.indent) for row in rows)
         if {row.name for row in rows} != {name for name, _ in self.named(table)}:
             raise self._refused("its keys must be text", node.start_mark.index)
 
     def _lines_of(self, table: Table) -> list[Row]:
-        node, key, depth = self._find(table)
-        return self._rows_of(node, key) if depth == len(table) and _items(node) else []
-
-    def _with_table(self, table: Table) -> Self:
-        made = self
-        while (depth := made._find(table)[2]) < len(table):
-            listed = self.listed and depth == len(table) - 1
-            line = f"{_scalar(table[depth])}: {'[]' if listed else '{}'}"
-            made = made._parsed(made._inserted(table[:depth], table[depth], line, LAST))
-        return made
+        node, key = self._find(table)
+        return self._rows_of(node, key) if _items(node) else []
 
     def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        lines = list(_block(value if self.listed else {name: value}))
-        if self.listed:
-            lines = [("  " if at else "- ") + line for at, line in enumerate(lines)]
+        if self.listed and value:
+            lines = [("  " if at else "- ") + line for at, line in enumerate(_block(value))]
+        else:
+            lines = list(_block({name: value}))
         return "\n".join(lines)
 
     def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
@@ -117,7 +107,7 @@ class YamlText(LineText):
         return spliced(self.text, [(row.first, row.end, new)])
 
     def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
-        node, key, _ = self._find(table)
+        node, key = self._find(table)
         lines = text.replace("\r\n", "\n").split("\n")
         own = [line for line in lines if line.strip() and line.lstrip()[0] != "#"]
         column = len(own[0]) - len(own[0].lstrip(" ")) if own else 0
@@ -142,7 +132,7 @@ class YamlText(LineText):
         return spliced(self.text, [(colon, end, ""), (place, place, new)])
 
     def _cut(self, table: Table, name: str) -> str:
-        node, key, _ = self._find(table)
+        node, key = self._find(table)
         [row] = self._own(table, name)
         edits = [(row.start, row.end, "")]
         if len(node.value) == 1:
