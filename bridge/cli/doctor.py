@@ -43,8 +43,8 @@ async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
     Raises:
         UsageError: The options contradict each other.
     """
-    if not getattr(arguments, "fix", False):
-        if getattr(arguments, "yes", False):
+    if not arguments.fix:
+        if arguments.yes:
             raise UsageError("--yes needs --fix: there is nothing to agree to without it.")
         return await _report(arguments, settings, _describe_gate(settings))
     # Imported here: it builds images.
@@ -107,7 +107,7 @@ async def _report(
     for section in sections:
         write_prose(visible(section))
     write_prose(f"Programs run in: {chosen}\n" if chosen else NOTHING_WORKS)
-    if not chosen and not getattr(arguments, "fix", False):
+    if not chosen and not arguments.fix:
         write_prose(NEXT)
     return 0 if chosen else 1
 

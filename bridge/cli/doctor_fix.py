@@ -6,8 +6,8 @@ installs anything, and changes nothing of the system's: that is left to the comm
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import shlex
 import shutil
 import stat
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from bridge.cli.image import build_image
+from bridge.cli.line import PROGRAM
 from bridge.cli.output import visible, write_err
 from bridge.cli.person import Person
 from bridge.errors import (
@@ -25,6 +26,7 @@ from bridge.errors import (
     EngineDownError,
     EngineNotFoundError,
     EnginePermissionError,
+    ImageBuildError,
     ImageMissingError,
     ImagePullError,
     SandboxError,
@@ -36,8 +38,8 @@ from bridge.sandbox.process import host
 from bridge.sandbox.process.faults import KernelSettings
 from bridge.settings import Settings
 
-STEP_SECONDS = 300.0
-"""For one command: a virtual machine starts within two minutes."""
+STEP_SECONDS = 900.0
+"""For one command: a virtual machine starts within two minutes, an image of 1 GB comes in ten."""
 
 SUBORDINATE_IDS = 65_536
 """What a rootless container may use; fewer, and images cannot be unpacked."""
@@ -62,6 +64,9 @@ profile bwrap /usr/bin/bwrap flags=(unconfined) {
 }
 EOF"""
 
+_BOOTED = Path("/run/systemd/system")
+"""Is there where systemd started the system."""
+
 _COMMANDS = (*_INSTALL, "bwrap", "podman", "docker", "mmdebstrap", "systemctl")
 
 
@@ -73,7 +78,7 @@ class Machine:
         commands: Those of `_COMMANDS` that are installed.
         subordinate: The texts of /etc/subuid and /etc/subgid.
         own_docker: Whether this user has a Docker service of their own (rootless Docker).
-        open_state: Whether others may look into the state directory.
+        open_state: The state directory, its links followed, if others may look into it.
     """
 
     user: str
@@ -83,7 +88,7 @@ class Machine:
     kernel: KernelSettings = KernelSettings()
     subordinate: tuple[str, str] = ("", "")
     own_docker: bool = False
-    open_state: bool = False
+    open_state: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +117,25 @@ def plan(probes: Sequence[Probe], settings: Settings, machine: Machine) -> Plan:
     """Return what would make programs run here; nothing for what is not needed."""
     steps: list[Step] = []
     as_root: list[str] = []
-    if machine.open_state:
-        place = str(settings.state_dir)
-        steps.append(Step(says=f"Close {place} to other users.", argv=("chmod", "go-rwx", place)))
+    if place := machine.open_state:
+        argv = ("chmod", "go-rwx", place)
+        if place == str(settings.state_dir) and settings.state_dir.name == PROGRAM:
+            steps.append(Step(says=f"Close {place} to other users.", argv=argv))
+        else:
+            # A directory that somebody named, such as /var, may be there for others too.
+            as_root += ["# the bridge's state, if nothing else is in there:", shlex.join(argv)]
     chosen = next((probe for probe in probes if probe.ok), None)
     if chosen is not None:
         if chosen.details.get("image") == DEFAULT_FALLBACK:
             steps.append(_build(chosen.backend))
-        return Plan(tuple(steps), ())
+        return Plan(tuple(steps), tuple(as_root))
+    mends = False
     for probe in probes:
         found, commands = _mend(probe, settings, machine)
         steps += found
+        mends = mends or bool(found or commands)
         as_root += [f"# for {probe.backend}:", *commands] if commands else []
-    if not steps and not as_root and machine.platform == "linux":
+    if not mends and machine.platform == "linux":
         as_root += _install(machine, "bubblewrap")
     return Plan(tuple(steps), tuple(as_root))
 
@@ -137,10 +148,13 @@ def _mend(
     named = settings.runtime == name
     if name == "bubblewrap":
         return (), _mend_bubblewrap(probe, machine)
-    if code in (ImageMissingError.code, ImagePullError.code) and not settings.image:
-        offline = () if "mmdebstrap" in machine.commands else _install(machine, "mmdebstrap")
-        # Without a registry the image is made of Debian's packages, which takes this command.
-        return (_build(name),), offline if code == ImagePullError.code else ()
+    if code == ImageMissingError.code:
+        if not settings.image:
+            return (_build(name),), ()
+        if settings.image.startswith("localhost/"):
+            return (), ()
+        says = f"Fetch the image {settings.image} on {name}."
+        return (Step(says=says, argv=(name, "pull", settings.image)),), ()
     if code == EngineNotFoundError.code:
         package = "docker.io" if name == "docker" and "apt-get" in machine.commands else name
         return (), _install(machine, package) if named else ()
@@ -225,19 +239,40 @@ def this_machine(settings: Settings) -> Machine:
     """Return what this machine has."""
     search = settings.environ.get("PATH")
     home = Path(settings.environ.get("HOME") or "/")
-    state = settings.state_dir
-    mode = state.stat().st_mode if state.is_dir() and state.owner() == getpass.getuser() else 0
     units = (home / ".config/systemd/user", Path("/usr/lib/systemd/user"))
+    commands = {name for name in _COMMANDS if shutil.which(name, path=search)}
+    if not _BOOTED.is_dir():
+        # In most containers it is installed, and can start nothing.
+        commands.discard("systemctl")
     return Machine(
-        user=getpass.getuser(),
+        user=_user(),
         uid=os.geteuid(),
         platform=sys.platform,
-        commands=frozenset(name for name in _COMMANDS if shutil.which(name, path=search)),
+        commands=frozenset(commands),
         kernel=host.kernel_settings(host.find_command("bwrap", settings.environ)),
         subordinate=(host.text("/etc/subuid"), host.text("/etc/subgid")),
         own_docker=any((place / "docker.service").is_file() for place in units),
-        open_state=bool(stat.S_IMODE(mode) & 0o077),
+        open_state=_open_to_others(settings.state_dir),
     )
+
+
+def _user() -> str:
+    """Return this user's name; not what the environment says, which `sudo -E` leaves."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _open_to_others(place: Path) -> str:
+    """Return a directory of this user, its links followed, if others may look in; else empty."""
+    real = os.path.realpath(place)
+    try:
+        found = Path(real).stat()
+    except OSError:
+        return ""
+    mine = found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode)
+    return real if mine and stat.S_IMODE(found.st_mode) & 0o077 else ""
 
 
 async def fix(
@@ -260,7 +295,7 @@ async def fix(
             try:
                 await _do(step, settings)
                 done.append(step.says)
-            except BridgeError as error:
+            except (BridgeError, OSError) as error:
                 write_err(visible(f"     failed: {error}\n"))
     if not found.steps and not found.as_root:
         write_err("fix: nothing to do\n")
@@ -286,7 +321,11 @@ async def _build_on(settings: Settings, build: Build) -> None:
         await build(asked, settings)
     except SandboxError as error:
         if shutil.which("mmdebstrap", path=settings.environ.get("PATH")) is None:
-            raise
+            if not isinstance(error, ImagePullError | ImageBuildError):
+                raise
+            command = " ".join(_install(this_machine(settings), "mmdebstrap"))
+            remedy = f"Without a registry it is built from Debian's packages, after: {command}"
+            raise type(error)(error.message, remedy=remedy) from error
         write_err(visible(f"     {error.message}\n     from Debian's packages instead:\n"))
         await build(SimpleNamespace(**{**vars(asked), "offline": True}), settings)
 
@@ -295,6 +334,4 @@ def commands_text(found: Plan) -> str:
     """Return root's commands, to be copied; empty for none."""
     if not found.as_root:
         return ""
-    return "\n".join(
-        ("To be run by you, as root; one sandbox is enough:", "", *found.as_root, "", "")
-    )
+    return "\n".join(("To be run by you; one sandbox is enough:", "", *found.as_root, "", ""))

@@ -144,6 +144,7 @@ def with_restore(
         after=edit(before),
         edit=edit,
         finish=finish if restore.restored else change.finish,
+        turn=kept.turn if restore.restored else change.turn,
         notes=(*change.notes, *notes),
         restored=restore.restored,
     )
