@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 from bridge.cli.image import build_image
 from bridge.cli.line import PROGRAM
@@ -78,7 +79,9 @@ class Machine:
         commands: Those of `_COMMANDS` that are installed.
         subordinate: The texts of /etc/subuid and /etc/subgid.
         own_docker: Whether this user has a Docker service of their own (rootless Docker).
-        open_state: The state directory, its links followed, if others may look into it.
+        state: The state directory, its links followed; empty if there is none.
+        state_fault: What is wrong with it: "open" to other users, "closed" to this one, or
+            "foreign": another user's, and closed.
     """
 
     user: str
@@ -88,7 +91,8 @@ class Machine:
     kernel: KernelSettings = KernelSettings()
     subordinate: tuple[str, str] = ("", "")
     own_docker: bool = False
-    open_state: str = ""
+    state: str = ""
+    state_fault: Literal["", "open", "closed", "foreign"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +121,8 @@ def plan(probes: Sequence[Probe], settings: Settings, machine: Machine) -> Plan:
     """Return what would make programs run here; nothing for what is not needed."""
     steps: list[Step] = []
     as_root: list[str] = []
-    if place := machine.open_state:
-        argv = ("chmod", "go-rwx", place)
-        if place == str(settings.state_dir) and settings.state_dir.name == PROGRAM:
-            steps.append(Step(says=f"Close {place} to other users.", argv=argv))
-        else:
-            # A directory that somebody named, such as /var, may be there for others too.
-            as_root += ["# the bridge's state, if nothing else is in there:", shlex.join(argv)]
+    if machine.state_fault:
+        _mend_state(settings, machine, steps, as_root)
     chosen = next((probe for probe in probes if probe.ok), None)
     if chosen is not None:
         if chosen.details.get("image") == DEFAULT_FALLBACK:
@@ -138,6 +137,24 @@ def plan(probes: Sequence[Probe], settings: Settings, machine: Machine) -> Plan:
     if not mends and machine.platform == "linux":
         as_root += _install(machine, "bubblewrap")
     return Plan(tuple(steps), tuple(as_root))
+
+
+def _mend_state(
+    settings: Settings, machine: Machine, steps: list[Step], as_root: list[str]
+) -> None:
+    """Add what makes the state directory this user's alone."""
+    place, fault = machine.state, machine.state_fault
+    if fault == "foreign":
+        owner = shlex.join(("chown", "-R", machine.user, place))
+        as_root += ["# for the bridge's state, if nothing else is in there:", f"sudo {owner}"]
+        return
+    argv = ("chmod", "go-rwx" if fault == "open" else "u+rwx", place)
+    if place == str(settings.state_dir) and settings.state_dir.name == PROGRAM:
+        says = f"Close {place} to other users." if fault == "open" else f"Let you use {place}."
+        steps.append(Step(says=says, argv=argv))
+    else:
+        # A directory that somebody named, such as /var, may be there for others too.
+        as_root += ["# for the bridge's state, if nothing else is in there:", shlex.join(argv)]
 
 
 def _mend(
@@ -241,6 +258,7 @@ def this_machine(settings: Settings) -> Machine:
     home = Path(settings.environ.get("HOME") or "/")
     units = (home / ".config/systemd/user", Path("/usr/lib/systemd/user"))
     commands = {name for name in _COMMANDS if shutil.which(name, path=search)}
+    state = Path(os.path.realpath(settings.state_dir))
     if not _BOOTED.is_dir():
         # In most containers it is installed, and can start nothing.
         commands.discard("systemctl")
@@ -252,7 +270,8 @@ def this_machine(settings: Settings) -> Machine:
         kernel=host.kernel_settings(host.find_command("bwrap", settings.environ)),
         subordinate=(host.text("/etc/subuid"), host.text("/etc/subgid")),
         own_docker=any((place / "docker.service").is_file() for place in units),
-        open_state=_open_to_others(settings.state_dir),
+        state=str(state),
+        state_fault=_state_fault(state),
     )
 
 
@@ -264,15 +283,21 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _open_to_others(place: Path) -> str:
-    """Return a directory of this user, its links followed, if others may look in; else empty."""
-    real = os.path.realpath(place)
+def _state_fault(place: Path) -> Literal["", "open", "closed", "foreign"]:
+    """Return what is wrong with a directory; see `Machine`."""
     try:
-        found = Path(real).stat()
+        found = place.stat()
     except OSError:
         return ""
-    mine = found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode)
-    return real if mine and stat.S_IMODE(found.st_mode) & 0o077 else ""
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        return ""
+    if found.st_uid != os.geteuid():
+        usable = os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+        return "" if usable else "foreign"
+    if mode & 0o700 != 0o700:
+        return "closed"
+    return "open" if mode & 0o077 else ""
 
 
 async def fix(
@@ -298,7 +323,7 @@ async def fix(
             except (BridgeError, OSError) as error:
                 write_err(visible(f"     failed: {error}\n"))
     if not found.steps and not found.as_root:
-        write_err("fix: nothing to do\n")
+        write_err("fix: there is nothing that it can do\n")
     return tuple(done)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 from dataclasses import replace
@@ -192,16 +193,56 @@ def test_a_directory_that_somebody_named_is_not_closed_unasked(tmp_path: Path) -
     link.symlink_to(shared)
     for place in (shared, link):
         settings = _settings(tmp_path, state_dir=str(place))
-        found = plan(NOTHING, settings, replace(DEBIAN, open_state=str(shared)))
-        assert this_machine(settings).open_state == str(shared)
+        seen = this_machine(settings)
+        assert (seen.state, seen.state_fault) == (str(shared), "open")
+        found = plan(
+            NOTHING, settings, replace(DEBIAN, state=seen.state, state_fault=seen.state_fault)
+        )
         assert found.steps == ()
         assert found.as_root[1] == f"chmod go-rwx {shared}"
         assert found.as_root[-1] == NO_BUBBLEWRAP
-    settings = _settings(tmp_path, state_dir=str(shared))
-    shared.rmdir()
-    assert this_machine(settings).open_state == ""
-    shared.touch(mode=0o644)
-    assert this_machine(settings).open_state == ""
+
+
+def test_a_state_directory_is_opened_to_its_user_and_left_to_root_if_another_s(
+    tmp_path: Path,
+) -> None:
+    settings = _settings(tmp_path)
+    place = str(settings.state_dir)
+    settings.state_dir.mkdir(parents=True, mode=0o500)
+    assert this_machine(settings).state_fault == "closed"
+    closed = plan(NOTHING, settings, replace(DEBIAN, state=place, state_fault="closed"))
+    assert [step.argv for step in closed.steps] == [("chmod", "u+rwx", place)]
+    foreign = plan(NOTHING, settings, replace(DEBIAN, state=place, state_fault="foreign"))
+    assert foreign.steps == ()
+    assert foreign.as_root[1] == f"sudo chown -R ann {place}"
+
+
+async def test_doctor_fails_where_nothing_can_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run would be refused: it has to write its log before it calls."""
+    settings = _settings(tmp_path)
+    settings.state_dir.parent.mkdir(parents=True)
+    for broken in ("file", "dangling link"):
+        if broken == "file":
+            settings.state_dir.touch()
+        else:
+            settings.state_dir.symlink_to(tmp_path / "nowhere")
+        asked = SimpleNamespace(fix=False, yes=False, json=True)
+        assert await doctor(asked, settings) == 1
+        state = json.loads(capsys.readouterr().out)["state"]
+        assert state == {"path": str(settings.state_dir), "problem": "File exists"}
+        assert await doctor(SimpleNamespace(fix=True, yes=True, json=False), settings) == 1
+        told = capsys.readouterr()
+        assert (
+            f"FAIL  state: nothing can be kept in {settings.state_dir}: File exists.\n" in told.out
+        )
+        assert "MCP_BRIDGE_STATE_DIR" in told.out
+        settings.state_dir.unlink()
+    status = await doctor(SimpleNamespace(fix=False, yes=False, json=True), settings)
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"]["problem"] == ""
+    assert status == (0 if document["chosen"] else 1)
 
 
 def test_the_user_is_who_runs_it_not_who_the_environment_names(
