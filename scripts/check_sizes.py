@@ -39,7 +39,7 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
-    "clients": 2_970,
+    "clients": 2_960,
     "settings": 3_310,
     BASE: 2_630,
     "guest": 11_840,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bridge.discovery.dialect import Dialect
 from bridge.discovery.files import read_own
+from bridge.discovery.parser import lookup
 from bridge.discovery.report import ConfigWarning
 
 MANIFEST = "moved.json"
@@ -155,12 +156,8 @@ def with_surroundings(
             places.append(f"{parent}.inputs" if parent else "inputs")
     found = document
     for place in places:
-        keys = place.split(".")
-        value: object = original
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if value is not None:
-            found = _with_value(found, keys, value)
+        if (value := lookup(original, place)) is not None:
+            found = _with_value(found, place.split("."), value)
     return found
 
 
