@@ -39,7 +39,11 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
+<<<<<<< HEAD
     "clients": 2_990,
+=======
+    "clients": 2_960,
+>>>>>>> refs/heads/clients-cut
     "settings": 3_310,
     BASE: 2_630,
     "guest": 11_840,
