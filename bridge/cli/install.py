@@ -127,7 +127,7 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
         return 0
     named = WRITERS if list(arguments.clients) == [ALL] else arguments.clients
-    wanted = {writer_for(client).id for client in named}
+    wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
     planned: list[Planned] = []
     for each in found:
@@ -140,8 +140,8 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
     else:
         write_stays(planned, settings)
-    asked = set() if named is WRITERS else wanted
-    for client in sorted(asked - {change.target.writer.id for change, _ in planned}):
+    there = {change.target.writer.id for change, _ in planned}
+    for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
 
@@ -238,8 +238,11 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
             )
             continue
         said = await run_own(argv, machine)
+        if url := address(change.value, change.target.location.dialect):
+            said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
-        write_out(visible("".join(f"  {line.strip()}\n" for line in lines)))
+        head = f"{change.target.writer.name} lists:\n" if lines else ""
+        write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
         if lines and _UNTRUSTED.search(said):
             write_out(
                 f"{change.target.writer.name} has it, and uses servers only in folders that you "

@@ -121,32 +121,46 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     """Return the first backend that works, open.
 
     Args:
-        pull: Whether to fetch an image that an engine lacks.
+        pull: Whether to fetch an image where no backend works without.
 
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
             import.
         NoSandboxError: None works; the message has the reason and remedy for each.
     """
-    failures: list[Probe] = []
-    for name in _admitted(settings):
-        async with AsyncExitStack() as stack:
-            backend, attempt = await _open(name, settings, pull=pull)
-            stack.push_async_exit(backend)
-            probe = await attempt()
-            if probe.ok:
-                _announce(name, probe)
-                stack.pop_all()
-                return backend
-            if name in _PROCESS and probe.error_code == SettingsError.code:
-                # Another backend would have the same problem.
-                raise SettingsError(probe.summary, remedy=probe.remedy)
-            failures.append(probe)
-            logger.info("%s cannot be used: %s", name, probe.summary)
+    failures: dict[str, Probe] = {}
+    names = _admitted(settings)
+    for name in names:
+        if backend := await _select(name, settings, failures, pull=False):
+            return backend
+    missing = [name for name in names if failures[name].error_code == ImageMissingError.code]
+    for name in missing if pull else ():
+        if backend := await _select(name, settings, failures, pull=True):
+            return backend
     raise NoSandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(_reasons(failures)),
+        "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
         remedy="`mcp-code-bridge doctor --fix` says what to install, and does what needs no root.",
     )
+
+
+async def _select(
+    name: str, settings: Settings, failures: dict[str, Probe], *, pull: bool
+) -> Backend | None:
+    """Return a backend, open, if it works; else note how it failed."""
+    async with AsyncExitStack() as stack:
+        backend, attempt = await _open(name, settings, pull=pull)
+        stack.push_async_exit(backend)
+        probe = await attempt()
+        if probe.ok:
+            _announce(name, probe)
+            stack.pop_all()
+            return backend
+        if name in _PROCESS and probe.error_code == SettingsError.code:
+            # Another backend would have the same problem.
+            raise SettingsError(probe.summary, remedy=probe.remedy)
+        failures[name] = probe
+        logger.info("%s cannot be used: %s", name, probe.summary)
+    return None
 
 
 def _announce(name: str, probe: Probe) -> None:

@@ -228,6 +228,10 @@ def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None
         status, out, err = shell("install", "cursor", "--http", mistake)
         assert (status, "s3cret" in out + err) == (2, False)
         assert "is no address" in err
+    command(shell.home, "gemini", f"echo 'code-bridge: {url} (http) - Connected'")
+    status, out, err = shell("install", "gemini", "--http", url, "--check", "--yes")
+    assert (status, "s3cret" in out + err) == (0, False)
+    assert "Gemini CLI lists:\n  code-bridge: http://•••@127.0.0.1:8000/mcp?•••" in out
 
 
 def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:

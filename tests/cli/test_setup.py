@@ -181,6 +181,7 @@ def test_without_a_sandbox_setup_says_so_and_what_to_do(
 ) -> None:
     """The clients' files are written all the same; a script is not asked."""
     monkeypatch.setenv("PATH", str(home / "nothing"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{home / 'none.sock'}")
     assert main(["setup", "--clients", "cursor", "--skip-cost", "--yes"]) == 1
     told = capsys.readouterr()
     assert "Programs cannot run here yet: no sandbox works.\n  podman: " in told.out
