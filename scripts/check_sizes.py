@@ -41,11 +41,13 @@ BUDGETS = {
     "render": 1_210,
 <<<<<<< HEAD
     "clients": 2_990,
-=======
-    "clients": 2_960,
->>>>>>> refs/heads/clients-cut
     "settings": 3_310,
     BASE: 2_630,
+=======
+    "clients": 3_240,
+    "settings": 3_470,
+    BASE: 2_690,
+>>>>>>> refs/heads/kube
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
