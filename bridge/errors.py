@@ -218,6 +218,32 @@ class ChannelClosedError(SandboxError):
     code = "channel_closed"
 
 
+class SandboxLostError(ChannelClosedError):
+    """A sandbox's host or the way to it was lost while its program ran; it is not repeated."""
+
+    code = "sandbox_lost"
+    default_remedy = "See what its calls have done, then run what is left again."
+
+
+class HostDownError(SandboxError):
+    """No SSH host can be used; the message says why. `hosts` tries each again."""
+
+    code = "host_down"
+
+
+class HostKeyError(HostDownError):
+    """An SSH host is not the one that `known_hosts` has, or is not in it. Compare its key."""
+
+    code = "host_key"
+
+
+class CapacityError(SandboxError):
+    """All places for sandboxes stayed taken. Try again later, or add hosts or slots."""
+
+    code = "capacity"
+    default_remedy = "Try again later, or give the bridge more hosts or slots."
+
+
 class NotStartedError(ChannelClosedError):
     """A sandbox was gone or took nothing in, and nothing was heard of the program given to it.
 

@@ -41,6 +41,7 @@ from bridge.settings import (
     parsers,
     policy,
     profiles,
+    ssh,
     variable,
 )
 from bridge.settings import commands as profiles_of_commands
@@ -142,6 +143,7 @@ def settings_page() -> str:
         _policy(),
         _keys("[dependencies]", dependencies.KEYS, dependencies.Dependencies),
         _keys("[directories.NAME]", directories.KEYS, Directory, {"mode": "writable"}),
+        _keys("[[ssh.hosts]]", ssh.KEYS, ssh.SshHost),
         _commands_table(),
         _servers_table(),
         _limits(),
