@@ -39,15 +39,13 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
-<<<<<<< HEAD
     "clients": 2_990,
     "settings": 3_310,
     BASE: 2_630,
 =======
-    "clients": 3_240,
-    "settings": 3_470,
-    BASE: 2_690,
->>>>>>> refs/heads/kube
+    "settings": 3_610,
+    BASE: 2_700,
+>>>>>>> refs/heads/ssh
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
