@@ -35,10 +35,11 @@ from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
-from bridge.settings.parsers import ENGINES, LADDER, WEAKER
+from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
 
 if TYPE_CHECKING:
     from bridge.sandbox.container.backend import ContainerBackend
+    from bridge.sandbox.kubernetes.backend import KubernetesBackend
     from bridge.sandbox.process.backend import BubblewrapBackend
     from bridge.sandbox.process.landlock_backend import LandlockBackend
     from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING = "bridge.sandbox.container.backend"
+_CLUSTER = "bridge.sandbox.kubernetes.backend"
 
 Trial = Callable[[], Awaitable[Probe]]
 
@@ -76,7 +78,9 @@ def engines(settings: Settings) -> tuple[str, ...]:
     Raises:
         SettingsError: The named backend has no images.
     """
-    found = tuple(name for name in candidates(settings.runtime) if name not in _PROCESS)
+    found = tuple(
+        name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
+    )
     if not found:
         message = f"{settings.place('runtime')}: {settings.runtime} uses no images."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")
@@ -85,8 +89,11 @@ def engines(settings: Settings) -> tuple[str, ...]:
 
 async def _open(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | _ProcessBackend, Trial]:
+) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
     """Return a backend, and the function that probes it."""
+    if name == "kubernetes":
+        cluster = await _kubernetes(settings)
+        return cluster, cluster.probe
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
@@ -107,6 +114,21 @@ async def _open(
         environ=settings.environ, limits=limits_for(settings), packages=settings.packages
     )
     return backend, backend.probe
+
+
+async def _kubernetes(settings: Settings) -> KubernetesBackend:
+    if settings.oci_runtime:
+        message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
+        raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
+    try:
+        await anyio.to_thread.run_sync(importlib.import_module, _CLUSTER)
+    except ImportError as error:
+        message = f"The runtime kubernetes needs a package that is not installed: {error}."
+        remedy = "Install `mcp-code-bridge[kubernetes]`."
+        raise SettingsError(message, remedy=remedy) from error
+    from bridge.sandbox.kubernetes.backend import kubernetes_backend
+
+    return kubernetes_backend(settings)
 
 
 async def select_present(settings: Settings) -> Backend:

@@ -67,6 +67,9 @@ WEAKER = ("landlock",)
 """What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
 the ladder, so nothing falls back to it."""
 
+ELSEWHERE = ("kubernetes",)
+"""What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
+
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -223,8 +226,9 @@ def names(text: str) -> tuple[str, ...]:
 def runtime(text: str) -> str:
     """Return "auto", a backend's name, or an engine's path."""
     value = text.strip()
-    if value not in ("auto", *LADDER, *WEAKER) and "/" not in value:
-        raise ValueError(f"is not auto, {', '.join((*LADDER, *WEAKER))} or the path of an engine")
+    known = (*LADDER, *WEAKER, *ELSEWHERE)
+    if value not in ("auto", *known) and "/" not in value:
+        raise ValueError(f"is not auto, {', '.join(known)} or the path of an engine")
     return value
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from bridge.model import Directory, ServerSettings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
+from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.policy import PolicySpec
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
@@ -27,7 +28,7 @@ class Settings:
 
     Attributes:
         runtime: What runs programs: "auto" (the first that works), "podman", "docker",
-            "bubblewrap", "seatbelt", "landlock" or an engine's path.
+            "bubblewrap", "seatbelt", "landlock", "kubernetes" or an engine's path.
         runtime_order: What `auto` tries, in order; podman, docker, bubblewrap, seatbelt if empty.
         oci_runtime: What the engine starts containers with: "runc", "crun", "runsc", ... It is used
             or refused, never replaced. Empty leaves it to the engine.
@@ -84,6 +85,7 @@ class Settings:
         allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
             do if not set.
         allow_directories: Whether runs get `[directories]`; all but strict ones do if not set.
+        kubernetes: Where and how pods are made, where those run programs.
         server_settings: What the file sets of single servers, by name.
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
@@ -137,6 +139,7 @@ class Settings:
     skills_dir: Path | None = None
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
     allow_packages: bool | None = None
     allow_directories: bool | None = None
