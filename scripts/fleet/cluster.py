@@ -31,6 +31,9 @@ PAUSE_IMAGE = "localhost/fleet-pause:1"
 START_SECONDS = 120.0
 """For anything to become ready, on a machine that does other things too."""
 
+TAIL_LINES = 8
+"""Of a process's log, in the error that says that it ended."""
+
 STOP_SECONDS = 10.0
 """For a process to end after it was asked to."""
 
@@ -92,7 +95,7 @@ class Cluster:
         key = self._directory / "service-accounts.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         for node in self.nodes:
-            self._start_containerd(node)
+            self.start_containerd(node)
         self._start_etcd()
         self.start_api_server()
         self._write_kubeconfig(self.admin, self._token)
@@ -143,16 +146,22 @@ class Cluster:
                 env={"PATH": os.environ["PATH"] + ":/usr/sbin:/sbin", "HOME": "/nonexistent"},
             )
 
-    def _wait(self, name: str, what: str, is_ready: Callable[[], bool]) -> None:
+    def _wait(self, names: Iterable[str], what: str, is_ready: Callable[[], bool]) -> None:
+        """Wait for something that takes these processes."""
         deadline = time.monotonic() + START_SECONDS
         while not is_ready():
-            ended = self._processes[name].poll() is not None
+            ended = [name for name in names if self._processes[name].poll() is not None]
             if ended or time.monotonic() > deadline:
-                tail = "\n".join(self.log(name).splitlines()[-15:])
-                fault = "ended" if ended else f"was not ready in {START_SECONDS:.0f} s"
-                message = f"{what} {fault}; the end of the log of {name}:\n{tail}"
+                fault = "ended" if ended else f"not so in {START_SECONDS:.0f} s"
+                tails = (f"{name}: {line}" for name in ended or names for line in self._tail(name))
+                message = "\n".join((f"{what}: {fault}; the ends of the logs:", *tails))
                 raise RuntimeError(message)
             time.sleep(0.1)
+
+    def _tail(self, name: str) -> list[str]:
+        """Return the last lines of a process's log, of errors if it has some."""
+        lines = self.log(name).splitlines()
+        return ([line for line in lines if line.startswith(("E", "F"))] or lines)[-TAIL_LINES:]
 
     # --- the control plane ----------------------------------------------------------------------
 
@@ -181,7 +190,7 @@ class Cluster:
             # Pods leave a node that is gone after this; five minutes unless told otherwise.
             *(f"--default-{state}-toleration-seconds=5" for state in ("not-ready", "unreachable")),
         )
-        self._wait("kube-apiserver", "the API server", self._api_is_ready)
+        self._wait(("kube-apiserver", "etcd"), "the API server is ready", self._api_is_ready)
 
     def _api_is_ready(self) -> bool:
         if not (self._certificates / "apiserver.crt").exists():
@@ -206,16 +215,18 @@ class Cluster:
 
     # --- nodes ----------------------------------------------------------------------------------
 
-    def _start_containerd(self, node: Node) -> None:
+    def start_containerd(self, node: Node) -> None:
+        """Start a node's containerd, and return when it answers."""
         networks = node.directory / "networks"
-        networks.mkdir(parents=True)
+        networks.mkdir(parents=True, exist_ok=True)
+        node.socket.unlink(missing_ok=True)
         number = node.name.rpartition(".")[2]
         (networks / "10-pods.conflist").write_text(json.dumps(pod_network(node, number)))
         configuration = node.directory / "containerd.toml"
         configuration.write_text(containerd_configuration(node, networks))
         name = f"containerd-{node.name}"
         self._spawn(name, "containerd", "--config", configuration)
-        self._wait(name, f"containerd of {node.name}", node.socket.exists)
+        self._wait((name,), f"containerd of {node.name} answers", node.socket.exists)
 
     def _import_images(self, node: Node, archives: Iterable[Path]) -> None:
         for archive in archives:
@@ -248,7 +259,7 @@ class Cluster:
             except OSError:
                 return False
 
-        self._wait("kube-apiserver", f"the state of {count} ready nodes", ready)
+        self._wait((*self._processes,), f"{count} nodes are ready", ready)
 
     def ready_nodes(self) -> list[str]:
         """Return the names of the nodes that the cluster takes for ready."""

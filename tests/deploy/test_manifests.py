@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from bridge.model import Limits
+from bridge.sandbox.kubernetes.pod import Owner, manifest
+from bridge.settings import load
+from bridge.settings.kubernetes import Kubernetes
 from tests.deploy.pod_security import violations
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -126,3 +130,30 @@ def test_the_bridge_listens_where_only_its_gateway_reaches_it() -> None:
     assert gateway["ports"] == [{"name": "http", "containerPort": 8080}]
     rules = documents(DEPLOY / "base" / "config.yaml")[1]["data"]["default.conf.template"]
     assert 'if ($http_authorization != "Bearer ${MCP_BRIDGE_GATEWAY_TOKEN}")' in rules
+
+
+@pytest.mark.parametrize("path", ["base/config.yaml", "overlays/gvisor/config.yaml"])
+def test_the_settings_of_the_manifests_are_settings(path: str, tmp_path: Path) -> None:
+    """The bridge reads the file that the manifests give it."""
+    (config,) = [d for d in documents(DEPLOY / path) if "config.toml" in d["data"]]
+    file = tmp_path / "config.toml"
+    file.write_text(config["data"]["config.toml"])
+    settings = load({}, {"MCP_BRIDGE_CONFIG": str(file), "HOME": str(tmp_path)})
+    assert settings.runtime == "kubernetes"
+    assert settings.kubernetes.namespace == "mcp-code-bridge"
+
+
+def test_the_pods_that_the_bridge_makes_keep_to_the_restricted_standard() -> None:
+    """The namespace that it makes them in would refuse them."""
+    made = manifest(
+        "run-1",
+        Limits(),
+        Kubernetes(),
+        image="python:3.13-slim",
+        user="65534:65534",
+        owner=Owner(name="bridge"),
+        labels={},
+    )
+    assert violations(made["spec"]) == []
+    assert made["spec"]["automountServiceAccountToken"] is False
+    assert made["spec"]["activeDeadlineSeconds"] >= Limits().longest_timeout

@@ -13,7 +13,7 @@ import base64
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import TracebackType
 
 import anyio
@@ -209,16 +209,18 @@ class KubernetesBackend:
         with anyio.move_on_after(self._settings.room_seconds):
             while True:
                 version = seen["metadata"]["resourceVersion"]
-                events = cluster.watch("pods", version, fieldSelector=f"metadata.name={name}")
-                async for event in events:
-                    seen = event["object"]
-                    if event["type"] == "DELETED":
-                        raise SandboxLostError(faults.REMOVED)
-                    if faults.is_running(seen):
-                        return seen
-                    problem = faults.start_problem(seen)
-                    if problem is not None:
-                        raise problem
+                watched = cluster.watch("pods", version, fieldSelector=f"metadata.name={name}")
+                # Closed here: left to the collector it would keep its connection until then.
+                async with aclosing(watched) as events:
+                    async for event in events:
+                        seen = event["object"]
+                        if event["type"] == "DELETED":
+                            raise SandboxLostError(faults.REMOVED)
+                        if faults.is_running(seen):
+                            return seen
+                        problem = faults.start_problem(seen)
+                        if problem is not None:
+                            raise problem
         raise faults.start_problem(seen, patient=False) or LaunchError("The pod did not start.")
 
     def _sandbox(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -183,7 +183,7 @@ class Cluster:
             return False
         return True
 
-    async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[Document]:
+    async def watch(self, path: str, version: str, **query: str) -> AsyncGenerator[Document, None]:
         """Yield the events of a collection after a resource version, until the server ends it.
 
         Raises:
