@@ -98,8 +98,10 @@ def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
     } == {
         "pods": {"create", "get", "list", "watch", "patch", "delete"},
         "pods/attach": {"get", "create"},
+        "leases": {"create", "get", "list", "patch", "delete"},
     }
-    assert all(rule["apiGroups"] == [""] for rule in role["rules"])
+    groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
+    assert groups == {"", "coordination.k8s.io"}
     binding = one("RoleBinding", "rbac.yaml")
     assert binding["roleRef"]["kind"] == "Role"
     assert [subject["name"] for subject in binding["subjects"]] == ["mcp-code-bridge"]

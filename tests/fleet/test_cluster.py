@@ -73,6 +73,10 @@ def test_a_hardened_pod_answers_on_each_node_through_its_stream(cluster: Cluster
         *((verb, "pods", True) for verb in ("create", "get", "list", "watch", "patch", "delete")),
         ("get", "pods/attach", True),
         ("create", "pods/attach", True),
+        *(
+            (verb, "leases.coordination.k8s.io", True)
+            for verb in ("create", "get", "list", "patch", "delete")
+        ),
         ("update", "pods", False),
         ("deletecollection", "pods", False),
         ("create", "pods/exec", False),
