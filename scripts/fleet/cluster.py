@@ -63,13 +63,14 @@ class Cluster:
 
     Attributes:
         admin: A kubeconfig that may do everything.
+        logs: The directory of the processes' logs.
         nodes: Its nodes.
     """
 
     def __init__(self, programs: Path, directory: Path, *, nodes: int = 2) -> None:
         self._programs = programs
         self._directory = directory
-        self._logs = directory / "logs"
+        self.logs = directory / "logs"
         self._certificates = directory / "certificates"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._token = secrets.token_hex(16)
@@ -88,7 +89,7 @@ class Cluster:
             RuntimeError: Something ended, or did not become ready.
         """
         archives = [*images]
-        for path in (self._logs, self._certificates):
+        for path in (self.logs, self._certificates):
             path.mkdir(parents=True)
         tokens = self._directory / "tokens.csv"
         tokens.write_text(f'{self._token},admin,admin,"system:masters"\n')
@@ -132,11 +133,11 @@ class Cluster:
 
     def log(self, name: str) -> str:
         """Return what a process has logged."""
-        return (self._logs / name).read_text(errors="replace")
+        return (self.logs / name).read_text(errors="replace")
 
     def _spawn(self, name: str, *argv: str | Path) -> None:
         # Appended to: a process that is started again goes on with its log.
-        with (self._logs / name).open("ab") as log:
+        with (self.logs / name).open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [*map(str, argv)],
                 stdin=subprocess.DEVNULL,

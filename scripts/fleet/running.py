@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.fleet.cluster import PAUSE_IMAGE, Cluster
 from scripts.fleet.images import configuration, write_archive, write_single_file_archive
-from scripts.image import changes, image_key
+from scripts.image import ROOT, changes, image_key
 
+KEPT_LOGS = ROOT / ".state" / "fleet-logs"
 RUNTIME_IMAGE = "localhost/mcp-code-bridge-runtime:slim"
 
 
@@ -44,3 +46,6 @@ def running_cluster(*, nodes: int = 2) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
+        # What the servers said outlives the namespaces, for whoever looks into a failure.
+        shutil.rmtree(KEPT_LOGS, ignore_errors=True)
+        shutil.copytree(cluster.logs, KEPT_LOGS)
