@@ -21,11 +21,11 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 5_770,
+    "cli": 5_790,
     "server": 3_650,
     "runs": 4_530,
     "sessions": 1_730,
-    "plans": 770,
+    "plans": 1_030,
     "commands": 1_450,
     "skills": 2_390,
     "servers": 2_830,
@@ -41,7 +41,7 @@ BUDGETS = {
     "render": 1_210,
     "clients": 3_240,
     "settings": 3_310,
-    BASE: 2_630,
+    BASE: 2_640,
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
