@@ -39,8 +39,8 @@ BUDGETS = {
     "store": 2_830,
     "packages": 1_420,
     "render": 1_210,
-    "clients": 3_240,
-    "settings": 3_310,
+    "clients": 2_970,
+    "settings": 3_320,
     BASE: 2_640,
     "guest": 11_840,
 }
