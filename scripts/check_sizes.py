@@ -21,11 +21,11 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 6_020,
+    "cli": 6_050,
     "server": 3_650,
     "runs": 4_530,
     "sessions": 1_730,
-    "plans": 770,
+    "plans": 1_020,
     "commands": 1_450,
     "skills": 2_390,
     "servers": 2_830,
@@ -33,15 +33,15 @@ BUDGETS = {
     "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 16_390,
+    "sandbox": 16_400,
     "rpc": 1_300,
-    "gate": 9_040,
-    "store": 2_320,
+    "gate": 9_050,
+    "store": 2_830,
     "packages": 1_420,
     "render": 1_210,
     "clients": 2_990,
-    "settings": 3_610,
-    BASE: 2_700,
+    "settings": 3_620,
+    BASE: 2_710,
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""

@@ -13,6 +13,7 @@ from bridge.settings.dependencies import Dependencies
 from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.policy import PolicySpec
 from bridge.settings.ssh import SshHost
+from bridge.store import ServerUrl
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
@@ -79,8 +80,8 @@ class Settings:
         artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
         artifact_run_bytes: What is kept of one run.
         artifact_days: Days that it is kept.
-        store: The database of what is kept: a path or `sqlite:///PATH`; `store.db` in the state
-            directory if not set.
+        store: The database of what is kept: a path or `sqlite:///PATH`, or `postgresql://...` for
+            several bridges; `store.db` in the state directory if not set.
         skills_dir: Where saved skills are, as plain files; in the state directory if not set.
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
@@ -138,7 +139,7 @@ class Settings:
     artifact_bytes: int = 1024**3
     artifact_run_bytes: int = 64 * 1024**2
     artifact_days: int = 7
-    store: Path | None = None
+    store: Path | ServerUrl | None = None
     skills_dir: Path | None = None
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
