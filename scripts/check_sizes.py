@@ -21,10 +21,10 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 5_770,
-    "server": 3_650,
-    "runs": 4_530,
-    "sessions": 1_730,
+    "cli": 5_790,
+    "server": 3_880,
+    "runs": 4_640,
+    "sessions": 2_000,
     "plans": 770,
     "commands": 1_450,
     "skills": 2_390,
@@ -35,13 +35,13 @@ BUDGETS = {
     "catalog": 7_180,
     "sandbox": 13_830,
     "rpc": 1_300,
-    "gate": 9_040,
+    "gate": 9_170,
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
     "clients": 3_240,
-    "settings": 3_300,
-    BASE: 2_630,
+    "settings": 3_320,
+    BASE: 2_640,
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""
