@@ -15,9 +15,8 @@ import errno
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from time import time
@@ -50,6 +49,8 @@ MAX_FACTS_BYTES = 1024 * 1024
 """Bytes of a session's record beside its state."""
 
 _DAY = 24 * 3600.0
+
+_PIECE = 1024 * 1024
 
 _TIDY_SECONDS = 600.0
 """After which a save looks at what has expired."""
@@ -230,9 +231,12 @@ class Checkpoints:
         return found, ""
 
     def _data(self, row: Row[Any]) -> bytes:
-        descriptor = self._store.blobs.open(row.digest)
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(MAX_STATE_BYTES + 1)
+        with closing(self._store.blobs.open(row.digest)) as blob:
+            pieces, size = [], 0
+            while size <= MAX_STATE_BYTES and (piece := blob.read(_PIECE, size)):
+                pieces.append(piece)
+                size += len(piece)
+        return b"".join(pieces)
 
     def all(self, owner: str) -> tuple[Saved, ...]:
         """Return what is saved of an owner's sessions, the last saved first."""

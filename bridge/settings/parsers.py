@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bridge.store.server_url import SCHEMES, ServerUrl, server_url
+
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
 """Below this an interpreter with asyncio imported does not start reliably."""
 
@@ -195,14 +197,16 @@ def whole_path(text: str) -> Path:
     return found
 
 
-def database(text: str) -> Path:
-    """Return a path, or sqlite:///PATH as SQLAlchemy writes it."""
+def database(text: str) -> Path | ServerUrl:
+    """Return a path, sqlite:///PATH as SQLAlchemy writes it, or postgresql://... as libpq does."""
     scheme, mark, rest = text.strip().partition("://")
     if not mark:
         return whole_path(text)
+    if scheme in SCHEMES:
+        return server_url(text.strip())
     if scheme not in ("sqlite", "sqlite+pysqlite") or not rest.startswith("/") or "?" in rest:
         raise ValueError(
-            "is no SQLite database, which is all that is supported: give a path, or sqlite:///PATH"
+            "is no database that is supported: give a path, sqlite:///PATH, or postgresql://..."
         )
     return whole_path(rest[1:])
 

@@ -11,6 +11,7 @@ from bridge.model import Directory, ServerSettings
 from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.policy import PolicySpec
+from bridge.store import ServerUrl
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
@@ -76,8 +77,8 @@ class Settings:
         artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
         artifact_run_bytes: What is kept of one run.
         artifact_days: Days that it is kept.
-        store: The database of what is kept: a path or `sqlite:///PATH`; `store.db` in the state
-            directory if not set.
+        store: The database of what is kept: a path or `sqlite:///PATH`, or `postgresql://...` for
+            several bridges; `store.db` in the state directory if not set.
         skills_dir: Where saved skills are, as plain files; in the state directory if not set.
         replica: What this bridge is called among several that serve HTTP as one; the machine's name
             if not set.
@@ -136,7 +137,7 @@ class Settings:
     artifact_bytes: int = 1024**3
     artifact_run_bytes: int = 64 * 1024**2
     artifact_days: int = 7
-    store: Path | None = None
+    store: Path | ServerUrl | None = None
     skills_dir: Path | None = None
     replica: str = ""
     drain_seconds: float = 30.0

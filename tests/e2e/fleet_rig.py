@@ -20,6 +20,7 @@ import anyio.abc
 import httpx2
 
 from tests.e2e.rig import BRIDGE
+from tests.postgresql import url_for
 from tests.waiting import until
 
 KEEPER = Path(__file__).parents[1] / "fakes" / "servers" / "keeper.py"
@@ -72,7 +73,7 @@ class Bridge:
 
 @dataclass
 class Fleet:
-    """Bridges that share a state directory.
+    """Bridges that share a state directory, or a store on a server.
 
     Attributes:
         kept: What the MCP server behind all of them writes to.
@@ -86,6 +87,11 @@ class Fleet:
     def __post_init__(self) -> None:
         entry = {"command": sys.executable, "args": [str(KEEPER), str(self.kept)]}
         (self.home / ".claude.json").write_text(json.dumps({"mcpServers": {"keeper": entry}}))
+
+    @property
+    def apart(self) -> bool:
+        """Whether each has a state directory of its own, since the store is on a server."""
+        return "MCP_BRIDGE_STORE" in self.settings
 
     @property
     def kept(self) -> Path:
@@ -109,7 +115,7 @@ class Fleet:
         environ = {
             **os.environ,
             "HOME": str(self.home),
-            "XDG_STATE_HOME": str(self.home / "state"),
+            "XDG_STATE_HOME": str(self.home / "state" / (name if self.apart else "")),
             "XDG_RUNTIME_DIR": str(self.home / "run"),
             "MCP_BRIDGE_RUNTIME": "bubblewrap",
             "MCP_BRIDGE_WARM": "1",
@@ -154,6 +160,8 @@ class Fleet:
 @asynccontextmanager
 async def fleet(home: Path, *names: str, **settings: str) -> AsyncIterator[Fleet]:
     """Start replicas; yield them."""
+    if (store := url_for(home)) is not None:
+        settings["MCP_BRIDGE_STORE"] = store.text
     made = Fleet(home, settings)
     try:
         async with anyio.create_task_group() as tasks:

@@ -14,7 +14,8 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.e2e.fleet_rig import Fleet, balanced, fleet
-from tests.e2e.rig import document_of, text_of
+from tests.e2e.rig import document_of, processes_with, text_of
+from tests.postgresql import Server
 from tests.server.pipe_rig import hello
 from tests.waiting import until, until_exists
 
@@ -151,7 +152,9 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
             assert "replica 'a' of the bridge began it, and this is 'b'" in there.text
 
 
-async def test_a_rolling_update_loses_no_session_between_runs(tmp_path: Path) -> None:
+async def test_a_rolling_update_loses_no_session_between_runs(
+    tmp_path: Path, each_database: str
+) -> None:
     """Both replicas are replaced while sessions go on through a balancer."""
     names = ("a", "b")
     with anyio.fail_after(PATIENCE_SECONDS):
@@ -212,6 +215,8 @@ async def killed_under_load(tmp_path: Path, runs: int, seconds: float, **setting
         assert len(made.outcomes()) >= len(answered)
         for bridge in made.bridges.values():
             await bridge.end()
+    # Neither a server nor a sandbox of those that were killed.
+    await until(lambda: not processes_with(f"HOME={tmp_path}"))
 
 
 async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
@@ -223,7 +228,9 @@ async def test_replicas_that_are_killed_under_load_leave_one_end_for_each_run(
 
 
 @pytest.mark.full
-async def test_replicas_that_are_killed_for_long_leave_one_end_for_each_run(tmp_path: Path) -> None:
-    """Five hundred runs."""
+async def test_replicas_that_are_killed_for_long_leave_one_end_for_each_run(
+    tmp_path: Path, postgresql: Server
+) -> None:
+    """Five hundred runs, on a PostgreSQL server; each replica has its own state directory."""
     with anyio.fail_after(10 * PATIENCE_SECONDS):
         await killed_under_load(tmp_path, 500, 4.0)

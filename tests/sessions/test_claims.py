@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -15,11 +16,19 @@ from bridge.sessions import checkpoints, claims
 from bridge.sessions.claims import Claims
 from bridge.settings import Settings, store_of
 from bridge.store import Transaction, owner_digest
+from tests.engine_rig import settings_in
 from tests.fakes.backend import FakeBackend
+from tests.postgresql import url_for
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
 ID = "0" * 32
+
+
+@pytest.fixture
+def settings(tmp_path: Path, each_database: str) -> Settings:
+    """Settings with a store of each kind."""
+    return replace(settings_in(tmp_path), store=url_for(tmp_path))
 
 
 @asynccontextmanager
