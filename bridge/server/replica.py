@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import re
+from functools import partial
 
 import anyio
 import anyio.to_thread
-from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, ErrorData, JSONRPCError
+from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
@@ -22,8 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bridge.errors import BridgeError
 from bridge.gate.audit.orphans import end_orphans
 from bridge.runs import Engine
+from bridge.server.bodies import refuse
 from bridge.settings import store_of
-from bridge.upstream.framing import encode
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +36,8 @@ SESSION = "mcp-session-id"
 STORE_SECONDS = 2.0
 """For the store to answer; what takes longer counts as out of reach."""
 
-FRESH_SECONDS = 1.0
-"""For which an answer of the store is good, however often readiness is asked for."""
-
-TEND_SECONDS = 5.0
-"""Between looks at what dead replicas left, and tries to get a backend where none works."""
+LOOK_SECONDS = 1.0
+"""Between looks at what is missing, and at what dead replicas left."""
 
 RETRY_SECONDS = 5
 """After which a client that is refused may come again."""
@@ -58,21 +56,22 @@ class Replica:
         self._engine = engine
         self.name = engine.settings.replica
         self._store = store_of(engine.settings)
-        self._asking = anyio.Lock()
-        self._asked = -FRESH_SECONDS
-        self._reachable = False
-        self._has_backend = False
+        self._missing = ["sandboxes", "store"]
 
     async def tend(self) -> None:
-        """Choose the backend ahead of the first run, which makes this ready; end orphans' runs."""
+        """See what is missing, and to the runs of dead replicas, until cancelled.
+
+        However often readiness is asked for, this alone looks. It chooses the backend ahead of the
+        first run.
+        """
         while True:
+            found = {"sandboxes": await self._has_sandboxes(), "store": await self._has_store()}
+            self._missing = [name for name, there in found.items() if not there]
             try:
                 await end_orphans(self._engine.gate.audit)
-                await self._engine.backend()
-                self._has_backend = True
             except (BridgeError, OSError) as error:
-                logger.warning("not in order: %s", error)
-            await anyio.sleep(TEND_SECONDS)
+                logger.warning("ends of dead replicas' runs cannot be recorded: %s", error)
+            await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
         """Let no more runs begin, and return when none is left or the deadline is over."""
@@ -81,31 +80,30 @@ class Replica:
         seconds = self._engine.settings.drain_seconds
         await self._engine.under_way.drain(seconds, lambda: suspended.live > 0)
 
-    async def missing(self) -> list[str]:
-        """Return what this lacks to begin runs, in one word each; nothing else is told to all."""
-        found = [] if self._has_backend else ["sandboxes"]
-        if not await self._reaches_store():
-            found.append("store")
-        return [*found, "draining"] if self._engine.under_way.draining else found
+    @property
+    def missing(self) -> list[str]:
+        """What this lacks to begin runs, in one word each: everybody may read it."""
+        return [*self._missing, *(["draining"] if self._engine.under_way.draining else [])]
 
-    async def _reaches_store(self) -> bool:
-        async with self._asking:
-            if anyio.current_time() - self._asked >= FRESH_SECONDS:
-                self._reachable = False
-                with anyio.move_on_after(STORE_SECONDS):
-                    self._reachable = await anyio.to_thread.run_sync(
-                        self._read_store, abandon_on_cancel=True
-                    )
-                self._asked = anyio.current_time()
-            return self._reachable
-
-    def _read_store(self) -> bool:
+    async def _has_sandboxes(self) -> bool:
         try:
-            self._store.documents("ready", [""])
-        except OSError as error:
-            logger.warning("not ready: the store cannot be read: %s", error)
+            backend = await self._engine.backend()
+        except BridgeError as error:
+            logger.warning("not ready: %s", error)
             return False
-        return True
+        # Of a cluster: whether it can be asked.
+        return not getattr(backend, "problem", "")
+
+    async def _has_store(self) -> bool:
+        with anyio.move_on_after(STORE_SECONDS):
+            try:
+                read = partial(self._store.documents, "ready", [""])
+                await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+            except OSError as error:
+                logger.warning("not ready: the store cannot be read: %s", error)
+            else:
+                return True
+        return False
 
     def metrics(self) -> str:
         """Return what is going on, as Prometheus reads it."""
@@ -128,14 +126,14 @@ class Replica:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
-            elif (probe := await self._probe(scope)) is not None:
+            elif (probe := self._probe(scope)) is not None:
                 await probe(scope, receive, send)
             else:
                 await self._serve(app, scope, receive, send)
 
         return serve
 
-    async def _probe(self, scope: Scope) -> Response | None:
+    def _probe(self, scope: Scope) -> Response | None:
         if scope["method"] not in ("GET", "HEAD"):
             return None
         match scope["path"]:
@@ -144,7 +142,7 @@ class Replica:
             case "/metrics":
                 return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
             case "/readyz":
-                missing = await self.missing()
+                missing = self.missing
                 body = {"ready": not missing, "replica": self.name, "missing": missing}
                 status = 503 if missing else 200
                 return Response(json.dumps(body), status, media_type="application/json")
@@ -159,7 +157,7 @@ class Replica:
         if begins and scope["method"] == "POST" and self._engine.under_way.draining:
             problem = "This replica of the bridge is ending. Begin the session again: another has."
             retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
-            await _refusal(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
+            await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
             return
         if session is not None and self.name and (named := _NAMED.fullmatch(session)):
             if named[1] != self.name:
@@ -167,8 +165,8 @@ class Replica:
                     f"Session not found: replica {named[1]!r} of the bridge began it, and this is "
                     f"{self.name!r}. Send its requests there, or begin a new session."
                 )
-                headers_ = {REPLICA: named[1]}
-                await _refusal(404, problem, INVALID_REQUEST, headers_)(scope, receive, send)
+                where = {REPLICA: named[1]}
+                await refuse(404, problem, headers=where)(scope, receive, send)
                 return
             own = session.rpartition(".")[2]
             scope = {**scope, "headers": _with_session(scope, own)}
@@ -191,8 +189,3 @@ class Replica:
 def _with_session(scope: Scope, session: str) -> list[tuple[bytes, bytes]]:
     name = SESSION.encode()
     return [(k, session.encode() if k == name else value) for k, value in scope["headers"]]
-
-
-def _refusal(status: int, problem: str, code: int, headers: dict[str, str]) -> Response:
-    error = JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=problem))
-    return Response(encode(error), status, headers, media_type="application/json")

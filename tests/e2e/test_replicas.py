@@ -103,6 +103,11 @@ async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
             assert set(made.outcomes().values()) == {1}
 
 
+async def cut(client: Client, told: list[str], arguments: dict[str, Any]) -> None:
+    """Run a program that is ended, and note what its client is told."""
+    told.append(text_of(await client.call_tool("run_python", arguments)))
+
+
 async def test_runs_that_outlast_the_deadline_end_as_runs(tmp_path: Path) -> None:
     """Their client gets a result that says so; the audit log has one end; a session's is kept."""
     begun, never = tmp_path / "begun", tmp_path / "never"
@@ -111,28 +116,29 @@ async def test_runs_that_outlast_the_deadline_end_as_runs(tmp_path: Path) -> Non
         async with fleet(tmp_path, "a", MCP_BRIDGE_DRAIN_SECONDS="0.5") as made:
             bridge = made.bridges["a"]
 
-            async def cut(client: Client) -> None:
-                code = holding(begun, never, "cut")
-                told.append(text_of(await client.call_tool("run_python", {"code": code})))
-
             async with Client(f"{bridge.url}/mcp", mode="2026-07-28") as client:
-                kept = await run(client, "x = 41", session="work")
+                session = (await run(client, "x = 40", session="work"))["session"]["id"]
+                alone = tmp_path / "alone"
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(cut, client)
+                    code = "x += 1\n" + holding(begun, never, "cut")
+                    tasks.start_soon(cut, client, told, {"code": code, "session": session})
+                    code = holding(alone, never, "alone")
+                    tasks.start_soon(cut, client, told, {"code": code})
                     await until_exists(begun)
+                    await until_exists(alone)
                     bridge.process.send_signal(signal.SIGTERM)
             await until(lambda: bridge.ended)
-            assert "The run was ended in the middle" in told[0]
+            assert len(told) == 2
+            assert all("The run was ended in the middle" in each for each in told)
             assert set(made.outcomes().values()) == {1}
-            [end] = [
-                record
-                for record in made.records()
-                if record["kind"] == "end" and record["status"] == "error"
-            ]
-            assert (end["reason"], end["replica"]) == ("cancelled", "a")
+            ends = [record for record in made.records() if record["kind"] == "end"]
+            reasons = [(end.get("reason"), end["replica"]) for end in ends]
+            assert sorted(map(str, reasons)) == sorted(
+                map(str, [(None, "a"), ("cancelled", "a"), ("cancelled", "a")])
+            )
             other = await made.start("b")
             async with Client(f"{other.url}/mcp", mode="2026-07-28") as client:
-                assert await value(client, "x + 1", session=kept["session"]["id"]) == 42
+                assert await value(client, "x + 1", session=session) == 42
 
 
 async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Path) -> None:
