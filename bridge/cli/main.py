@@ -121,7 +121,12 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
                 received.append(number)
-                scope.cancel()
+                ending = getattr(invocation.arguments, "ending", None)
+                if number == signal.SIGTERM and ending is not None and not ending.is_set():
+                    # What serves HTTP lets its runs end first; a second signal does not wait.
+                    ending.set()
+                else:
+                    scope.cancel()
 
     failure: BridgeError | None = None
     async with anyio.create_task_group() as tasks:

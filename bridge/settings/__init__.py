@@ -158,6 +158,8 @@ SETTINGS: Mapping[str, _Setting] = {
     "artifact_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
     "store": _Setting(parsers.database),
     "skills_dir": _Setting(parsers.whole_path),
+    "replica": _Setting(parsers.replica),
+    "drain_seconds": _Setting(parsers.seconds),
     "roots": _Setting(
         parsers.directories,
         "directories that servers are told of when they ask for roots",

@@ -219,6 +219,14 @@ def lowered(text: str) -> str:
     return text.strip().lower()
 
 
+def replica(text: str) -> str:
+    """Return a replica's name: it becomes part of headers and ids."""
+    found = text.strip()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", found):
+        raise ValueError("must be letters, digits, dots and dashes, 63 at most")
+    return found
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return the names of a comma-separated list, each once."""
     found = tuple(name.strip().lower() for name in text.split(",") if name.strip())

@@ -83,6 +83,9 @@ class Settings:
         store: The database of what is kept: a path or `sqlite:///PATH`, or `postgresql://...` for
             several bridges; `store.db` in the state directory if not set.
         skills_dir: Where saved skills are, as plain files; in the state directory if not set.
+        replica: What this bridge is called among several that serve HTTP as one; the machine's name
+            if not set.
+        drain_seconds: For runs to end by themselves once a bridge that serves HTTP is told to end.
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
         allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
@@ -141,6 +144,8 @@ class Settings:
     artifact_days: int = 7
     store: Path | ServerUrl | None = None
     skills_dir: Path | None = None
+    replica: str = ""
+    drain_seconds: float = 30.0
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
