@@ -11,11 +11,21 @@ from typing import Any
 import yaml
 
 from scripts.fleet.cluster import Cluster
+from scripts.fleet.running import RUNTIME_IMAGE
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 NAMESPACE = "mcp-code-bridge"
 BRIDGE = "mcp-code-bridge"
 """The bridge's service account."""
+
+CONFIG = f"""
+runtime = "kubernetes"
+[kubernetes]
+namespace = "{NAMESPACE}"
+image = "{RUNTIME_IMAGE}"
+pull_policy = "Never"
+"""
+"""The settings of a bridge on the cluster."""
 
 PATIENCE = 60.0
 """For what a cluster does in a second or in twenty, on a machine that does other things too."""
@@ -44,12 +54,14 @@ def _is_there(cluster: Cluster, path: str) -> bool:
     return True
 
 
-def wait_until(is_so: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+def wait_until(
+    is_so: Callable[[], bool], what: str, seconds: float = PATIENCE, *, every: float = 0.1
+) -> None:
     """Wait until something outside of this process is so; fail the test if it never is."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"in {seconds:.0f} s it did not become true that {what}"
-        time.sleep(0.1)
+        time.sleep(every)
 
 
 def pods(cluster: Cluster, namespace: str = NAMESPACE) -> list[dict[str, Any]]:

@@ -10,19 +10,10 @@ import pytest
 
 from bridge.settings import Settings, load
 from scripts.fleet.cluster import Cluster
-from scripts.fleet.running import RUNTIME_IMAGE
 from tests.fleet.engine import engine_on
-from tests.fleet.rig import NAMESPACE
+from tests.fleet.rig import CONFIG
 from tests.security.rig import CANARY, MEMORY, PIDS, Arena, arena_on
 from tests.security.targets import planted
-
-CONFIG = f"""
-runtime = "kubernetes"
-[kubernetes]
-namespace = "{NAMESPACE}"
-image = "{RUNTIME_IMAGE}"
-pull_policy = "Never"
-"""
 
 
 def settings_in(home: Path, kubeconfig: Path) -> Settings:
