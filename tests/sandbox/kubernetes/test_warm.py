@@ -44,7 +44,7 @@ async def tended(
     server: ApiServer, directory: Path, table: Kubernetes = WARM
 ) -> AsyncIterator[KubernetesBackend]:
     """Give a backend that is tended."""
-    directory.mkdir(exist_ok=True)
+    await anyio.Path(directory).mkdir(exist_ok=True)
 
     async def drain() -> None:
         return None
