@@ -141,8 +141,12 @@ test-all: ## as `make test`, with every case of every matrix, 400 examples, cove
 	@$(MAKE) packages venv
 	@$(MAKE) check
 	@$(MAKE) more-clients
-	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m '' --hypothesis-profile=full"
+	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m 'not fleet' --hypothesis-profile=full"
 	@$(VENV)/python -m benchmarks.compare --measure bubblewrap --noise 0.2
+
+.PHONY: test-fleet
+test-fleet: venv ## Kubernetes: builds it once, starts two nodes in own namespaces, and lets them fail
+	@scripts/fleet/run $(VENV)/python -m pytest -m fleet --durations 10 $(or $(PYTEST_ARGS),tests/fleet)
 
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
+    AbstractAsyncContextManager,
     ExitStack,
     asynccontextmanager,
     contextmanager,
@@ -76,6 +77,7 @@ class Engine:
         url: Its socket; empty for the fake.
         environ: The environment the backend is given.
         applies_limits: Whether memory limits are applied.
+        open_backend: What opens the backend, where the engine's name does not say which it is.
     """
 
     name: str
@@ -84,6 +86,7 @@ class Engine:
     environ: Mapping[str, str]
     image: str
     applies_limits: bool = True
+    open_backend: Callable[[], AbstractAsyncContextManager[Backend]] | None = None
 
     @property
     def oom_reports(self) -> tuple[bool | None, ...]:
@@ -367,6 +370,11 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
         async with fake:
             yield Rig(backend=fake, engine=engine)
         assert not fake.live
+        return
+    if engine.open_backend is not None:
+        async with engine.open_backend() as made:
+            yield Rig(backend=made, engine=engine)
+        assert engine.ours() == []
         return
     if engine.name == "bubblewrap":
         async with BubblewrapBackend(environ=engine.environ) as process_backend:

@@ -13,7 +13,7 @@ import base64
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -268,12 +268,14 @@ class KubernetesBackend:
                 if problem := faults.start_problem(seen):
                     raise problem
                 try:
-                    async for event in cluster.watch(seen):
-                        seen = event["object"]
-                        if event["type"] == "DELETED":
-                            raise SandboxLostError(faults.REMOVED)
-                        if faults.is_running(seen) or faults.start_problem(seen):
-                            break
+                    # Closed here: left to the collector, each would keep its connection till then.
+                    async with aclosing(cluster.watch(seen)) as events:
+                        async for event in events:
+                            seen = event["object"]
+                            if event["type"] == "DELETED":
+                                raise SandboxLostError(faults.REMOVED)
+                            if faults.is_running(seen) or faults.start_problem(seen):
+                                break
                 except (faults.GoneError, ClusterDownError) as error:
                     logger.info("the watch of a pod is begun again: %s", error.message)
                     await anyio.sleep(AGAIN_SECONDS)

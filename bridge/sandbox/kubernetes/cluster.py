@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -152,7 +152,7 @@ class Cluster:
         except (faults.NotFoundError, faults.ConflictError):
             return
 
-    async def watch(self, seen: Document) -> AsyncIterator[Document]:
+    async def watch(self, seen: Document) -> AsyncGenerator[Document, None]:
         """Yield the events of a pod since it was seen, until the server ends the watch.
 
         Raises:

@@ -82,6 +82,11 @@ class PodSandbox:
         try:
             data = await self._stream.receive()
         except BrokenStreamError as error:
+            # A server also breaks the stream of a process that ended with input unread.
+            self._ended = True
+            await self._judge()
+            if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:
+                return b""
             raise await self._why_lost(str(error)) from error
         if not data and not self._killed and not self._ended:
             self._ended = True

@@ -1,0 +1,72 @@
+"""What the tests on a real cluster share: the namespace that `deploy/` makes, and its pods."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scripts.fleet.cluster import Cluster
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+NAMESPACE = "mcp-code-bridge"
+BRIDGE = "mcp-code-bridge"
+"""The bridge's service account."""
+
+PATIENCE = 60.0
+"""For what a cluster does in a second or in twenty, on a machine that does other things too."""
+
+AS_OF_1_20 = {
+    "policy/v1": "policy/v1beta1",
+    "autoscaling/v2": "autoscaling/v2beta2",
+}
+"""The versions that the test cluster has of what later ones have under a new name, unchanged."""
+
+
+def prepare_namespace(cluster: Cluster) -> None:
+    """Make the namespace and the bridge's account in it, from the files of `deploy/`."""
+    for name in ("namespace.yaml", "rbac.yaml"):
+        cluster.kubectl("apply", "-f", DEPLOY / "base" / name)
+    # Pods are refused until a controller has made the namespace's default account.
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    wait_until(lambda: _is_there(cluster, path), "the namespace has its default account")
+
+
+def _is_there(cluster: Cluster, path: str) -> bool:
+    try:
+        cluster.request("GET", path)
+    except OSError:
+        return False
+    return True
+
+
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """Wait until something outside of this process is so; fail the test if it never is."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"in {seconds:.0f} s it did not become true that {what}"
+        time.sleep(0.1)
+
+
+def pods(cluster: Cluster, namespace: str = NAMESPACE) -> list[dict[str, Any]]:
+    """Return the pods of a namespace."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    return list(json.loads(cluster.request("GET", path))["items"])
+
+
+def pod_names(cluster: Cluster) -> list[str]:
+    """Return the names of the pods of the bridge's namespace."""
+    return [str(pod["metadata"]["name"]) for pod in pods(cluster)]
+
+
+def built(cluster: Cluster, overlay: str) -> list[dict[str, Any]]:
+    """Return the objects of an overlay of `deploy/`."""
+    text = cluster.kubectl("kustomize", DEPLOY / "overlays" / overlay)
+    return [*yaml.safe_load_all(text)]
+
+
+OVERLAYS = tuple(sorted(path.name for path in (DEPLOY / "overlays").iterdir()))
