@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +145,8 @@ def make_engine(url: str) -> Engine:
         # A server that vanishes in the middle of a request.
         "tcp_user_timeout": round(BUSY_SECONDS * 1000),
         "keepalives_idle": round(BUSY_SECONDS),
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
     }
     try:
         named = conninfo_to_dict(url)
@@ -318,4 +320,6 @@ class _OpenRows:
         return data[start - first * PIECE :][:wanted]
 
     def close(self) -> None:
-        self._transaction.close()
+        # It has only read.
+        with suppress(OSError):
+            self._transaction.close()
