@@ -454,3 +454,10 @@ class LibraryError(BridgeError):
     """A skill or a memory cannot be saved or read."""
 
     code = "library"
+
+
+class StoreUnavailableError(BridgeError):
+    """The database that `MCP_BRIDGE_STORE` names cannot be used. See what `doctor` says of it."""
+
+    code = "store_unavailable"
+    default_remedy = "Try again soon; `mcp-code-bridge doctor` tries the store."

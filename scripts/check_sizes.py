@@ -21,11 +21,11 @@ BASE = "(base)"
 """The values, errors and small mechanisms beside the packages: `model`, `errors.py`, ..."""
 
 BUDGETS = {
-    "cli": 5_790,
+    "cli": 5_810,
     "server": 3_880,
     "runs": 4_640,
     "sessions": 2_010,
-    "plans": 770,
+    "plans": 1_030,
     "commands": 1_450,
     "skills": 2_390,
     "servers": 2_830,
@@ -36,12 +36,12 @@ BUDGETS = {
     "sandbox": 13_830,
     "rpc": 1_300,
     "gate": 9_180,
-    "store": 2_820,
+    "store": 2_830,
     "packages": 1_420,
     "render": 1_210,
-    "clients": 3_240,
+    "clients": 2_970,
     "settings": 3_330,
-    BASE: 2_640,
+    BASE: 2_650,
     "guest": 11_840,
 }
 """Most lines of each package of `bridge/`."""

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 
 from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
@@ -24,7 +26,7 @@ from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
-from bridge.settings import Settings, packages_dir
+from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 
 NOTHING_WORKS = "Nothing here can run programs in isolation, so the bridge refuses to.\n"
@@ -72,6 +74,7 @@ async def _report(
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
     packages = await check_packages(settings)
+    store = await anyio.to_thread.run_sync(check_store, settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if arguments.json:
         document = {
@@ -81,6 +84,7 @@ async def _report(
             "gate": _gate(settings),
             "commands": [asdict(check) for check in commands],
             "packages": packages,
+            "store": store,
             "directories": [asdict(one) for one in settings.directories],
             "servers": [spec.name for spec in found.servers],
             "definitions": {spec.name: spec.definition for spec in found.servers},
@@ -100,6 +104,7 @@ async def _report(
         gate,
         *map(_describe_command, commands),
         describe_packages(packages),
+        describe_store(store),
         describe_directories(settings, root=os.geteuid() == 0),
         f"Servers: {servers}. `servers` tells where each was found.\n",
         *(f"warning: {warning}\n" for warning in found.warnings),
@@ -266,6 +271,27 @@ def describe_packages(check: Mapping[str, Any]) -> str:
     verdict = f"FAIL: {check['problem']}" if check["problem"] else "ok"
     about = f"      index: {check['index']}\n      kept in: {check['cache']}\n"
     return f"packages: {verdict}\n      allowed: {names}\n{about}"
+
+
+def check_store(settings: Settings) -> dict[str, str]:
+    """Return where the store is, without a password, and why it cannot be used. Blocks."""
+    store, problem = store_of(settings), ""
+    try:
+        with closing(store):
+            store.check()
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return {"place": str(store.place), "problem": problem}
+
+
+def describe_store(check: Mapping[str, str]) -> str:
+    """Return what there is to say of the store."""
+    if not check["problem"]:
+        return f"store: ok: {check['place']}\n"
+    return (
+        f"store: FAIL: {check['problem']}\n      at: {check['place']}\n"
+        "      remedy: see to what MCP_BRIDGE_STORE names, or to the state directory\n"
+    )
 
 
 def describe_directories(settings: Settings, *, root: bool) -> str:

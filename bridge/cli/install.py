@@ -36,7 +36,7 @@ from bridge.clients.install import (
     standings,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Commands, listing, own_commands, run_own
+from bridge.clients.own_commands import Commands, Planned, listing, own_commands, run_own
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -56,8 +56,6 @@ _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Of the bridge's entry: what every client takes for a server's name, and in a tool's."""
-
-Planned = tuple[Change, Commands]
 
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
 

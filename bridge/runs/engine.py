@@ -23,7 +23,7 @@ from bridge.model import (
 )
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
-from bridge.plans.plan_store import PlanStore
+from bridge.plans.shared_plans import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Executions
 from bridge.runs.places import Places
@@ -68,13 +68,13 @@ class Engine:
         self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
         self.under_way = UnderWay(settings.replica)
         self.artifacts = store_for(settings)
-        self.plans = PlanStore()
+        self.plans = Plans(store_of(settings))
         self.gate = GateServices(
             settings,
             Definitions(servers),
             servers.secrets.redactor,
             _current_asker,
-            self.plans.knows,
+            self.plans.local.knows,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(

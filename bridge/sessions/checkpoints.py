@@ -184,7 +184,8 @@ class Checkpoints:
             raise OSError(errno.EFBIG, message)
         moment = self._now()
         row = {
-            "name": saved.name.encode("utf-8", "replace").decode(),
+            # Not every database has text with these.
+            "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": moment,
             "size": len(saved.data),
             "digest": hashlib.sha256(saved.data).hexdigest(),

@@ -10,6 +10,7 @@ import atexit
 import errno
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,9 @@ from sqlalchemy.pool import QueuePool
 
 from bridge.store.legacy_files import import_legacy_files
 from bridge.store.store import BUSY_SECONDS, StoreError
+
+RETRY_SECONDS = 1.0
+"""A server that could not be reached is not asked again before: each of many threads would wait."""
 
 MAX_DATABASES = 8
 """Databases with open connections. A bridge has one."""
@@ -169,6 +173,7 @@ class Databases:
 
     def __init__(self) -> None:
         self._engines: OrderedDict[str, tuple[Engine, tuple[int, int]]] = OrderedDict()
+        self._failed: dict[str, tuple[float, BaseException]] = {}
         self._changing = threading.Lock()
 
     def engine(
@@ -192,13 +197,19 @@ class Databases:
                 return engine
             if engine is not None:
                 engine.dispose()
+            moment, failure = self._failed.pop(url, (0.0, None))
+            if failure is not None and 0 <= time.monotonic() - moment < RETRY_SECONDS:
+                self._failed[url] = moment, failure
+                raise failure
             engine = (make or _engine)(url)
             try:
                 options = {WRITES: True, DURABLE: make is not None}
                 with engine.execution_options(**options).begin() as connection:
                     prepare(connection, directory)
-            except BaseException:
+            except BaseException as error:
                 engine.dispose()
+                if make is not None:
+                    self._failed[url] = time.monotonic(), error
                 raise
             self._engines[url] = engine, file
             while len(self._engines) > MAX_DATABASES:

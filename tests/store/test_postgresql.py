@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bridge.artifacts import ArtifactStore
 from bridge.errors import ArtifactStoreError
+from bridge.gate.pins import Pins
+from bridge.model import Tool
+from bridge.sessions.checkpoints import Checkpoints
+from bridge.skills.memories import Memories
 from bridge.store import ServerUrl, Store, StoreError
 from bridge.store.postgresql import ServerStore
 from bridge.store.schema import databases, migrations
@@ -47,6 +53,13 @@ def artifacts_at(store: Store) -> ArtifactStore:
     return ArtifactStore(store, total_bytes=10**8, run_bytes=10**8, days=7)
 
 
+def together(code: str, directory: Path, *names: str) -> None:
+    """Run a program in several processes at once, each with its name."""
+    words = [sys.executable, "-c", code, str(directory)]
+    started = [subprocess.Popen([*words, name], cwd=REPOSITORY) for name in names]
+    assert [process.wait() for process in started] == [0] * len(names)
+
+
 COUNTER = """
 import sys
 from pathlib import Path
@@ -62,9 +75,7 @@ for _ in range(50):
 def test_bridges_that_start_at_once_make_one_database_and_take_turns(tmp_path: Path) -> None:
     """Each adds to what it has read, so that a lost turn is a lost number."""
     store = store_at(tmp_path)
-    command = [sys.executable, "-c", COUNTER, str(tmp_path)]
-    started = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(3)]
-    assert [process.wait() for process in started] == [0, 0, 0]
+    together(COUNTER, tmp_path, "a", "b", "c")
     assert get(store, "n") == b"150"
     with store.reading() as kept:
         assert kept.connection is not None
@@ -87,10 +98,8 @@ for number in range(30):
 
 def test_a_content_that_one_bridge_removes_stays_for_another_that_keeps_it(tmp_path: Path) -> None:
     """Both have the same three contents all the time, each of several pieces."""
-    command = [sys.executable, "-c", SAME, str(tmp_path)]
     store = store_at(tmp_path)
-    started = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
-    assert [process.wait() for process in started] == [0, 0]
+    together(SAME, tmp_path, "a", "b")
     assert store.blobs.all() == set()
 
 
@@ -259,3 +268,102 @@ def test_an_interrupted_upload_is_removed_when_the_store_is_tidied(tmp_path: Pat
     kept.tidy()
     assert store.blobs.all() == {stays.digest}
     assert kept.read("me", stays.uri, 1_048_570, 20) == b"s" * 20
+
+
+EVERYTHING = """
+import sys
+from pathlib import Path
+import anyio
+from bridge.artifacts import ArtifactStore
+from bridge.gate.pins import Pins
+from bridge.model import Tool
+from bridge.sessions.checkpoints import Checkpoints, Saved
+from bridge.skills.memories import Memories
+from tests.postgresql import store_at
+
+async def main(me):
+    store = store_at(Path(sys.argv[1]))
+    kept = ArtifactStore(store, total_bytes=10**8, run_bytes=10**8, days=7)
+    memories, pins, sessions = Memories(store, "me"), Pins(store), Checkpoints(store, days=7)
+    for number in range(15):
+        kept.of_run("me", f"run-{me}").add(f"{number}", b"%d" % number * 1000)
+        while True:
+            before = memories.get("n")
+            after = (before.revision, before.value + 1) if before else ("", 1)
+            if memories.put("n", after[1], unless_after=after[0]) is not None:
+                break
+        await pins.refresh()
+        await pins.keep(Tool(server="s", name=f"{me}-{number}"))
+        await pins.keep(Tool(server="s", name="same", title=me))
+        saved = Saved(session_id="s", name=me, run=number, data=me.encode() * 2_000_000)
+        assert await sessions.save("me", saved) == ""
+
+anyio.run(main, sys.argv[2])
+"""
+
+
+async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path: Path) -> None:
+    together(EVERYTHING, tmp_path, "a", "b")
+    store = store_at(tmp_path)
+    kept = artifacts_at(store)
+    names = [(one.run_id, one.name) for one in kept.listed("me")]
+    assert sorted(names) == sorted((f"run-{me}", f"{n}") for me in "ab" for n in range(15))
+    assert all(kept.read("me", one.uri) for one in kept.listed("me"))
+    memory = Memories(store, "me").get("n")
+    assert memory is not None
+    assert memory.value == 30
+    pins = Pins(store)
+    await pins.refresh()
+    for me in "ab":
+        for number in range(15):
+            tool = Tool(server="s", name=f"{me}-{number}", description="another")
+            assert pins.change(tool) == "its description changed"
+    # Of two that saw the tool first, each its own way, one was first.
+    same = [pins.change(Tool(server="s", name="same", title=me)) for me in "ab"]
+    assert sorted(same) == ["", "its title changed"]
+    (session,) = Checkpoints(store, days=7).all("me")
+    loaded, why = Checkpoints(store, days=7).loaded("me", "s")
+    assert loaded is not None, why
+    assert loaded.data == session.name.encode() * 2_000_000
+    assert len(store.blobs.all()) == 15 + 1
+
+
+async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_count_as_changed(
+    tmp_path: Path, own_server: Server
+) -> None:
+    """Only those that this bridge does not know: it goes on with the others."""
+    stores = [ServerStore(tmp_path, ServerUrl(own_server.url())) for _ in range(2)]
+    first, second = map(Pins, stores)
+    tool = Tool(server="git", name="push")
+    await second.refresh()
+    await first.keep(tool)
+    changed = replace(tool, title="Pushes harder")
+    await second.refresh(changed)
+    assert second.change(changed) == "its title changed"
+    own_server.stop()
+    await second.refresh(changed)
+    assert "MCP_BRIDGE_STORE" in second.change(changed)
+    await first.refresh(tool)
+    assert first.change(tool) == ""
+    own_server.start()
+    await second.refresh(changed)
+    assert second.change(changed) == "its title changed"
+    stores[0].close()
+
+
+def test_a_store_that_cannot_be_reached_does_not_keep_a_run_from_running(tmp_path: Path) -> None:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "MCP_BRIDGE_RUNTIME": "bubblewrap",
+        "MCP_BRIDGE_STORE": "postgresql://me:s3cret@127.0.0.1:1/nothing",
+    }
+    code = "print(6 * 7)\ntry: await runtime.save_memory('k', 1)\nexcept Exception as e: print(e)"
+    command = [sys.executable, "-m", "bridge", "run", "-c", code]
+    run = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("42\n")
+    assert "the database server cannot be reached" in run.stdout
+    assert "s3cret" not in run.stdout + run.stderr
