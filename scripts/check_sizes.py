@@ -23,7 +23,7 @@ BASE = "(base)"
 BUDGETS = {
     "cli": 6_070,
     "server": 3_880,
-    "runs": 4_640,
+    "runs": 4_670,
     "sessions": 2_010,
     "plans": 1_020,
     "commands": 1_450,
@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 16_400,
+    "sandbox": 16_410,
     "rpc": 1_300,
     "gate": 9_180,
     "store": 2_840,
