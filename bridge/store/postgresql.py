@@ -90,10 +90,6 @@ class ServerStore(Store):
         with self.connected(writes=False) as connection:
             return {row.name: bytes(row.data) for row in connection.execute(chosen.where(*ours))}
 
-    def state(self) -> tuple[int, ...]:
-        """Return nothing that would tell: what another bridge wrote is only seen by asking."""
-        return ()
-
     def check(self) -> None:
         """Raise StoreError unless the database can be read and written."""
         with self.connected(writes=True):
