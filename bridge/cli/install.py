@@ -65,6 +65,11 @@ _UNTRUSTED = re.compile(r"folder is (?:untrusted|not trusted)", re.IGNORECASE)
 
 _YOUR_PATH = "<your PATH>"
 
+NO_CLIENT = (
+    "Nothing was changed: no client was found here. Name one to write its file all the same: "
+    "`mcp-code-bridge install cursor`, say."
+)
+
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
 
 
@@ -82,7 +87,7 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     """Show what would be written into the files of some clients, ask, and write it.
 
     Returns:
-        1 if a person says no, or if a client does not list the bridge afterwards.
+        1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
     machine = _machine(settings)
     if not arguments.clients:
@@ -101,6 +106,9 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     clients = arguments.clients
     if list(clients) == [ALL]:
         clients = clients_of(detected(machine))
+        if not clients:
+            write_err_line(NO_CLIENT)
+            return 1
     planned = plan(clients, arguments.scope, entry, machine)
     if arguments.move:
         planned = await with_moves(planned, arguments.move, settings, machine)
@@ -152,7 +160,8 @@ async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.json:
         write_json([_record(each) for each in found])
     else:
-        write_out(_table(found) or "The bridge is in no client's file.\n")
+        nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
+        write_out(_table(found) or nowhere)
     return 1 if any(each.is_broken for each in found) else 0
 
 
@@ -324,8 +333,8 @@ def _list_detected(machine: Machine) -> int:
         state = f"has {there[target.path]}" if target.path in there else ""
         line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
         write_out(visible(line.rstrip(), keep="") + "\n")
-    named = "Name the clients: install CLIENT..." if found else "No client was found here."
-    write_err_line(f"Nothing was changed. {named}")
+    named = "Nothing was changed. Name the clients: install CLIENT..."
+    write_err_line(named if found else NO_CLIENT)
     return 0
 
 

@@ -275,3 +275,15 @@ def command(home: Path, name: str, script: str) -> None:
     place.parent.mkdir(exist_ok=True)
     place.write_text(f"#!/bin/sh\n{script}\n")
     place.chmod(0o755)
+
+
+def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
+    """The file can be written before the client is there."""
+    (shell.home / ".cursor" / "mcp.json").unlink()
+    (shell.home / ".cursor").rmdir()
+    for words in (("install",), ("install", "all"), ("setup", "--clients", "all", "--yes")):
+        status, _, err = shell(*words)
+        assert status == (0 if words == ("install",) else 1)
+        assert "no client was found here. Name one" in err
+    assert "`mcp-code-bridge install` puts it there" in shell("installed")[1]
+    assert shell("install", "cursor", "--yes")[0] == 0
