@@ -70,6 +70,11 @@ NO_CLIENT = (
     "`mcp-code-bridge install cursor`, say."
 )
 
+STOPPED = (
+    "Stopped in the middle: `mcp-code-bridge installed` says where the bridge is now. The same "
+    "command goes on, and `uninstall CLIENT --restore` goes back."
+)
+
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
 
 
@@ -219,14 +224,18 @@ async def carry_out(
             write_err_line("Nothing was changed.")
             return False
     journal = Journal(settings.state_dir / "clients")
-    for change, commands in changing:
-        for argv in commands:
-            await run_own(argv, machine)
-        if not commands:
-            await anyio.to_thread.run_sync(apply, change, journal)
-        if change.action != "move":
-            _confirm(change, machine)
-        write_moved(change)
+    try:
+        for change, commands in changing:
+            for argv in commands:
+                await run_own(argv, machine)
+            if not commands:
+                await anyio.to_thread.run_sync(apply, change, journal)
+            if change.action != "move":
+                _confirm(change, machine)
+            write_moved(change)
+    except anyio.get_cancelled_exc_class():
+        write_err_line(STOPPED)
+        raise
     made = [change for change, _ in changing if change.moved]
     await anyio.to_thread.run_sync(write_proposal, made, settings, machine)
     return True
