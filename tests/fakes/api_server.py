@@ -353,7 +353,7 @@ class ApiServer:
                 return
             body = await _body(receive)
             answer = await self._answer(method, path, query, json.loads(body) if body else {})
-            await _reply(send, 200, answer)
+            await _reply(send, 201 if method == "POST" else 200, answer)
         except Refusal as refusal:
             if scope["type"] == "websocket":
                 await _refuse_websocket(receive, send, refusal)
@@ -365,7 +365,7 @@ class ApiServer:
     ) -> Document:
         collection, _, last = path.rpartition("/")
         if method == "POST":
-            return self._create(path, body)
+            return self.create(path, body)
         if method == "GET" and last in ("pods", "leases", "sandboxclaims"):
             items = self._selected(path, query)
             return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
@@ -390,7 +390,8 @@ class ApiServer:
             return self.put(path, document)
         raise Refusal(405, "MethodNotAllowed", method)
 
-    def _create(self, path: str, body: Document) -> Document:
+    def create(self, path: str, body: Document) -> Document:
+        """Store a new object; a pod is started."""
         if self.faults.create and path.endswith("/pods"):
             raise self.faults.create.pop(0)
         name = body["metadata"]["name"]
@@ -422,7 +423,7 @@ class ApiServer:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         seen = int(query.get("resourceVersion") or self._version)
         server = self._server
-        with suppress(OSError):
+        with suppress(OSError), anyio.move_on_after(int(query.get("timeoutSeconds", 300))):
             while server is not None and not server.should_exit:
                 changed = self._changed
                 lines = []

@@ -19,11 +19,15 @@ from k8s_agent_sandbox.sandbox import Sandbox
 from k8s_agent_sandbox.sandbox_client import SandboxClient
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
-from bridge.errors import CapacityError, SandboxError
-from bridge.sandbox.kubernetes import faults
+from bridge.errors import CapacityError
+from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, Document
 from bridge.settings.kubernetes import Kubernetes
+
+SPARE_SECONDS = 10.0
+"""For the SDK's own requests, beyond the time that it waits."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,33 +61,32 @@ class ClaimedPods:
         Raises:
             SandboxError: The pool gives none in time, or the API server does not answer.
         """
-        claim = partial(
+        name = pod.pod_name("claim")
+        ask = partial(
             self._sdk.create_sandbox,
             self._settings.warm_pool,
             self._cluster.namespace,
             int(self._settings.room_seconds),
+            claim_name=name,
             shutdown_after_seconds=self._seconds,
         )
         try:
-            # A thread cannot be interrupted, so a cancelled claim is still known, and released.
-            with anyio.CancelScope(shield=True):
-                found = await anyio.to_thread.run_sync(claim)
-        except ApiException as error:
-            raise faults.refusal(int(error.status or 500), error.body) from error
-        except (SdkError, TimeoutError) as error:
-            raise CapacityError(f"agent-sandbox gives no pod: {error}.") from error
-        try:
-            name = await anyio.to_thread.run_sync(found.get_pod_name)
-            seen = await self._cluster.get(f"pods/{name}")
+            # Named here, so that one is released whose thread was left behind.
+            with anyio.fail_after(self._settings.room_seconds + SPARE_SECONDS):
+                found = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+                place = await anyio.to_thread.run_sync(found.get_pod_name, abandon_on_cancel=True)
+            seen = await self._cluster.get(f"pods/{place}")
             if seen is None:
                 raise faults.lost(None, "")
             yield seen
+        except ApiException as error:
+            raise faults.refusal(int(error.status or 500), error.body) from error
+        except (SdkError, HTTPError, TimeoutError) as error:
+            raise CapacityError(f"agent-sandbox gives no pod: {error!r}.") from error
         finally:
-            release = partial(
-                self._sdk.delete_sandbox, str(found.claim_name), self._cluster.namespace
-            )
-            with anyio.CancelScope(shield=True):
+            release = partial(self._sdk.delete_sandbox, name, self._cluster.namespace)
+            with anyio.CancelScope(shield=True), anyio.move_on_after(SPARE_SECONDS):
                 try:
-                    await anyio.to_thread.run_sync(release)
-                except (ApiException, SandboxError) as error:
-                    logger.warning("claim %s was not released: %s", found.claim_name, error)
+                    await anyio.to_thread.run_sync(release, abandon_on_cancel=True)
+                except (ApiException, SdkError, HTTPError) as error:
+                    logger.warning("claim %s was not released: %s", name, error)

@@ -87,7 +87,7 @@ class PodSandbox:
             await self._judge()
             if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:
                 return b""
-            raise await self._why_lost(str(error)) from error
+            raise await self.why_lost(str(error)) from error
         if not data and not self._killed and not self._ended:
             self._ended = True
             await self._judge()
@@ -107,12 +107,6 @@ class PodSandbox:
             self._killed = True
             await self._delete()
         await self._stream.close()
-
-    async def give_up(self, why: str) -> SandboxError:
-        """End a pod that does not answer any more, and return the error of that."""
-        error = await self._why_lost(why)
-        await self.kill()
-        return error
 
     async def wait(self) -> ExitReport:
         """Wait for the pod's end; see `Sandbox.wait`.
@@ -144,13 +138,14 @@ class PodSandbox:
             except SandboxError as error:
                 self._verdict = self._verdict or error
 
-    async def _why_lost(self, why: str) -> SandboxError:
+    async def why_lost(self, silence: str) -> SandboxError:
+        """Return the error of the pod's loss; see `DistantSandbox.why_lost`."""
         self._ended = True
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):
             try:
                 pod = await self._find()
             except SandboxError as error:
-                why = error.message
-        self._verdict = faults.lost(pod, why)
+                silence = error.message
+        self._verdict = faults.lost(pod, silence)
         return self._verdict

@@ -163,7 +163,8 @@ class WarmPods:
             labels = dict(pair.split("=") for pair in self._selector.split(","))
             metadata = {"name": self._owner.name, "labels": labels}
             spec |= {"holderIdentity": self._owner.name}
-            await self._cluster.create(_LEASES, {"metadata": metadata, "spec": spec})
+            with suppress(faults.ConflictError):  # made by another task in between
+                await self._cluster.create(_LEASES, {"metadata": metadata, "spec": spec})
 
     def _is_good(self, found: Document) -> bool:
         gone = "deletionTimestamp" in found["metadata"]
