@@ -9,11 +9,11 @@ latencies those of a cluster without a network between.
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -22,17 +22,17 @@ import anyio.to_thread
 from bridge.model import RunRequest
 from bridge.runs import Engine, open_engine
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
-from bridge.settings import Settings, load
 from scripts.fleet.cluster import Cluster
 from scripts.fleet.running import running_cluster
 from tests.contract.programs import ECHO, spec
 from tests.engine_rig import ListFinder
 from tests.fleet.engine import backend_on
-from tests.fleet.rig import BRIDGE, CONFIG, NAMESPACE, prepare_namespace, wait_until
+from tests.fleet.rig import BRIDGE, NAMESPACE, pods, prepare_namespace, settings_in, wait_until
 
 ROUNDS = 20
 CALLS = 500
 AT_ONCE = 8
+WAITING = 4
 RUNS = 60
 STREAMS = 50
 
@@ -46,42 +46,33 @@ def summary(seconds: list[float]) -> str:
     return f"p50 {middle * 1000:.1f} ms, p95 {late * 1000:.1f} ms"
 
 
-async def timed(what: Callable[[], Awaitable[object]], rounds: int = ROUNDS) -> list[float]:
-    """Return how long each of some rounds took, after one that is not counted."""
+async def timed(
+    what: Callable[[], Awaitable[object]],
+    rounds: int = ROUNDS,
+    *,
+    is_ready: Callable[[], bool] | None = None,
+) -> list[float]:
+    """Return how long each of some rounds took, after one that is not counted.
+
+    Args:
+        is_ready: Waited for before each round, which is not counted.
+    """
     await what()
     taken = []
     for _ in range(rounds):
+        if is_ready is not None:
+            await anyio.to_thread.run_sync(wait_until, is_ready, "something waits")
         begun = time.perf_counter()
         await what()
         taken.append(time.perf_counter() - begun)
     return taken
 
 
-def settings_in(home: Path, kubeconfig: Path, warm: int, waiting: int) -> Settings:
-    """Return the settings of a bridge on the cluster.
-
-    Args:
-        warm: Sandboxes that wait, attached.
-        waiting: Pods that wait, for any bridge.
-    """
-    home.mkdir(parents=True, exist_ok=True)
-    config = home / "config.toml"
-    config.write_text(f"{CONFIG}warm = {waiting}\n")
-    environ = {
-        **os.environ,
-        "HOME": str(home),
-        "KUBECONFIG": str(kubeconfig),
-        "MCP_BRIDGE_CONFIG": str(config),
-        "MCP_BRIDGE_STATE_DIR": str(home / "state"),
-    }
-    return load({"warm": str(warm), "memory": "128m"}, environ)
-
-
 @asynccontextmanager
 async def bridge(kubeconfig: Path, *, warm: int = 0, waiting: int = 0) -> AsyncIterator[Engine]:
     """Open an engine on the cluster."""
     with tempfile.TemporaryDirectory() as home:
-        settings = settings_in(Path(home), kubeconfig, warm, waiting)
+        settings = settings_in(Path(home), kubeconfig, warm=warm, waiting=waiting, memory="128m")
         async with open_engine(settings, finder=ListFinder()) as engine:
             yield engine
 
@@ -90,6 +81,12 @@ async def run(engine: Engine) -> None:
     """Make one run of `1+1`."""
     found = await engine.run(RunRequest(code="1+1", servers=()))
     assert found.result == 2, found
+
+
+def pods_wait(cluster: Cluster) -> bool:
+    """Tell whether as many pods run as are to wait, and no others."""
+    phases = [pod["status"].get("phase") for pod in pods(cluster)]
+    return phases == ["Running"] * WAITING
 
 
 async def bare_pods(cluster: Cluster) -> list[float]:
@@ -172,10 +169,16 @@ async def rows(cluster: Cluster, kubeconfig: Path) -> AsyncIterator[Row]:
     yield "a bare pod, created until it runs", summary(await bare_pods(cluster))
     async with bridge(kubeconfig) as engine:
         yield "run of `1+1`, no pod waits", summary(await timed(lambda: run(engine)))
-    async with bridge(kubeconfig, waiting=4) as engine:
-        yield "run of `1+1`, pods wait", summary(await timed(lambda: run(engine)))
-    async with bridge(kubeconfig, warm=4) as engine:
-        yield "run of `1+1`, sandboxes wait", summary(await timed(lambda: run(engine)))
+    async with bridge(kubeconfig, waiting=WAITING) as engine:
+        ready = partial(pods_wait, cluster)
+        taken = await timed(lambda: run(engine), is_ready=ready)
+        yield "run of `1+1`, pods wait", summary(taken)
+    async with bridge(kubeconfig, warm=WAITING) as engine:
+        sandboxes = engine.sandboxes
+        taken = await timed(
+            lambda: run(engine), is_ready=lambda: sandboxes.report.waiting >= WAITING
+        )
+        yield "run of `1+1`, sandboxes wait", summary(taken)
     async with backend_on(kubeconfig) as backend:
         yield "a message to a program and back", summary(await round_trips(backend))
         yield f"the bridge with {STREAMS} streams open", await memory(backend)

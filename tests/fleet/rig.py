@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 
 import yaml
 
+from bridge.settings import Settings, load
 from scripts.fleet.cluster import Cluster
 from scripts.fleet.running import RUNTIME_IMAGE
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+CANARY = "canary-in-the-hosts-environment"
 NAMESPACE = "mcp-code-bridge"
 BRIDGE = "mcp-code-bridge"
 """The bridge's service account."""
@@ -44,6 +47,30 @@ def prepare_namespace(cluster: Cluster) -> None:
     # Pods are refused until a controller has made the namespace's default account.
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
     wait_until(lambda: _is_there(cluster, path), "the namespace has its default account")
+
+
+def settings_in(
+    home: Path, kubeconfig: Path, *, warm: int = 0, waiting: int = 0, **flags: str
+) -> Settings:
+    """Return the settings of a bridge on the cluster, with nothing of this machine's user.
+
+    Args:
+        warm: Sandboxes that wait, attached.
+        waiting: Pods that wait, for any bridge of the service.
+        flags: Further settings.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    config = home / "config.toml"
+    config.write_text(f"{CONFIG}warm = {waiting}\n")
+    environ = {
+        **os.environ,
+        "CANARY_TOKEN": CANARY,
+        "HOME": str(home),
+        "KUBECONFIG": str(kubeconfig),
+        "MCP_BRIDGE_CONFIG": str(config),
+        "MCP_BRIDGE_STATE_DIR": str(home / "state"),
+    }
+    return load({"warm": str(warm), **flags}, environ)
 
 
 def _is_there(cluster: Cluster, path: str) -> bool:
