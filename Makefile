@@ -187,6 +187,10 @@ BENCH_ARGS ?=
 bench: packages venv ## measure on every engine, beside floors of the same run; BENCH_ARGS says what
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
 
+.PHONY: bench-fleet
+bench-fleet: venv ## measure runs on the Kubernetes of `make test-fleet`
+	@scripts/fleet/run $(VENV)/python -m benchmarks.cluster
+
 .PHONY: bench-disclosure
 bench-disclosure: venv node ## what real servers' tools cost a model with and without the bridge, and how search fares
 	@scripts/bench-servers

@@ -31,6 +31,9 @@ PAUSE_IMAGE = "localhost/fleet-pause:1"
 START_SECONDS = 120.0
 """For anything to become ready, on a machine that does other things too."""
 
+HEALTH_PORT = 10248
+"""Of each kubelet, on its own address."""
+
 TAIL_LINES = 8
 """Of a process's log, in the error that says that it ended."""
 
@@ -238,18 +241,30 @@ class Cluster:
                 raise RuntimeError(message)
 
     def start_kubelet(self, node: Node) -> None:
-        """Start a node's kubelet; `wait_for_nodes` tells when the node is ready."""
+        """Start a node's kubelet; `wait_for_nodes` tells when the cluster takes it for ready."""
         configuration = node.directory / "kubelet.json"
         configuration.write_text(json.dumps(kubelet_configuration(node)))
-        socket = f"unix://{node.socket}"
-        self._spawn(
-            f"kubelet-{node.name}",
+        socket, name = f"unix://{node.socket}", f"kubelet-{node.name}"
+        argv = (
             *(self._programs / "kubelet", f"--config={configuration}"),
             *(f"--kubeconfig={self.admin}", f"--hostname-override={node.name}"),
             *(f"--root-dir={node.directory / 'kubelet'}", f"--cert-dir={node.directory / 'pki'}"),
             *("--container-runtime=remote", f"--container-runtime-endpoint={socket}"),
             *(f"--image-service-endpoint={socket}", "--runtime-cgroups=/", "--kubelet-cgroups=/"),
         )
+
+        def is_healthy() -> bool:
+            # It ends when containerd answers and is not ready for it yet; elsewhere systemd starts
+            # it again.
+            if name not in self._processes or self._processes[name].poll() is not None:
+                self._spawn(name, *argv)
+            try:
+                with urllib.request.urlopen(f"http://{node.name}:{HEALTH_PORT}/healthz") as answer:
+                    return bool(answer.read() == b"ok")
+            except OSError:
+                return False
+
+        self._wait((), f"the kubelet of {node.name} is healthy", is_healthy)
 
     def wait_for_nodes(self, count: int) -> None:
         """Wait until exactly so many nodes are ready."""
@@ -396,6 +411,7 @@ def kubelet_configuration(node: Node) -> dict[str, Any]:
         "kind": "KubeletConfiguration",
         "address": node.name,
         "healthzBindAddress": node.name,
+        "healthzPort": HEALTH_PORT,
         "readOnlyPort": 0,
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},

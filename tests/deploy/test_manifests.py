@@ -129,7 +129,7 @@ def test_the_bridge_listens_where_only_its_gateway_reaches_it() -> None:
     bridge, gateway = spec["containers"]
     assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765"]
     assert "ports" not in bridge
-    assert gateway["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert [port["containerPort"] for port in gateway["ports"]] == [8080, 9090]
     rules = documents(DEPLOY / "base" / "config.yaml")[1]["data"]["default.conf.template"]
     assert 'if ($http_authorization != "Bearer ${MCP_BRIDGE_GATEWAY_TOKEN}")' in rules
 

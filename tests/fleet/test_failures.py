@@ -7,6 +7,8 @@ and leaves no pod.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -33,6 +35,7 @@ from tests.fleet.engine import backend_on
 from tests.fleet.rig import NAMESPACE, pod_names, pods, wait_until
 
 PATIENCE = 120.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -228,3 +231,49 @@ async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Pa
             await sandbox.kill()
     error = await launch_fails(kubeconfig, runtime_class="no-such-class")
     assert "no-such-class" in error.message
+
+
+# --- the bridge goes ----------------------------------------------------------------------------
+
+DYING = """
+import anyio, os, sys
+from pathlib import Path
+from tests.contract.programs import BUSY, FOREVER, spec
+from tests.fleet.engine import backend_on
+
+async def main():
+    async with backend_on(Path(sys.argv[1])) as backend:
+        async with backend.launch(spec(FOREVER)), backend.launch(spec(BUSY)):
+            await backend.reap()
+            print("two run", flush=True)
+            await anyio.sleep_forever()
+
+anyio.run(main)
+"""
+
+
+@contextmanager
+def other_bridge(kubeconfig: Path) -> Iterator[None]:
+    """Run another bridge with two sandboxes, and kill it at the end."""
+    argv = [sys.executable, "-c", DYING, str(kubeconfig)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT) as dying:
+        assert dying.stdout is not None
+        try:
+            assert dying.stdout.readline() == b"two run\n"
+            yield
+        finally:
+            dying.kill()
+
+
+async def test_a_bridge_that_is_killed_leaves_no_pod_after_the_sweep_of_another(
+    cluster: Cluster, kubeconfig: Path
+) -> None:
+    """Neither one that waits for input nor one that computes, once its lease has run out."""
+    with other_bridge(kubeconfig):
+        assert len(pods(cluster)) == 2
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(kubeconfig) as backend:
+            assert await backend.reap() == 0
+            while pods(cluster):
+                await backend.reap()
+                await anyio.sleep(1)
