@@ -202,7 +202,8 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     logging.basicConfig(level=level, handlers=[handler])
     for line in unknown_variables(settings.environ):
         logger.warning("%s", line)
-    if level == "WARNING" and not serving and sys.stderr.isatty():
+    if level == "WARNING" and not serving:
+        # What takes minutes is said, in scripts too.
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

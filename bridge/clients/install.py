@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -51,6 +52,7 @@ class Change:
         moved: Servers that go behind the bridge, by name, decoded.
         restored: Those that come back from there.
         refused: Servers that were to be moved and stay, each with the reason.
+        turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
     """
@@ -68,6 +70,7 @@ class Change:
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
     refused: tuple[tuple[str, str], ...] = ()
     restored: tuple[str, ...] = ()
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
 
@@ -209,7 +212,7 @@ def apply(change: Change, journal: Journal) -> Rewritten:
         BridgeError: The file was changed meanwhile, again and again, or cannot be written.
     """
     try:
-        with journal.turn():
+        with journal.turn(), change.turn():
             read_target(change.target)  # It may have become a link since it was shown.
             return _apply(change, journal)
     except OSError as error:
