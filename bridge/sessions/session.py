@@ -375,8 +375,11 @@ class Session:
                     if record.recoverable:
                         await self._table.release(self)
             finally:
-                if queued not in self._queue:
+                # Without an outcome it failed in the bridge, which `serve` tells.
+                if queued.outcome is not None:
                     queued.finish(queued.outcome)
+            if queued not in self._queue:
+                queued.finish(queued.outcome)
             if self.over or not record.intact:
                 return
 

@@ -103,6 +103,27 @@ async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
             assert set(made.outcomes().values()) == {1}
 
 
+async def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    """Nor does its run's end go missing."""
+    begun, never = tmp_path / "begun", tmp_path / "never"
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with fleet(tmp_path, "a", MCP_BRIDGE_DRAIN_SECONDS="3600") as made:
+            bridge = made.bridges["a"]
+
+            async def broken_off() -> None:
+                with suppress(MCPError, httpx2.HTTPError, ExceptionGroup):
+                    async with Client(f"{bridge.url}/mcp", mode="2026-07-28") as client:
+                        await run(client, holding(begun, never, "one"))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(broken_off)
+                await until_exists(begun)
+                bridge.process.send_signal(signal.SIGTERM)
+                await bridge.until_ready(503)
+                await bridge.end()
+            assert set(made.outcomes().values()) == {1}
+
+
 async def cut(client: Client, told: list[str], arguments: dict[str, Any]) -> None:
     """Run a program that is ended, and note what its client is told."""
     told.append(text_of(await client.call_tool("run_python", arguments)))

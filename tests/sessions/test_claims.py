@@ -10,10 +10,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from bridge.errors import ElsewhereError, UnknownSessionError
+from bridge.errors import BridgeError, ElsewhereError, UnknownSessionError
 from bridge.runs import Engine
 from bridge.sessions import checkpoints, claims
 from bridge.sessions.claims import Claims
+from bridge.sessions.record import Record
 from bridge.settings import Settings, store_of
 from bridge.store import Transaction, owner_digest
 from tests.engine_rig import settings_in
@@ -145,6 +146,28 @@ async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
         await Claims(store, "a").take(OWNER, session)
         result = await run(engine, "x", session=session)
         assert "replica 'a' of the bridge ended while it had it" in told(result).note
+
+
+async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a run it is the run's error; after it, its result stands."""
+    settled = iter(("opened", "run"))
+
+    def fail(record: Record, wanted: object) -> None:
+        if next(settled) == "run":
+            raise RuntimeError("a defect")
+
+    async with reopened(settings, FakeBackend(), replica="a") as engine:
+        with monkeypatch.context() as broken:
+            broken.setattr(Record, "settle_packages", fail)
+            with pytest.raises(BridgeError, match="The bridge failed"):
+                await run(engine, "x = 1")
+        assert next(settled, None) is None
+        with monkeypatch.context() as broken:
+            # Not even a way to fail.
+            broken.setattr(engine.sessions.checkpoints, "save", None)
+            assert await value(engine, "1 + 1") == 2
 
 
 async def test_a_claim_that_is_renewed_does_not_lapse(
