@@ -24,7 +24,7 @@ OWN_MEMORY = ("gvisor",)
 """Where the memory limit is the whole kernel's that runs the program: it ends with all that is in
 it, and nobody is left who could say why. A crash is what is reported then."""
 
-UNCOUNTED_FILES = ("podman", "gvisor")
+UNCOUNTED_FILES = ("podman", "gvisor", "ssh")
 """Where the number of files has no limit of its own, so that the memory limit is what stops them:
 podman knows no such option of a mount, gVisor does not obey it."""
 
