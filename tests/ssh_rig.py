@@ -191,6 +191,19 @@ class Fleet:
             warm=0,
         )
 
+    def config(self, home: Path, *, slots: int = 4) -> Path:
+        """Write a settings file with all hosts, for a bridge that reads its own."""
+        tables = [
+            f'[[ssh.hosts]]\nname = "{chr(ord("a") + index)}"\ndestination = "127.0.0.1"\n'
+            f'port = {host.port}\nslots = {slots}\nconfig_file = "{self.client}"\n'
+            for index, host in enumerate(self.hosts)
+        ]
+        image = os.environ.get("MCP_TEST_IMAGE_PODMAN", "")
+        path = home / "config.toml"
+        path.write_text(f'runtime = "ssh"\nimage = "{image}"\n' + "".join(tables))
+        path.chmod(0o600)
+        return path
+
 
 def _keygen(path: Path) -> None:
     argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)]

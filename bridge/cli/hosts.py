@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_table
 from bridge.errors import NoSandboxError, SandboxError, SettingsError
-from bridge.sandbox.ssh.backend import SshBackend
-from bridge.sandbox.ssh.host import Host
+from bridge.sandbox.ssh.backend import Host, SshBackend
 from bridge.settings import Settings, config_path
 
-_HEADINGS = ("host", "destination", "state", "slots in use", "answers in", "engine")
+_HEADINGS = ("HOST", "DESTINATION", "STATE", "IN USE", "ANSWERS", "ENGINE")
 
 
 async def hosts(arguments: SimpleNamespace, settings: Settings) -> int:
@@ -42,7 +41,7 @@ async def _state(host: Host) -> dict[str, object]:
     if probe is not None and not probe.ok:
         problem, code, remedy = probe.summary, probe.error_code, probe.remedy
     try:
-        used = await host.count()
+        used = 0 if host.backend is None else await host.backend.count()
     except SandboxError as error:
         problem, code, remedy = error.message, error.code, error.remedy
     return {

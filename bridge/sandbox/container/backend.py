@@ -112,7 +112,7 @@ class ContainerBackend:
             run=run or SystemRunner(env=environ),
             elsewhere=elsewhere,
         )
-        self._labels = labels or {}
+        self._labels, self._elsewhere = labels or {}, elsewhere
         self._image = image
         self._runtime_dir = runtime_dir
         self._user = user
@@ -304,6 +304,7 @@ class ContainerBackend:
                     not_removed=self._keep_unremoved,
                     # Commands may end without having read their input; programs read all of it.
                     separate_streams=command is not None and facts.kind == "podman",
+                    drained=self._elsewhere is not None,
                 )
             )
             await self._verify_runtime(connection, sandbox)

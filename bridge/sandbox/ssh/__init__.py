@@ -1,5 +1,1 @@
-"""Containers on other machines, reached over OpenSSH.
-
-`script` has what runs on a host, `link` the connection to one, `host` its state, and `backend`
-which host a sandbox gets.
-"""
+"""Containers on other machines, reached over OpenSSH."""

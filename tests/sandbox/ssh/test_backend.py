@@ -272,15 +272,7 @@ async def test_a_killed_bridge_leaves_nothing(
     backend: SshBackend, hosts: Fleet, tmp_path: Path
 ) -> None:
     """Not even a busy program; what is left of its directory, the next bridge removes."""
-    config = tmp_path / "config.toml"
-    tables = [
-        f'[[ssh.hosts]]\nname = "{number}"\ndestination = "127.0.0.1"\nport = {host.port}\n'
-        f'config_file = "{hosts.client}"\n'
-        for number, host in enumerate(hosts.hosts)
-    ]
-    image = os.environ.get("MCP_TEST_IMAGE_PODMAN", "")
-    config.write_text(f'runtime = "ssh"\nimage = "{image}"\n' + "".join(tables))
-    config.chmod(0o600)
+    config = hosts.config(tmp_path)
     environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "MCP_BRIDGE_CONFIG": str(config)}
     environ |= {"MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(Path.cwd())}
     with anyio.fail_after(PATIENCE):
