@@ -39,8 +39,8 @@ BUDGETS = {
     "store": 2_320,
     "packages": 1_420,
     "render": 1_210,
-    "clients": 3_280,
-    "settings": 3_300,
+    "clients": 2_990,
+    "settings": 3_310,
     BASE: 2_630,
     "guest": 11_840,
 }

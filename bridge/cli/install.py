@@ -36,7 +36,7 @@ from bridge.clients.install import (
     standings,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Commands, listing, own_commands, run_own
+from bridge.clients.own_commands import Commands, Planned, listing, own_commands, run_own
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -64,8 +64,6 @@ _UNTRUSTED = re.compile(r"folder is (?:untrusted|not trusted)", re.IGNORECASE)
 """What clients say that use no server in a folder which they were not told to trust."""
 
 _YOUR_PATH = "<your PATH>"
-
-Planned = tuple[Change, Commands]
 
 NO_CLIENT = (
     "Nothing was changed: no client was found here. Name one to write its file all the same: "

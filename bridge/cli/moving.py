@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +13,7 @@ from bridge.cli.output import visible, write_err_line
 from bridge.clients.install import Change, plan_uninstall, read_target, record_of
 from bridge.clients.journal import Journal
 from bridge.clients.move import Kept, LoggedIn, Mover, move_only, tables_of, with_move
-from bridge.clients.own_commands import Commands
+from bridge.clients.own_commands import Planned
 from bridge.clients.proposals import propose
 from bridge.clients.restore import restore_of, with_restore
 from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
@@ -34,8 +33,6 @@ ALL = "all"
 PROPOSAL = "proposed-policy.toml"
 
 MAX_SETTINGS_BYTES = 4 * 1024 * 1024
-
-Planned = tuple[Change, Commands]
 
 
 async def with_moves(
@@ -59,7 +56,6 @@ async def with_moves(
         found=found,
         kept=Kept(moved_dir(settings.environ)),
         logged_in=_logged_in(settings),
-        now=time.time(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
     made: list[Planned] = []

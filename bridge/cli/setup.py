@@ -19,7 +19,6 @@ from bridge.cli.doctor import NEXT
 from bridge.cli.install import (
     NO_CLIENT,
     RESTART,
-    Planned,
     carry_out,
     check,
     clients_of,
@@ -31,6 +30,7 @@ from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
+from bridge.clients.own_commands import Planned
 from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, UsageError, WrongSystemError

@@ -50,7 +50,6 @@ class Rig:
             found=discover(self.context),
             kept=self.kept,
             logged_in=lambda spec: logged_in,
-            now=1.0,
         )
 
     def planned(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
@@ -149,7 +148,7 @@ def test_a_move_after_an_installation_comes_back_and_the_installation_goes(
     rig.move(cursor, "cursor")
     rig.restore(target)
     raw = read_target(target)
-    apply(plan_uninstall(target, change.name, raw, rig.journal.latest(str(cursor))), rig.journal)
+    apply(plan_uninstall(target, change.name, raw, rig.journal.records()[-1]), rig.journal)
     assert cursor.read_text() == CURSOR
 
 
