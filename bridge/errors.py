@@ -483,6 +483,19 @@ class OverloadedError(BridgeError):
     code = "overloaded"
 
 
+class DrainingError(BridgeError):
+    """This bridge is ending, and begins no more runs. Try again: another replica takes it."""
+
+    code = "draining"
+    default_remedy = "Make the request again: another replica takes it, or this one once it is up."
+
+
+class ElsewhereError(InvalidRequestError):
+    """Another replica has this session, question or task. Send the request to that one."""
+
+    code = "elsewhere"
+
+
 class ChangedMeanwhileError(BridgeError):
     """Another program kept writing a client's file. Close the client, then try again."""
 
@@ -499,3 +512,10 @@ class LibraryError(BridgeError):
     """A skill or a memory cannot be saved or read."""
 
     code = "library"
+
+
+class StoreUnavailableError(BridgeError):
+    """The database that `MCP_BRIDGE_STORE` names cannot be used. See what `doctor` says of it."""
+
+    code = "store_unavailable"
+    default_remedy = "Try again soon; `mcp-code-bridge doctor` tries the store."

@@ -107,11 +107,12 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
         UsageError: The client does not have this transport.
     """
     writer, dialect = target.writer, target.location.dialect
-    kind = writer.http if entry.url else writer.stdio
-    if kind is None:
-        message = f"{writer.name} takes no {'address' if entry.url else 'command'} of a server."
-        raise UsageError(message, remedy="Install it without --http." if entry.url else "")
-    value = {key: name if text == "{name}" else text for key, text in kind.items()}
+    if entry.url and writer.stdio_only:
+        message = f"{writer.name} takes no address of a server."
+        raise UsageError(message, remedy="Install it without --http.")
+    value: dict[str, object] = {"name": name} if writer.named else {}
+    if kind := writer.kinds[bool(entry.url)]:
+        value[dialect.type_keys[0]] = kind
     if entry.url:
         value[writer.url_key or dialect.url_keys[0]] = entry.url
     else:
@@ -119,8 +120,11 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
     if second:
         milliseconds = {"startup": START_SECONDS * 1000, "execution": CALL_SECONDS * 1000}
         return {**value, "timeout": milliseconds}
-    limits = {key: round(CALL_SECONDS / dialect.call_timeouts[key]) for key in writer.calls}
-    limits |= {key: round(START_SECONDS / dialect.start_timeouts[key]) for key in writer.starts}
+    limits = {}
+    if writer.calls:
+        limits[writer.calls] = round(CALL_SECONDS / dialect.call_timeouts[writer.calls])
+    if writer.starts:
+        limits[writer.starts] = round(START_SECONDS / dialect.start_timeouts[writer.starts])
     return {**value, **writer.ours, **limits}
 
 

@@ -26,23 +26,17 @@ class Record:
 
     Attributes:
         id: Given by the journal; newer ones sort later.
-        at: When, in seconds since 1970.
         path: The file, absolute, as it was named.
         name: The bridge's entry.
-        moved: The entries that went behind the bridge.
         before: The content before; None is no file.
         after_sha256: The digest of the content after; empty is no file.
         made_directories: Directories made for the file, the outermost first.
     """
 
     id: str = ""
-    at: float
-    client: str
-    scope: str
     path: str
     action: Literal["install", "move"]
     name: str
-    moved: tuple[str, ...] = ()
     before: bytes | None
     after_sha256: str
     made_directories: tuple[str, ...] = ()
@@ -50,13 +44,6 @@ class Record:
     def describes(self, present: bytes | None) -> bool:
         """Return whether a content is what the change left."""
         return digest(present) == self.after_sha256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Undone:
-    """The content that a file had before a change; None is no file."""
-
-    content: bytes | None
 
 
 class Journal:
@@ -95,23 +82,16 @@ class Journal:
             self.drop(old.stem)
         return record
 
-    def latest(self, path: str) -> Record | None:
-        """Return the newest record of a file."""
-        found = reversed(list(self._ids(digest(path.encode())[:16])))
-        return next((record for record in map(self._load, found) if record), None)
-
     def records(self) -> tuple[Record, ...]:
         """Return all records, the oldest first; damaged ones are left out."""
-        return tuple(record for record in map(self._load, self._ids("*")) if record)
+        ids = sorted(path.stem for path in self._directory.glob("*.json"))
+        return tuple(record for record in map(self._load, ids) if record)
 
     def drop(self, id: str) -> None:
         """Forget a record."""
         for path in (self._head(id), self._content(id)):
             with suppress(FileNotFoundError):
                 path.unlink()
-
-    def _ids(self, file: str) -> Iterator[str]:
-        yield from sorted(path.stem for path in self._directory.glob(f"*-{file}.json"))
 
     def _head(self, id: str) -> Path:
         return self._directory / f"{id}.json"
@@ -123,15 +103,10 @@ class Journal:
         try:
             fields = json.loads(self._head(id).read_bytes())
             before = self._content(id).read_bytes() if fields["before"] else None
-            lists = {key: tuple(fields[key]) for key in ("moved", "made_directories")}
-            return Record(**{**fields, **lists, "before": before})
+            made = tuple(fields["made_directories"])
+            return Record(**{**fields, "made_directories": made, "before": before})
         except (OSError, ValueError, TypeError, KeyError):
             return None
-
-
-def undo(record: Record, present: bytes | None) -> Undone | None:
-    """Return what a change's file was before it; None if it has changed since: merge by key."""
-    return Undone(content=record.before) if record.describes(present) else None
 
 
 def digest(content: bytes | None) -> str:

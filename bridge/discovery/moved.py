@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Dialect
@@ -49,14 +49,12 @@ class MovedFile:
         original: The client's file, absolute.
         store: The bridge's file with the entries, absolute.
         client: The source's id, as in `MCP_BRIDGE_SOURCES`.
-        at: When it was last moved from, in seconds since the epoch.
     """
 
     original: Path
     store: Path
     client: str
     entries: tuple[MovedEntry, ...]
-    at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,11 +119,7 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
             "original": str(each.original),
             "store": each.store.name,
             "client": each.client,
-            "at": each.at,
-            "entries": [
-                {"table": list(entry.table), "name": entry.name, "index": entry.index}
-                for entry in each.entries
-            ],
+            "entries": [asdict(entry) for entry in each.entries],
         }
         for each in files
     ]
@@ -133,7 +127,7 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
 
 
 def _file(value: Mapping[str, object], directory: Path) -> MovedFile:
-    original, store, client, at = (value[key] for key in ("original", "store", "client", "at"))
+    original, store, client = (value[key] for key in ("original", "store", "client"))
     entries = value["entries"]
     if not (isinstance(original, str) and isinstance(store, str) and isinstance(client, str)):
         raise ValueError("a file's name is no text")
@@ -151,7 +145,6 @@ def _file(value: Mapping[str, object], directory: Path) -> MovedFile:
             )
             for each in entries
         ),
-        at=float(at) if isinstance(at, int | float) else 0.0,
     )
 
 

@@ -185,7 +185,7 @@ def _announce(name: str, probe: Probe) -> None:
 
 
 async def probe_all(settings: Settings) -> list[Probe]:
-    """Probe every backend that the settings admit and return the results.
+    """Probe every backend that the settings admit and return the results; fetch no image.
 
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
@@ -193,7 +193,7 @@ async def probe_all(settings: Settings) -> list[Probe]:
     """
     probes = []
     for name in _admitted(settings):
-        backend, attempt = await _open(name, settings)
+        backend, attempt = await _open(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
     return probes

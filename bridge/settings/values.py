@@ -12,6 +12,7 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.policy import PolicySpec
+from bridge.store import ServerUrl
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
@@ -77,9 +78,12 @@ class Settings:
         artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
         artifact_run_bytes: What is kept of one run.
         artifact_days: Days that it is kept.
-        store: The database of what is kept: a path or `sqlite:///PATH`; `store.db` in the state
-            directory if not set.
+        store: The database of what is kept: a path or `sqlite:///PATH`, or `postgresql://...` for
+            several bridges; `store.db` in the state directory if not set.
         skills_dir: Where saved skills are, as plain files; in the state directory if not set.
+        replica: What this bridge is called among several that serve HTTP as one; the machine's name
+            if not set.
+        drain_seconds: For runs to end by themselves once a bridge that serves HTTP is told to end.
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
         allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
@@ -135,8 +139,10 @@ class Settings:
     artifact_bytes: int = 1024**3
     artifact_run_bytes: int = 64 * 1024**2
     artifact_days: int = 7
-    store: Path | None = None
+    store: Path | ServerUrl | None = None
     skills_dir: Path | None = None
+    replica: str = ""
+    drain_seconds: float = 30.0
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)

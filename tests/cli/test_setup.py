@@ -15,7 +15,10 @@ from bridge.cli.app import read_words
 from bridge.cli.line import Invocation
 from bridge.cli.main import main
 from bridge.cli.run import request_of
+from bridge.cli.setup import setup
+from bridge.errors import ImageMissingError
 from bridge.runs import open_engine
+from bridge.sandbox.backend import Probe
 from bridge.settings import load
 from tests.engine_rig import WORKSHOP, backend
 from tests.fakes.backend import FakeBackend
@@ -171,3 +174,45 @@ def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend)
     assert main(["install", "cursor", "--move", "shop", "--yes"]) == 0
     assert anyio.run(answer) == before
     assert before == ("success", {"sum": 42})
+
+
+def test_without_a_sandbox_setup_says_so_and_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clients' files are written all the same; a script is not asked."""
+    monkeypatch.setenv("PATH", str(home / "nothing"))
+    assert main(["setup", "--clients", "cursor", "--skip-cost", "--yes"]) == 1
+    told = capsys.readouterr()
+    assert "Programs cannot run here yet: no sandbox works.\n  podman: " in told.out
+    assert "Seatbelt" not in told.out
+    assert "Next: `mcp-code-bridge doctor --fix`" in " ".join(told.err.split())
+    assert "mcp-code-bridge" in cursor(home)
+    assert main(["setup", "--clients", "cursor", "--skip-cost", "--fix", "--yes"]) == 1
+    assert "install bubblewrap" in capsys.readouterr().out
+
+
+async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is fetched before."""
+
+    async def survey(_: object) -> list[Probe]:
+        code = ImageMissingError.code
+        return [Probe(backend="podman", ok=False, summary="has no image.", error_code=code)]
+
+    monkeypatch.setattr("bridge.cli.setup.probe_all", survey)
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        monkeypatch.setattr(sys, "stdin", reader)
+        monkeypatch.setattr(sys, "stderr", writer)
+        async with typing_answers(typist, "yes\n", "no\n") as told:
+            given = ("--clients", "cursor", "--move", "none", "--skip-cost")
+            asked = read_words(["setup", *given])
+            assert isinstance(asked, Invocation)
+            assert await setup(asked.arguments, load({}, dict(os.environ))) == 1
+    os.close(typist)
+    assert told[0].index("Change this as shown?") < told[0].index("fix: Build the runtime image")
+    assert "Do it?" in told[0]

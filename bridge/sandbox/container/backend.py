@@ -397,7 +397,7 @@ def container_backend(engine: str, settings: Settings) -> ContainerBackend:
 
 
 progress = logging.getLogger(f"{__name__}.progress")
-"""What takes minutes; the command line shows it to a person at a terminal."""
+"""What takes minutes; the command line shows it."""
 
 
 async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bool = True) -> Probe:

@@ -190,8 +190,11 @@ class PodmanService:
                         env=self._environ,
                         start_new_session=True,
                     )
-            except OSError as error:
+            except FileNotFoundError as error:
                 raise faults.not_found(_PODMAN) from error
+            except OSError as error:
+                message = f"podman's service cannot be started: {error}."
+                raise EngineDownError(message, remedy=faults.down_remedy("podman")) from error
         return process
 
     async def _wait_listening(self, process: Process) -> None:
