@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 15_600,
+    "sandbox": 15_610,
     "rpc": 1_300,
     "gate": 9_040,
     "store": 2_320,
