@@ -38,6 +38,9 @@ LEASE_SECONDS = 60
 MAX_STARTS = 4
 """Pods started at one look; a node starts about three a second."""
 
+MOST_WARM_SECONDS = 3600.0
+"""Pods for longer programs do not wait: sessions, which are few, need others than runs do."""
+
 _LEASES = "coordination.k8s.io/v1:leases"
 
 StartPod = Callable[[Limits], Awaitable[None]]
@@ -67,7 +70,8 @@ class WarmPods:
 
     async def take(self, limits: Limits) -> Document | None:
         """Take a waiting pod for a run; None if there is none for its limits."""
-        self._limits = limits
+        if limits.timeout <= MOST_WARM_SECONDS:
+            self._limits = limits
         self._taken.set()
         if not self._settings.warm:
             return None
