@@ -133,7 +133,7 @@ class WarmPods:
 
     async def _swept(self) -> tuple[list[Document], set[str], int]:
         """Sweep; return the pods that stay, the living bridges, and the number of the others."""
-        await self._renew()
+        await self.renew()
         leases = await self._cluster.list(_LEASES, self._selector)
         bridges = {each["metadata"]["name"] for each in leases if _is_fresh(each)}
         for each in leases:
@@ -158,7 +158,8 @@ class WarmPods:
             await self._cluster.delete(f"pods/{each['metadata']['name']}")
         await self._cluster.delete(f"{_LEASES}/{self._owner.name}")
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Renew this bridge's lease; others delete the pods of a bridge that has none."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"renewTime": now, "leaseDurationSeconds": LEASE_SECONDS}
         try:
