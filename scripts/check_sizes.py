@@ -23,7 +23,7 @@ BASE = "(base)"
 BUDGETS = {
     "cli": 5_850,
     "server": 3_650,
-    "runs": 4_530,
+    "runs": 4_560,
     "sessions": 1_730,
     "plans": 770,
     "commands": 1_450,
@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 16_120,
+    "sandbox": 16_310,
     "rpc": 1_300,
     "gate": 9_040,
     "store": 2_320,

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
+    AbstractAsyncContextManager,
     ExitStack,
     asynccontextmanager,
     contextmanager,
@@ -81,6 +82,7 @@ class Engine:
         environ: The environment the backend is given.
         applies_limits: Whether memory limits are applied.
         fleet: The hosts, if it is on hosts.
+        open_backend: What opens the backend, where the engine's name does not say which it is.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Engine:
     image: str
     applies_limits: bool = True
     fleet: Fleet | None = None
+    open_backend: Callable[[], AbstractAsyncContextManager[Backend]] | None = None
 
     @property
     def oom_reports(self) -> tuple[bool | None, ...]:
@@ -377,6 +380,11 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
         async with fake:
             yield Rig(backend=fake, engine=engine)
         assert not fake.live
+        return
+    if engine.open_backend is not None:
+        async with engine.open_backend() as made:
+            yield Rig(backend=made, engine=engine)
+        assert engine.ours() == []
         return
     if engine.name == "bubblewrap":
         async with BubblewrapBackend(environ=engine.environ) as process_backend:

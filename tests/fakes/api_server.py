@@ -19,6 +19,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -69,7 +70,7 @@ class Faults:
 
     create: list[Refusal] = field(default_factory=list)
     attach: list[Refusal] = field(default_factory=list)
-    patch: list[Refusal] = field(default_factory=list)
+    patch_pods: list[Refusal] = field(default_factory=list)
     watch: list[Refusal] = field(default_factory=list)
     waiting: Mapping[str, str] | None = None
     unschedulable: str = ""
@@ -105,6 +106,20 @@ class ApiServer:
     def pods(self) -> list[str]:
         """The names of the pods that there are."""
         return sorted(path.rpartition("/")[2] for path in self.objects if "/pods/" in path)
+
+    @property
+    def leases(self) -> list[str]:
+        """The names of the leases that there are."""
+        return sorted(path.rpartition("/")[2] for path in self.objects if "/leases/" in path)
+
+    @property
+    def created_pods(self) -> list[Document]:
+        """Every pod as it was asked for."""
+        return [each for each in self.created if each.get("kind") == "Pod"]
+
+    async def changed(self) -> None:
+        """Wait until an object is changed."""
+        await self._changed.wait()
 
     def kubeconfig(self, **user: Any) -> Document:
         """Return a kubeconfig for it."""
@@ -213,6 +228,28 @@ class ApiServer:
         """Stop a pod's process, as a node that stands still."""
         os.kill(self.running[name].process.pid, signal.SIGSTOP)
 
+    def put_pod(self, name: str, *, owner: str, service: str = "default") -> None:
+        """Store a pod that nothing runs in, as a bridge left it."""
+        labels = {
+            "app.kubernetes.io/managed-by": "mcp-code-bridge",
+            "mcp-code-bridge.org/service": service,
+            "mcp-code-bridge.org/owner": owner,
+            "mcp-code-bridge.org/state": "used",
+        }
+        metadata: Document = {"name": name, "labels": labels, "uid": str(uuid.uuid4())}
+        self.put(self._path("pods", name), {"metadata": metadata, "status": {"phase": "Pending"}})
+
+    def put_lease(self, name: str, renewed: str) -> None:
+        """Store a bridge's lease."""
+        labels = {
+            "app.kubernetes.io/managed-by": "mcp-code-bridge",
+            "mcp-code-bridge.org/service": "default",
+        }
+        path = f"/apis/coordination.k8s.io/v1/namespaces/sandboxes/leases/{name}"
+        self.put(
+            path, {"metadata": {"name": name, "labels": labels}, "spec": {"renewTime": renewed}}
+        )
+
     def _path(self, kind: str, name: str) -> str:
         return f"/api/v1/namespaces/sandboxes/{kind}/{name}"
 
@@ -316,7 +353,7 @@ class ApiServer:
                 return
             body = await _body(receive)
             answer = await self._answer(method, path, query, json.loads(body) if body else {})
-            await _reply(send, 200, answer)
+            await _reply(send, 201 if method == "POST" else 200, answer)
         except Refusal as refusal:
             if scope["type"] == "websocket":
                 await _refuse_websocket(receive, send, refusal)
@@ -328,7 +365,7 @@ class ApiServer:
     ) -> Document:
         collection, _, last = path.rpartition("/")
         if method == "POST":
-            return self._create(path, body)
+            return self.create(path, body)
         if method == "GET" and last in ("pods", "leases", "sandboxclaims"):
             items = self._selected(path, query)
             return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
@@ -344,8 +381,8 @@ class ApiServer:
             self._remove(path)
             return {"kind": "Status", "status": "Success"}
         if method in ("PATCH", "PUT"):
-            if self.faults.patch:
-                raise self.faults.patch.pop(0)
+            if self.faults.patch_pods and "/pods/" in path:
+                raise self.faults.patch_pods.pop(0)
             asked = (body.get("metadata") or {}).get("resourceVersion")
             if asked and asked != document["metadata"]["resourceVersion"]:
                 raise Refusal(409, "Conflict", "the object has been modified")
@@ -353,13 +390,18 @@ class ApiServer:
             return self.put(path, document)
         raise Refusal(405, "MethodNotAllowed", method)
 
-    def _create(self, path: str, body: Document) -> Document:
+    def create(self, path: str, body: Document) -> Document:
+        """Store a new object; a pod is started."""
         if self.faults.create and path.endswith("/pods"):
             raise self.faults.create.pop(0)
         name = body["metadata"]["name"]
         if f"{path}/{name}" in self.objects:
             raise Refusal(409, "AlreadyExists", f"{name} already exists")
-        body["metadata"] |= {"uid": str(uuid.uuid4()), "namespace": "sandboxes"}
+        body["metadata"] |= {
+            "uid": str(uuid.uuid4()),
+            "namespace": "sandboxes",
+            "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
         body.setdefault("status", {"phase": "Pending"})
         self.created.append(json.loads(json.dumps(body)))
         made = self.put(f"{path}/{name}", body, "ADDED")
@@ -381,7 +423,7 @@ class ApiServer:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         seen = int(query.get("resourceVersion") or self._version)
         server = self._server
-        with suppress(OSError):
+        with suppress(OSError), anyio.move_on_after(int(query.get("timeoutSeconds", 300))):
             while server is not None and not server.should_exit:
                 changed = self._changed
                 lines = []

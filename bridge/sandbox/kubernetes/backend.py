@@ -13,32 +13,40 @@ import base64
 import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from functools import partial
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
+    ClusterDownError,
+    ClusterRefusedError,
     LaunchError,
     SandboxError,
     SandboxLostError,
 )
-from bridge.model import Limits
+from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, Document, find_config
 from bridge.sandbox.kubernetes.sandbox import PodSandbox
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
+from bridge.sandbox.kubernetes.warm import WarmPods
+from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp
 from bridge.settings import Settings
 from bridge.settings.kubernetes import Kubernetes
+
+if TYPE_CHECKING:
+    from bridge.sandbox.kubernetes.agent_sandbox import ClaimedPods
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +61,11 @@ CONFINE_SECONDS = 20.0
 DELETE_SECONDS = 10.0
 """For the deletion of a pod; one that takes longer is left to the sweep."""
 
-MAX_UNREMOVED = 1000
-"""Names kept of pods that could not be deleted; beyond it the sweep removes them."""
+LEAVE_SECONDS = 10.0
+"""For the deletion of all that a bridge has, as it ends."""
+
+AGAIN_SECONDS = 0.5
+"""Before a watch that broke is begun again."""
 
 
 class KubernetesBackend:
@@ -83,19 +94,25 @@ class KubernetesBackend:
         self._environ = environ
         self._limits = limits or Limits()
         self._owner = pod.Owner(name=f"bridge-{secrets.token_hex(6)}")
-        self._cluster: Cluster | None = None
-        self._filters: tuple[str, ...] = ()
         self._connecting = anyio.Lock()
-        self._unremoved: set[str] = set()
+        self._cluster: Cluster | None = None
+        self._warm: WarmPods | None = None
+        self._claims: ClaimedPods | None = None
+        self._filters: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         where = self._cluster.server if self._cluster else "not connected"
-        return f"<KubernetesBackend {where} unremoved={len(self._unremoved)}>"
+        return f"<KubernetesBackend {where} {self._owner.name}>"
 
     @property
     def name(self) -> str:
         """ "kubernetes"."""
         return pod.NAME
+
+    @property
+    def problem(self) -> str:
+        """Why no pod could be started now, as far as that is known; empty if one could."""
+        return self._warm.problem if self._warm is not None else ""
 
     async def __aenter__(self) -> KubernetesBackend:
         return self
@@ -109,13 +126,17 @@ class KubernetesBackend:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Delete what is left, and close the connection. Idempotent."""
+        """Delete this bridge's pods and close the connection. Idempotent."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is None or self._warm is None:
+            return
         with anyio.CancelScope(shield=True):
-            cluster, self._cluster = self._cluster, None
-            if cluster is not None:
-                for name in list(self._unremoved):
-                    await self._delete(cluster, name)
-                await cluster.aclose()
+            try:
+                with anyio.move_on_after(LEAVE_SECONDS):
+                    await self._warm.leave()
+            except SandboxError as error:
+                logger.warning("pods are left for the sweep of others: %s", error)
+            await cluster.aclose()
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -129,15 +150,27 @@ class KubernetesBackend:
     async def probe(self) -> Probe:
         """Run something in a pod; see `Backend.probe`."""
         try:
-            await self._connected()
+            cluster, _ = await self._connected()
         except BridgeError as error:
             return failed_probe(self.name, error)
+
+        def success(sandbox: Sandbox) -> Probe:
+            return Probe(
+                backend=self.name,
+                ok=True,
+                summary=f"pods in the namespace {cluster.namespace} of {cluster.server}",
+                details={
+                    "server": cluster.server,
+                    "namespace": cluster.namespace,
+                    "image": self._image,
+                    "runtime class": self._settings.runtime_class or "the cluster's",
+                    "pods from": self._settings.provider,
+                },
+            )
+
+        remedy = "Name an image with Python 3.9 or later in [kubernetes]."
         return await run_probe(
-            self.name,
-            self.launch,
-            self._success,
-            self._limits,
-            no_answer_remedy="Name an image with Python 3.9 or later in [kubernetes].",
+            self.name, self.launch, success, self._limits, no_answer_remedy=remedy
         )
 
     @asynccontextmanager
@@ -146,58 +179,83 @@ class KubernetesBackend:
         yield
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Do nothing yet; see `Backend.tend`."""
-        await anyio.lowlevel.checkpoint()
+        """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
+        _, warm = await self._connected()
+        await warm.tend()
 
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`."""
-        await anyio.lowlevel.checkpoint()
-        return 0
+        _, warm = await self._connected()
+        return await warm.sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
-        """Start a pod; replace one that is lost before its program began."""
+        """Start a program in a pod; replace one that is lost before that."""
         for _ in range(MAX_ATTEMPTS - 1):
             try:
                 return await stack.enter_async_context(self._launch(spec))
-            except (SandboxLostError, faults.BusyError) as error:
+            except (SandboxLostError, faults.BusyError, faults.NotFoundError) as error:
                 logger.warning("another pod is tried, after: %s", error.message)
         return await stack.enter_async_context(self._launch(spec))
 
     @asynccontextmanager
     async def _launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        cluster = await self._connected()
-        for name in list(self._unremoved):
-            await self._delete(cluster, name)
-        name = pod.pod_name(spec.run_id, secrets.token_hex(4))
-        try:
-            made = await self._make(cluster, name, spec)
+        cluster, _ = await self._connected()
+        async with self._placed(spec) as placed:
+            name, uid = placed["metadata"]["name"], placed["metadata"]["uid"]
+
+            async def find() -> Document | None:
+                found = await cluster.get(f"pods/{name}")
+                same = found is not None and found["metadata"]["uid"] == uid
+                return found if found is not None and same and not faults.restarts(found) else None
+
             async with cluster.attach(name) as socket:
                 stream = PodStream(socket)
-                sandbox = self._sandbox(cluster, made, spec, stream)
                 await self._confine(stream, spec)
+                sandbox = PodSandbox(
+                    name,
+                    stream,
+                    pod.isolation(spec, self._settings, await self._kernel(cluster, placed)),
+                    find=find,
+                    delete=partial(self._delete, cluster, name),
+                )
                 try:
                     yield sandbox
                 finally:
                     # The pod first: what is in it is not told that its channel ends.
                     with anyio.CancelScope(shield=True):
                         await sandbox.kill()
+
+    @asynccontextmanager
+    async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
+        """Give a pod that runs, and is this launch's alone; leaving deletes it."""
+        cluster, warm = await self._connected()
+        if self._claims is not None:
+            async with self._claims.claim() as claimed:
+                yield await self._running(cluster, claimed)
+            return
+        found = await warm.take(spec.limits)
+        name = pod.pod_name(spec.run_id) if found is None else found["metadata"]["name"]
+        warm.mine.add(name)
+        try:
+            if found is None:
+                made = await cluster.create("pods", self._manifest(name, spec.limits, "used"))
+                found = await self._running(cluster, made)
+            yield found
         finally:
             # By name: it is known even when the answer to the creation is not.
             await self._delete(cluster, name)
+            warm.mine.discard(name)
 
-    async def _make(self, cluster: Cluster, name: str, spec: LaunchSpec) -> Document:
-        """Create a pod and return it once it runs."""
-        document = pod.manifest(
+    def _manifest(self, name: str, limits: Limits, state: str) -> Document:
+        return pod.manifest(
             name,
-            spec.limits,
+            limits,
             self._settings,
             image=self._image,
             user=self._user,
             owner=self._owner,
-            labels={pod.STATE_LABEL: "used", pod.SHAPE_LABEL: pod.shape(spec.limits)},
+            labels={pod.STATE_LABEL: state, pod.SHAPE_LABEL: pod.shape(limits)},
         )
-        made = await cluster.create("pods", document)
-        return await self._running(cluster, made)
 
     async def _running(self, cluster: Cluster, seen: Document) -> Document:
         """Return a pod once it runs; bounded by the time that a run may wait for room.
@@ -205,40 +263,28 @@ class KubernetesBackend:
         Raises:
             SandboxError: It cannot start, or did not in time.
         """
-        name = seen["metadata"]["name"]
         with anyio.move_on_after(self._settings.room_seconds):
-            while True:
-                version = seen["metadata"]["resourceVersion"]
-                events = cluster.watch("pods", version, fieldSelector=f"metadata.name={name}")
-                async for event in events:
-                    seen = event["object"]
-                    if event["type"] == "DELETED":
-                        raise SandboxLostError(faults.REMOVED)
-                    if faults.is_running(seen):
-                        return seen
-                    problem = faults.start_problem(seen)
-                    if problem is not None:
-                        raise problem
+            while not faults.is_running(seen):
+                if problem := faults.start_problem(seen):
+                    raise problem
+                try:
+                    # Closed here: left to the collector, each would keep its connection till then.
+                    async with aclosing(cluster.watch(seen)) as events:
+                        async for event in events:
+                            seen = event["object"]
+                            if event["type"] == "DELETED":
+                                raise SandboxLostError(faults.REMOVED)
+                            if faults.is_running(seen) or faults.start_problem(seen):
+                                break
+                except (faults.GoneError, ClusterDownError) as error:
+                    logger.info("the watch of a pod is begun again: %s", error.message)
+                    await anyio.sleep(AGAIN_SECONDS)
+                    found = await cluster.get(f"pods/{seen['metadata']['name']}")
+                    if found is None:
+                        raise SandboxLostError(faults.REMOVED) from error
+                    seen = found
+            return seen
         raise faults.start_problem(seen, patient=False) or LaunchError("The pod did not start.")
-
-    def _sandbox(
-        self, cluster: Cluster, made: Document, spec: LaunchSpec, stream: PodStream
-    ) -> PodSandbox:
-        name, uid = made["metadata"]["name"], made["metadata"]["uid"]
-
-        async def find() -> Document | None:
-            found = await cluster.get(f"pods/{name}")
-            if found is None or found["metadata"]["uid"] != uid or faults.restarts(found):
-                return None
-            return found
-
-        return PodSandbox(
-            name,
-            stream,
-            isolation=pod.isolation(spec, self._settings, self._user),
-            find=find,
-            delete=lambda: self._delete(cluster, name),
-        )
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
         """Send the first step, and wait until it says that all is in force.
@@ -265,9 +311,21 @@ class KubernetesBackend:
             raise SandboxLostError("The pod did not answer its first message.")
         raise LaunchError(f"The pod's first step failed: {told}.")
 
+    async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
+        """Return the kernel of a pod's node, if it matters and the bridge may know it."""
+        if not brings_own_kernel(self._settings.runtime_class):
+            return None
+        try:
+            node = await cluster.get(f"/api/v1/nodes/{placed['spec'].get('nodeName')}")
+        except ClusterRefusedError:
+            node = None
+        if node is None:
+            return None
+        info = node["status"]["nodeInfo"]
+        return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
+
     async def _delete(self, cluster: Cluster, name: str) -> None:
-        """Delete a pod, even when cancelled; remember it if that fails."""
-        self._unremoved.discard(name)
+        """Delete a pod, even when cancelled; one that stays is left to the sweep."""
         refusal = f"no answer within {DELETE_SECONDS:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(DELETE_SECONDS):
             try:
@@ -277,36 +335,47 @@ class KubernetesBackend:
             else:
                 return
         logger.warning("pod %s was not deleted: %s", name, refusal)
-        if len(self._unremoved) < MAX_UNREMOVED:
-            self._unremoved.add(name)
 
-    async def _connected(self) -> Cluster:
+    async def _connected(self) -> tuple[Cluster, WarmPods]:
         async with self._connecting:
-            if self._cluster is None:
-                config = await anyio.to_thread.run_sync(find_config, self._settings, self._environ)
-                cluster = Cluster(config, self._settings.namespace)
-                await cluster.open()
-                found = await anyio.to_thread.run_sync(libseccomp.filters)
-                self._filters = tuple(base64.b64encode(each).decode("ascii") for each in found)
-                self._cluster = cluster
-            return self._cluster
+            if self._cluster is None or self._warm is None:
+                cluster = await anyio.to_thread.run_sync(self._connect)
+                self._owner = await owner_of(cluster, self._owner.name, self._environ)
 
-    def _success(self, sandbox: Sandbox) -> Probe:
-        cluster = self._cluster
-        assert cluster is not None  # a sandbox runs in it
-        return Probe(
-            backend=self.name,
-            ok=True,
-            summary=f"pods in the namespace {cluster.namespace} of {cluster.server}",
-            isolation=sandbox.isolation,
-            details={
-                "server": cluster.server,
-                "namespace": cluster.namespace,
-                "image": self._image,
-                "runtime class": self._settings.runtime_class or "the cluster's",
-                "pods": self._settings.provider,
-            },
-        )
+                async def start(limits: Limits) -> None:
+                    name = pod.pod_name("warm")
+                    await cluster.create("pods", self._manifest(name, limits, "warm"))
+
+                self._warm = WarmPods(cluster, self._settings, self._owner, start)
+                self._cluster = cluster
+            return self._cluster, self._warm
+
+    def _connect(self) -> Cluster:
+        found = libseccomp.filters()
+        self._filters = tuple(base64.b64encode(each).decode("ascii") for each in found)
+        config = find_config(self._settings, self._environ)
+        cluster = Cluster(config, self._settings.namespace)
+        if self._settings.provider == "agent-sandbox":
+            from bridge.sandbox.kubernetes.agent_sandbox import ClaimedPods
+
+            seconds = pod.lifetime(self._limits, self._settings)
+            self._claims = ClaimedPods(cluster, self._settings, seconds)
+        return cluster
+
+
+async def owner_of(cluster: Cluster, name: str, environ: Mapping[str, str]) -> pod.Owner:
+    """Return this bridge as the owner of pods, with its own pod if it is in their namespace."""
+    own = environ.get("HOSTNAME", "")
+    if cluster.config.fname is not None or not own:
+        return pod.Owner(name=name)
+    try:
+        found = await cluster.get(f"pods/{own}")
+    except SandboxError:
+        found = None
+    if found is None:
+        return pod.Owner(name=name)
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": own, "uid": found["metadata"]["uid"]}
+    return pod.Owner(name=name, references=(reference,))
 
 
 def kubernetes_backend(settings: Settings) -> KubernetesBackend:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,10 +98,10 @@ class Owner:
     references: Sequence[Mapping[str, Any]] = field(default=())
 
 
-def pod_name(run_id: str, nonce: str) -> str:
-    """Return a pod's name, known before it exists so that it can always be deleted."""
-    safe = _FORBIDDEN.sub("-", run_id.lower())[:40].strip("-")
-    return f"mcp-code-bridge-{safe or 'run'}-{nonce}"
+def pod_name(run_id: str) -> str:
+    """Return a new pod's name, known before it exists so that it can always be deleted."""
+    safe = _FORBIDDEN.sub("-", run_id.lower())[:34].strip("-")
+    return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
 
 
 def manifest(
@@ -267,9 +268,7 @@ _LOGS = (
 )
 
 
-def isolation(
-    spec: LaunchSpec, settings: Kubernetes, user: str, *, node: HostKernel | None = None
-) -> Isolation:
+def isolation(spec: LaunchSpec, settings: Kubernetes, node: HostKernel | None = None) -> Isolation:
     """Return the layers that a pod and its first step put in force, and what is weaker.
 
     Args:

@@ -6,20 +6,17 @@ second later, and the pod is deleted only once it was asked for.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from signal import SIGKILL
 
 import anyio
 
-from bridge.errors import ChannelClosedError, SandboxError
+from bridge.errors import SandboxError, SandboxLostError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.cluster import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
-
-logger = logging.getLogger(__name__)
 
 STATUS_SECONDS = 3.0
 """How long the cluster may take to know of an end; kubelets take about one."""
@@ -28,14 +25,12 @@ FIRST_POLL_SECONDS = 0.05
 LAST_POLL_SECONDS = 1.0
 """Intervals of asking for a pod's status."""
 
-FindPod = Callable[[], Awaitable[Document | None]]
-"""Returns the pod as it is now; None if it is gone, or was replaced."""
-
 
 class PodSandbox:
     """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`.
 
     Args:
+        find: Returns the pod as it is now; None if it is gone, or was replaced.
         delete: Deletes the pod.
     """
 
@@ -43,9 +38,9 @@ class PodSandbox:
         self,
         name: str,
         stream: PodStream,
-        *,
         isolation: Isolation,
-        find: FindPod,
+        *,
+        find: Callable[[], Awaitable[Document | None]],
         delete: Callable[[], Awaitable[None]],
     ) -> None:
         self._name = name
@@ -53,8 +48,7 @@ class PodSandbox:
         self._isolation = isolation
         self._find = find
         self._delete = delete
-        self._ended = False
-        self._killed = False
+        self._killed = self._ended = False
         self._verdict: ExitReport | SandboxError | None = None
 
     @property
@@ -72,8 +66,8 @@ class PodSandbox:
         await self._stream.send(data)
 
     def end_input(self) -> None:
-        """Not supported: programs end by themselves, and commands do not run here."""
-        raise NotImplementedError("a pod's stdin ends with its stream")
+        """End stdin where the protocol can; with v4 it ends with the pod."""
+        self._stream.end_input()
 
     async def end_output(self) -> None:
         """End the pod: its streams share a connection."""
@@ -88,25 +82,22 @@ class PodSandbox:
         try:
             data = await self._stream.receive()
         except BrokenStreamError as error:
+            # A server also breaks the stream of a process that ended with input unread.
             self._ended = True
-            raise await self._why_lost(str(error)) from error
+            await self._judge()
+            if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:
+                return b""
+            raise await self.why_lost(str(error)) from error
         if not data and not self._killed and not self._ended:
             self._ended = True
-            verdict = await self._judge()
-            if isinstance(verdict, ChannelClosedError):
-                raise verdict
+            await self._judge()
+            if isinstance(self._verdict, SandboxLostError):
+                raise self._verdict
         return data
 
     def diagnostics(self) -> str:
         """Return the end of stderr, as far as it was read."""
         return self._stream.stderr
-
-    async def lose(self, why: str) -> SandboxError:
-        """End a pod that does not answer any more, and return the error of that."""
-        self._ended = True
-        error = await self._why_lost(why)
-        await self.kill()
-        return error
 
     async def kill(self) -> None:
         """Delete the pod; see `Sandbox.kill`. How it ended is asked for before, if it has."""
@@ -127,7 +118,11 @@ class PodSandbox:
         while self._verdict is None:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
-            self._verdict = await self._look()
+            pod = await self._find()
+            if pod is None:
+                self._verdict = ExitReport(detail=faults.REMOVED)
+            else:
+                self._verdict = faults.ended_by_cluster(pod) or faults.exit_report(pod)
             if self._verdict is None:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, LAST_POLL_SECONDS)
@@ -135,34 +130,22 @@ class PodSandbox:
             raise self._verdict
         return self._verdict
 
-    async def _look(self) -> ExitReport | SandboxError | None:
-        """Return what the cluster says of the end; None if it knows of none."""
-        pod = await self._find()
-        if pod is None:
-            return ExitReport(detail=faults.REMOVED)
-        return faults.lost_error(pod) or faults.exit_report(pod)
-
-    async def _judge(self) -> ExitReport | SandboxError | None:
+    async def _judge(self) -> None:
         """Wait for the cluster to know how the pod ended, within bounds."""
-        pause = FIRST_POLL_SECONDS
         with anyio.move_on_after(STATUS_SECONDS):
-            while self._verdict is None:
-                try:
-                    self._verdict = await self._look()
-                except SandboxError as error:
-                    logger.debug("no status of pod %s: %s", self._name, error)
-                if self._verdict is None:
-                    await anyio.sleep(pause)
-                    pause = min(pause * 2, LAST_POLL_SECONDS)
-        return self._verdict
+            try:
+                await self.wait()
+            except SandboxError as error:
+                self._verdict = self._verdict or error
 
-    async def _why_lost(self, why: str) -> SandboxError:
+    async def why_lost(self, silence: str) -> SandboxError:
+        """Return the error of the pod's loss; see `DistantSandbox.why_lost`."""
+        self._ended = True
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):
             try:
                 pod = await self._find()
             except SandboxError as error:
-                why = error.message
-        found = faults.lost(pod, why)
-        self._verdict = found
-        return found
+                silence = error.message
+        self._verdict = faults.lost(pod, silence)
+        return self._verdict

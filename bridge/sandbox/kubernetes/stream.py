@@ -1,8 +1,7 @@
 """A pod's stdin, stdout and stderr over one websocket.
 
 Speaks `v5.channel.k8s.io`, which can end stdin alone, and `v4.channel.k8s.io`, which cannot. Each
-message begins with its channel's number. Knows nothing of pods: why a stream broke is for `sandbox`
-to find out.
+message begins with its channel's number. Why a stream broke is for `sandbox` to find out.
 """
 
 from __future__ import annotations
@@ -13,13 +12,15 @@ from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
 
 from bridge.errors import ChannelClosedError
 
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+
 SEND_BYTES = 512 * 1024
 """Most of stdin in one message; servers take a megabyte."""
 
 DIAGNOSTIC_BYTES = 16 * 1024
 """Kept of stderr's end."""
 
-_STDIN, _STDOUT, _STDERR, _ERROR = b"\0", b"\1", b"\2", b"\3"
+_STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 _END_STDIN = b"\xff\0"
 
 
@@ -32,15 +33,8 @@ class PodStream:
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
-        self._stderr = b""
-        self._closed = False
-        self._status = b""
-        self._unread = b""
-
-    @property
-    def can_end_input(self) -> bool:
-        """Whether stdin can be ended while output is still read."""
-        return self._socket.subprotocol == "v5.channel.k8s.io"
+        self._stderr = self._unread = b""
+        self._closed = self._finished = self._input_ended = False
 
     @property
     def stderr(self) -> str:
@@ -56,9 +50,9 @@ class PodStream:
         except ConnectionClosed as error:
             raise ChannelClosedError("The pod's stream has ended.") from error
 
-    async def end_input(self) -> None:
-        """End stdin; only with v5."""
-        await self._socket.send(_END_STDIN)
+    def end_input(self) -> None:
+        """End stdin with the next `receive`, if the protocol can."""
+        self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
 
     async def receive(self) -> bytes:
         """Return the next of stdout; empty at the end.
@@ -71,11 +65,14 @@ class PodStream:
             return data
         while not self._closed:
             try:
+                if self._input_ended:
+                    self._input_ended = False
+                    await self._socket.send(_END_STDIN)
                 message = await self._socket.recv(decode=False)
             except ConnectionClosedOK:
                 break
             except ConnectionClosed as error:
-                if self._status:
+                if self._finished or self._closed:
                     break
                 raise BrokenStreamError(str(error)) from error
             channel, data = message[:1], message[1:]
@@ -83,8 +80,7 @@ class PodStream:
                 return data
             if channel == _STDERR:
                 self._stderr = (self._stderr + data)[-DIAGNOSTIC_BYTES:]
-            elif channel == _ERROR:
-                self._status = data
+            self._finished = self._finished or channel == _STATUS
         self._closed = True
         return b""
 
