@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 16_310,
+    "sandbox": 16_270,
     "rpc": 1_300,
     "gate": 9_040,
     "store": 2_320,
