@@ -218,6 +218,18 @@ class ChannelClosedError(SandboxError):
     code = "channel_closed"
 
 
+class HostDownError(SandboxError):
+    """No SSH host can be used; the message says why. `hosts` tries each again."""
+
+    code = "host_down"
+
+
+class HostKeyError(HostDownError):
+    """An SSH host is not the one that `known_hosts` has, or is not in it. Compare its key."""
+
+    code = "host_key"
+
+
 class ClusterDownError(EngineDownError):
     """A cluster's API server does not answer. See whether it is up, and which context is used."""
 
@@ -236,10 +248,12 @@ class ClusterRefusedError(EnginePermissionError):
 
 
 class CapacityError(SandboxError):
-    """A cluster has no room for a pod. Try again later, or make room."""
+    """A cluster or the hosts have no room for a sandbox. Try again later, or make room."""
 
     code = "no_room"
-    default_remedy = "Try again later; or add nodes, or ask for less memory per run."
+    default_remedy = (
+        "Try again later; or add nodes, hosts or slots, or ask for less memory per run."
+    )
 
 
 class QuotaError(CapacityError):

@@ -69,7 +69,7 @@ WEAKER = ("landlock",)
 """What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
 the ladder, so nothing falls back to it."""
 
-ELSEWHERE = ("kubernetes",)
+ELSEWHERE = ("kubernetes", "ssh")
 """What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -248,6 +248,8 @@ def runtime_order(text: str) -> tuple[str, ...]:
     """Return names of backends in order, each once."""
     found = names(text)
     for name in found:
+        if name in ELSEWHERE:
+            raise ValueError(f"names {name}, which is used only when named as the runtime")
         if name in WEAKER:
             message = f"names {name}, which is weaker: it is used only when named as the runtime"
             raise ValueError(message)

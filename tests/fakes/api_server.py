@@ -83,6 +83,7 @@ class ApiServer:
     def __init__(self, *, protocols: tuple[str, ...] = (V5, V4), token: str = "") -> None:
         self.protocols = protocols
         self.tokens = {token} if token else set()
+        self.attach_tokens: set[str] = set()
         self.faults = Faults()
         self.objects: dict[str, Document] = {}
         self.running: dict[str, RunningPod] = {}
@@ -90,7 +91,7 @@ class ApiServer:
         self.created: list[Document] = []
         self.sockets: set[int] = set()
         self.port = 0
-        self.tls: tuple[str, str, str] | None = None
+        self.tls: tuple[str, ...] | None = None
         self._version = 100
         self._events: list[tuple[int, str, str, Document]] = []
         self._changed = asyncio.Event()
@@ -164,7 +165,7 @@ class ApiServer:
                 "ssl_certfile": self.tls[0],
                 "ssl_keyfile": self.tls[1],
                 "ssl_ca_certs": self.tls[2],
-                "ssl_cert_reqs": ssl.CERT_OPTIONAL,
+                "ssl_cert_reqs": ssl.CERT_REQUIRED,
             }
         config = uvicorn.Config(
             self._app,
@@ -339,9 +340,10 @@ class ApiServer:
         }
         path = scope["path"]
         try:
-            if self.tokens and headers.get("authorization", "").removeprefix("Bearer ") not in (
-                self.tokens
-            ):
+            known = self.tokens
+            if scope["type"] == "websocket":
+                known = self.attach_tokens or self.tokens
+            if known and headers.get("authorization", "").removeprefix("Bearer ") not in known:
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             if scope["type"] == "websocket":
                 await self._attach(scope, receive, send)
