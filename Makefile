@@ -145,7 +145,7 @@ test-all: ## as `make test`, with every case of every matrix, 400 examples, cove
 	@$(VENV)/python -m benchmarks.compare --measure bubblewrap --noise 0.2
 
 .PHONY: test-fleet
-test-fleet: venv ## Kubernetes: builds it once, starts two nodes in own namespaces, and lets them fail
+test-fleet: packages venv ## Kubernetes: builds it once, starts two nodes in own namespaces, and lets them fail
 	@scripts/fleet/run $(VENV)/python -m pytest -m fleet --durations 10 $(or $(PYTEST_ARGS),tests/fleet)
 
 .PHONY: test-noise
@@ -188,7 +188,7 @@ bench: packages venv ## measure on every engine, beside floors of the same run; 
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: venv ## measure runs on the Kubernetes of `make test-fleet`
+bench-fleet: packages venv ## measure runs on the Kubernetes of `make test-fleet`
 	@scripts/fleet/run $(VENV)/python -m benchmarks.cluster
 
 .PHONY: bench-disclosure

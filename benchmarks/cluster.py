@@ -1,6 +1,7 @@
 """What runs on Kubernetes take, measured on the test cluster.
 
-scripts/fleet/run .venv/bin/python -m benchmarks.cluster        (or: make bench-fleet)
+make bench-fleet
+scripts/fleet/run .venv/bin/python -m benchmarks.cluster waits      (rows with that in their names)
 
 One machine plays both nodes and the control plane, so that rates are those of its processors, and
 latencies those of a cluster without a network between.
@@ -9,6 +10,7 @@ latencies those of a cluster without a network between.
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -35,8 +37,6 @@ AT_ONCE = 8
 WAITING = 4
 RUNS = 60
 STREAMS = 50
-
-Row = tuple[str, str]
 
 
 def summary(seconds: list[float]) -> str:
@@ -89,7 +89,7 @@ def pods_wait(cluster: Cluster) -> bool:
     return phases == ["Running"] * WAITING
 
 
-async def bare_pods(cluster: Cluster) -> list[float]:
+async def bare_pods(cluster: Cluster) -> str:
     """Return how long it takes until a plain pod runs, as a client that watches sees it."""
     document = {
         "apiVersion": "v1",
@@ -116,10 +116,10 @@ async def bare_pods(cluster: Cluster) -> list[float]:
         cluster.request("DELETE", f"{path}/{name}")
 
     numbers = iter(range(ROUNDS + 1))
-    return await timed(lambda: anyio.to_thread.run_sync(start, next(numbers)))
+    return summary(await timed(lambda: anyio.to_thread.run_sync(start, next(numbers))))
 
 
-async def round_trips(backend: KubernetesBackend) -> list[float]:
+async def round_trips(backend: KubernetesBackend) -> str:
     """Return how long a message takes to a program and back."""
     async with backend.launch(spec(ECHO)) as sandbox:
 
@@ -129,7 +129,7 @@ async def round_trips(backend: KubernetesBackend) -> list[float]:
             while received < 100:
                 received += len(await sandbox.receive())
 
-        return await timed(there_and_back, CALLS)
+        return summary(await timed(there_and_back, CALLS))
 
 
 async def rate(kubeconfig: Path) -> str:
@@ -164,37 +164,70 @@ async def memory(backend: KubernetesBackend) -> str:
     return f"{after:.0f} MiB, {after - before:.1f} more than without"
 
 
-async def rows(cluster: Cluster, kubeconfig: Path) -> AsyncIterator[Row]:
-    """Measure everything."""
-    yield "a bare pod, created until it runs", summary(await bare_pods(cluster))
+async def cold(kubeconfig: Path) -> str:
+    """Return how long a run takes where nothing waits."""
     async with bridge(kubeconfig) as engine:
-        yield "run of `1+1`, no pod waits", summary(await timed(lambda: run(engine)))
+        return summary(await timed(lambda: run(engine)))
+
+
+async def pod_waits(cluster: Cluster, kubeconfig: Path) -> str:
+    """Return how long a run takes that claims a pod which waits."""
     async with bridge(kubeconfig, waiting=WAITING) as engine:
         ready = partial(pods_wait, cluster)
-        taken = await timed(lambda: run(engine), is_ready=ready)
-        yield "run of `1+1`, pods wait", summary(taken)
+        return summary(await timed(lambda: run(engine), is_ready=ready))
+
+
+async def sandbox_waits(kubeconfig: Path) -> str:
+    """Return how long a run takes that gets a sandbox which waits, attached."""
     async with bridge(kubeconfig, warm=WAITING) as engine:
         sandboxes = engine.sandboxes
-        taken = await timed(
-            lambda: run(engine), is_ready=lambda: sandboxes.report.waiting >= WAITING
-        )
-        yield "run of `1+1`, sandboxes wait", summary(taken)
+
+        def ready() -> bool:
+            return sandboxes.report.waiting >= WAITING
+
+        return summary(await timed(lambda: run(engine), is_ready=ready))
+
+
+async def on_a_backend(
+    kubeconfig: Path, what: Callable[[KubernetesBackend], Awaitable[str]]
+) -> str:
+    """Measure something on a backend of its own."""
     async with backend_on(kubeconfig) as backend:
-        yield "a message to a program and back", summary(await round_trips(backend))
-        yield f"the bridge with {STREAMS} streams open", await memory(backend)
-    yield "runs on two nodes", await rate(kubeconfig)
+        return await what(backend)
+
+
+async def on_one_node(cluster: Cluster, kubeconfig: Path) -> str:
+    """Return runs a second while the other node takes none."""
     await anyio.to_thread.run_sync(cluster.kubectl, "cordon", cluster.nodes[1].name)
-    yield "runs on one node", await rate(kubeconfig)
+    try:
+        return await rate(kubeconfig)
+    finally:
+        await anyio.to_thread.run_sync(cluster.kubectl, "uncordon", cluster.nodes[1].name)
 
 
-async def measure() -> None:
-    """Start the cluster, measure, and print the rows."""
+def rows(cluster: Cluster, kubeconfig: Path) -> dict[str, Callable[[], Awaitable[str]]]:
+    """Return what each row is called, and what measures it."""
+    return {
+        "a bare pod, created until it runs": partial(bare_pods, cluster),
+        "run of `1+1`, nothing waits": partial(cold, kubeconfig),
+        "run of `1+1`, a pod waits": partial(pod_waits, cluster, kubeconfig),
+        "run of `1+1`, a sandbox waits": partial(sandbox_waits, kubeconfig),
+        "a message to a program and back": partial(on_a_backend, kubeconfig, round_trips),
+        f"the bridge with {STREAMS} streams open": partial(on_a_backend, kubeconfig, memory),
+        "runs on two nodes": partial(rate, kubeconfig),
+        "runs on one node": partial(on_one_node, cluster, kubeconfig),
+    }
+
+
+async def measure(only: str) -> None:
+    """Start the cluster, measure, and print the rows that have a text in their names."""
     with running_cluster() as cluster:
         prepare_namespace(cluster)
         kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, BRIDGE)
-        async for name, found in rows(cluster, kubeconfig):
-            print(f"{name:36} {found}", flush=True)
+        for name, found in rows(cluster, kubeconfig).items():
+            if only in name:
+                print(f"{name:36} {await found()}", flush=True)
 
 
 if __name__ == "__main__":
-    anyio.run(measure)
+    anyio.run(measure, sys.argv[1] if len(sys.argv) > 1 else "")
