@@ -135,13 +135,19 @@ def server() -> Iterator[Server]:
 
 def store_at(directory: Path) -> Store:
     """Return a directory's store: its file, or its schema on the server of the test."""
+    url = url_for(directory)
+    return ServerStore(directory, url) if url else Store(directory)
+
+
+def url_for(directory: Path) -> ServerUrl | None:
+    """Return the address of a directory's schema on the server of the test, if there is one."""
     url = os.environ.get(VARIABLE)
     if not url:
-        return Store(directory)
+        return None
     name = f"t_{hashlib.sha256(str(directory).encode()).hexdigest()[:20]}"
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
-    return ServerStore(directory, ServerUrl(f"{url}&options=-csearch_path%3D{name}"))
+    return ServerUrl(f"{url}&options=-csearch_path%3D{name}")
 
 
 def _program(name: str) -> str:

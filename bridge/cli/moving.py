@@ -22,7 +22,6 @@ from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
 from bridge.model import ServerSpec
-from bridge.private_files import make_directory
 from bridge.servers.consents import consents_of
 from bridge.settings import Settings, moved_dir
 from bridge.text import counted
@@ -182,12 +181,13 @@ def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machi
         texts += [text] if text else []
     if not texts:
         return
-    path = moved_dir(settings.environ) / PROPOSAL
-    before = read_regular(path, limit=MAX_SETTINGS_BYTES)
-    old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""
-    new = [text for text in texts if text not in old]
-    make_directory(path.parent)
-    replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
+    kept = Kept(moved_dir(settings.environ))
+    path = kept.directory / PROPOSAL
+    with kept.turn():
+        before = read_regular(path, limit=MAX_SETTINGS_BYTES)
+        old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""
+        new = [text for text in texts if text not in old]
+        replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
     write_err_line(
         visible(
             "The client had turned tools off, or called some unasked. As lines of a policy, for "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from bridge.clients.entry import (
     is_bridge,
 )
 from bridge.clients.journal import Journal, Record, digest
-from bridge.clients.rewrite import Rewritten, missing_directories, remove_directories, rewrite
+from bridge.clients.rewrite import Edit, Rewritten, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
@@ -28,8 +29,6 @@ from bridge.discovery.parser import parse_document
 from bridge.discovery.report import SkippedServer
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
-
-Edit = Callable[[bytes | None], bytes | None]
 
 
 def _nothing() -> None:
@@ -51,6 +50,7 @@ class Change:
         moved: Servers that go behind the bridge, by name, decoded.
         restored: Those that come back from there.
         refused: Servers that were to be moved and stay, each with the reason.
+        turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
     """
@@ -68,6 +68,7 @@ class Change:
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
     refused: tuple[tuple[str, str], ...] = ()
     restored: tuple[str, ...] = ()
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
 
@@ -93,11 +94,8 @@ class Standing:
     @property
     def is_broken(self) -> bool:
         """Whether its command is a path at which nothing can be run."""
-        return bool(self.command) and _is_missing(self.command[0])
-
-
-def _is_missing(command: str) -> bool:
-    return os.path.isabs(command) and not os.access(command, os.X_OK)  # noqa: PTH117
+        program = self.command[0] if self.command else ""
+        return os.path.isabs(program) and not os.access(program, os.X_OK)  # noqa: PTH117
 
 
 def read_target(target: Target) -> bytes | None:
@@ -209,7 +207,7 @@ def apply(change: Change, journal: Journal) -> Rewritten:
         BridgeError: The file was changed meanwhile, again and again, or cannot be written.
     """
     try:
-        with journal.turn():
+        with journal.turn(), change.turn():
             read_target(change.target)  # It may have become a link since it was shown.
             return _apply(change, journal)
     except OSError as error:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bridge.atomic_files import replace_file
 from bridge.clients.document import Document
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
+from bridge.clients.journal import turn_in
 from bridge.clients.writers import Machine, Target, readable
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.finder import Discovery
@@ -31,6 +33,7 @@ from bridge.discovery.moved import (
     manifest_text,
     read_manifest,
 )
+from bridge.discovery.precedence import SHADOWED, TURNED_OFF
 from bridge.errors import ChangedMeanwhileError, UsageError
 from bridge.model import ServerSpec, Source
 from bridge.private_files import make_directory
@@ -74,6 +77,10 @@ class Kept:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Keep other bridges from changing what is in it, whichever state they have. Blocks."""
+        return turn_in(self.directory)
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return what was moved, by file.
@@ -226,9 +233,13 @@ class Mover:
                 # One that is turned off holds its name, and stays off behind the bridge.
                 if each.holds_name:
                     return ""
-                shadowed = each.reason.startswith("shadowed by")
-                tail = "; if the other will do, delete this one" if shadowed else ""
-                return each.reason + tail
+                if not each.reason.startswith(SHADOWED) or each.reason.endswith(TURNED_OFF):
+                    return each.reason
+                other = each.reason.removeprefix(SHADOWED)
+                return (
+                    f"{other} defines another server of this name, and the bridge has one of each: "
+                    "rename one of the two and move again, or delete this one if the other will do"
+                )
         if any(_is_here(each.spec, name, target) for each in self.found.proposed):
             return f"you have not approved it: `mcp-code-bridge servers approve {name}`"
         here = (spec for spec in self.found.servers if _is_here(spec, name, target))
@@ -299,6 +310,7 @@ def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
         edit=shifting.edit,
         after=shifting.edit(change.before),
         keep=shifting.keep if first.moved else change.keep,
+        turn=mover.kept.turn if first.moved else change.turn,
         moved=first.moved,
         refused=first.stay,
     )

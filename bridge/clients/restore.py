@@ -117,6 +117,7 @@ def with_restore(
         after=shifting.edit(before),
         edit=shifting.edit,
         finish=finish if restore.moved else change.finish,
+        turn=kept.turn if restore.moved else change.turn,
         notes=(*change.notes, *notes),
         restored=tuple(restore.moved),
     )
