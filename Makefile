@@ -141,8 +141,12 @@ test-all: ## as `make test`, with every case of every matrix, 400 examples, cove
 	@$(MAKE) packages venv
 	@$(MAKE) check
 	@$(MAKE) more-clients
-	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m '' --hypothesis-profile=full"
+	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m 'not fleet' --hypothesis-profile=full"
 	@$(VENV)/python -m benchmarks.compare --measure bubblewrap --noise 0.2
+
+.PHONY: test-fleet
+test-fleet: venv ## Kubernetes: builds it once, starts two nodes in own namespaces, and lets them fail
+	@scripts/fleet/run $(VENV)/python -m pytest -m fleet --durations 10 $(or $(PYTEST_ARGS),tests/fleet)
 
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing
@@ -182,6 +186,10 @@ BENCH_ARGS ?=
 .PHONY: bench
 bench: packages venv ## measure on every engine, beside floors of the same run; BENCH_ARGS says what
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: bench-fleet
+bench-fleet: venv ## measure runs on the Kubernetes of `make test-fleet`
+	@scripts/fleet/run $(VENV)/python -m benchmarks.cluster
 
 .PHONY: bench-disclosure
 bench-disclosure: venv node ## what real servers' tools cost a model with and without the bridge, and how search fares

@@ -218,6 +218,78 @@ class ChannelClosedError(SandboxError):
     code = "channel_closed"
 
 
+class HostDownError(SandboxError):
+    """No SSH host can be used; the message says why. `hosts` tries each again."""
+
+    code = "host_down"
+
+
+class HostKeyError(HostDownError):
+    """An SSH host is not the one that `known_hosts` has, or is not in it. Compare its key."""
+
+    code = "host_key"
+
+
+class ClusterDownError(EngineDownError):
+    """A cluster's API server does not answer. See whether it is up, and which context is used."""
+
+    code = "cluster_down"
+    default_remedy = "See whether the cluster is up, and `context` in [kubernetes]."
+
+
+class ClusterRefusedError(EnginePermissionError):
+    """A cluster refuses the bridge's account. Log in again, or give it the rights it needs."""
+
+    code = "cluster_refused"
+    default_remedy = (
+        "Log in again, or give the account create, get, list, watch, patch and delete of pods, and "
+        "get and create of pods/attach."
+    )
+
+
+class CapacityError(SandboxError):
+    """A cluster or the hosts have no room for a sandbox. Try again later, or make room."""
+
+    code = "no_room"
+    default_remedy = (
+        "Try again later; or add nodes, hosts or slots, or ask for less memory per run."
+    )
+
+
+class QuotaError(CapacityError):
+    """A namespace's quota leaves no pod. Try again later, or raise the quota."""
+
+    code = "quota"
+    default_remedy = "Try again later, or raise the namespace's ResourceQuota."
+
+
+class SandboxLostError(ChannelClosedError):
+    """A sandbox on another machine was lost. See on the servers which calls were made."""
+
+    code = "sandbox_lost"
+    default_remedy = (
+        "What it had called may have happened: see the receipt before running it again."
+    )
+
+
+class NodeLostError(SandboxLostError):
+    """A sandbox's machine does not answer, or was shut down. See on the servers what was called."""
+
+    code = "node_lost"
+
+
+class PodEvictedError(SandboxLostError):
+    """A cluster took a pod's place from it. See on the servers what was called."""
+
+    code = "pod_evicted"
+
+
+class PodDeadlineError(SandboxLostError):
+    """A pod lived longer than it may. Use a shorter session; see what was called."""
+
+    code = "pod_deadline"
+
+
 class NotStartedError(ChannelClosedError):
     """A sandbox was gone or took nothing in, and nothing was heard of the program given to it.
 

@@ -38,9 +38,11 @@ from bridge.settings import (
     Settings,
     dependencies,
     directories,
+    kubernetes,
     parsers,
     policy,
     profiles,
+    ssh,
     variable,
 )
 from bridge.settings import commands as profiles_of_commands
@@ -141,7 +143,9 @@ def settings_page() -> str:
         _profiles(),
         _policy(),
         _keys("[dependencies]", dependencies.KEYS, dependencies.Dependencies),
+        _keys("[kubernetes]", kubernetes.KEYS, kubernetes.Kubernetes),
         _keys("[directories.NAME]", directories.KEYS, Directory, {"mode": "writable"}),
+        _keys("[[ssh.hosts]]", ssh.KEYS, ssh.SshHost),
         _commands_table(),
         _servers_table(),
         _limits(),

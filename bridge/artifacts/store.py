@@ -341,7 +341,7 @@ class ArtifactStore:
         try:
             tidied = self.blobs.root.stat().st_mtime
         except OSError:
-            return False
+            return self._store.shared
         return not 0 <= time() - tidied < TIDY_SECONDS
 
     # --- writing ----------------------------------------------------------------------------------

@@ -65,6 +65,16 @@ _UNTRUSTED = re.compile(r"folder is (?:untrusted|not trusted)", re.IGNORECASE)
 
 _YOUR_PATH = "<your PATH>"
 
+NO_CLIENT = (
+    "Nothing was changed: no client was found here. Name one to write its file all the same: "
+    "`mcp-code-bridge install cursor`, say."
+)
+
+STOPPED = (
+    "Stopped in the middle: `mcp-code-bridge installed` says where the bridge is now. The same "
+    "command goes on, and `uninstall CLIENT --restore` goes back."
+)
+
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
 
 
@@ -82,7 +92,7 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     """Show what would be written into the files of some clients, ask, and write it.
 
     Returns:
-        1 if a person says no, or if a client does not list the bridge afterwards.
+        1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
     machine = _machine(settings)
     if not arguments.clients:
@@ -101,6 +111,9 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     clients = arguments.clients
     if list(clients) == [ALL]:
         clients = clients_of(detected(machine))
+        if not clients:
+            write_err_line(NO_CLIENT)
+            return 1
     planned = plan(clients, arguments.scope, entry, machine)
     if arguments.move:
         planned = await with_moves(planned, arguments.move, settings, machine)
@@ -127,7 +140,7 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
         return 0
     named = WRITERS if list(arguments.clients) == [ALL] else arguments.clients
-    wanted = {writer_for(client).id for client in named}
+    wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
     planned: list[Planned] = []
     for each in found:
@@ -140,8 +153,8 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
     else:
         write_stays(planned, settings)
-    asked = set() if named is WRITERS else wanted
-    for client in sorted(asked - {change.target.writer.id for change, _ in planned}):
+    there = {change.target.writer.id for change, _ in planned}
+    for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
 
@@ -152,7 +165,8 @@ async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.json:
         write_json([_record(each) for each in found])
     else:
-        write_out(_table(found) or "The bridge is in no client's file.\n")
+        nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
+        write_out(_table(found) or nowhere)
     return 1 if any(each.is_broken for each in found) else 0
 
 
@@ -210,14 +224,18 @@ async def carry_out(
             write_err_line("Nothing was changed.")
             return False
     journal = Journal(settings.state_dir / "clients")
-    for change, commands in changing:
-        for argv in commands:
-            await run_own(argv, machine)
-        if not commands:
-            await anyio.to_thread.run_sync(apply, change, journal)
-        if change.action != "move":
-            _confirm(change, machine)
-        write_moved(change)
+    try:
+        for change, commands in changing:
+            for argv in commands:
+                await run_own(argv, machine)
+            if not commands:
+                await anyio.to_thread.run_sync(apply, change, journal)
+            if change.action != "move":
+                _confirm(change, machine)
+            write_moved(change)
+    except anyio.get_cancelled_exc_class():
+        write_err_line(STOPPED)
+        raise
     made = [change for change, _ in changing if change.moved]
     await anyio.to_thread.run_sync(write_proposal, made, settings, machine)
     return True
@@ -238,8 +256,11 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
             )
             continue
         said = await run_own(argv, machine)
+        if url := address(change.value, change.target.location.dialect):
+            said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
-        write_out(visible("".join(f"  {line.strip()}\n" for line in lines)))
+        head = f"{change.target.writer.name} lists:\n" if lines else ""
+        write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
         if lines and _UNTRUSTED.search(said):
             write_out(
                 f"{change.target.writer.name} has it, and uses servers only in folders that you "
@@ -321,8 +342,8 @@ def _list_detected(machine: Machine) -> int:
         state = f"has {there[target.path]}" if target.path in there else ""
         line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
         write_out(visible(line.rstrip(), keep="") + "\n")
-    named = "Name the clients: install CLIENT..." if found else "No client was found here."
-    write_err_line(f"Nothing was changed. {named}")
+    named = "Nothing was changed. Name the clients: install CLIENT..."
+    write_err_line(named if found else NO_CLIENT)
     return 0
 
 

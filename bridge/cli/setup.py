@@ -17,6 +17,7 @@ import anyio.to_thread
 from bridge.cli.checks import check as check_servers
 from bridge.cli.doctor import NEXT
 from bridge.cli.install import (
+    NO_CLIENT,
     RESTART,
     carry_out,
     check,
@@ -85,12 +86,12 @@ async def _asked(
     _write_found(here, found, machine)
     await _show_cost(arguments, settings, person if asks else None, found)
     probes = await _show_sandbox(settings)
-    if not here and not arguments.clients:
-        write_err_line("Nothing was changed: no client was found here.")
+    if not here and arguments.clients is None:
+        write_err_line(NO_CLIENT)
         return [], probes
     clients = await _clients(arguments.clients, here, person if asks else None)
     if not clients:
-        write_err_line("Nothing was changed.")
+        write_err_line("Nothing was changed." if here else NO_CLIENT)
         return [], probes
     planned = plan(clients, arguments.scope, own_entry(settings.environ), machine)
     asked = arguments.move or NONE
@@ -106,7 +107,7 @@ async def _asked(
 def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
     """Print the clients of this machine, and how many servers each has."""
     has = {(each.target.path, each.name) for each in standings(machine)}
-    write_out(f"{counted(len(here), 'client')} here:\n")
+    write_out(f"{counted(len(here), 'client')} here{':' if here else ''}\n")
     left_out = False
     for target in here:
         used = sum(_is_in(spec, target) for spec in found.servers)

@@ -15,6 +15,8 @@ from pathlib import Path
 
 from bridge.clients.writers import Target
 from bridge.discovery.dialect import Dialect
+from bridge.discovery.entries import normalized
+from bridge.discovery.fields import UnusableError, first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
 
@@ -138,17 +140,12 @@ def _command(entry: Entry, dialect: Dialect) -> dict[str, object]:
 
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     """Return the command of an entry with its arguments, as far as it can be read."""
-    if not isinstance(value, Mapping):
+    try:
+        fields = normalized(value, dialect) if isinstance(value, Mapping) else {}
+    except UnusableError:
         return ()
-    nested = value.get(dialect.nested)
-    fields: Mapping[str, object] = nested if isinstance(nested, Mapping) else value
-    found = next((fields[key] for key in dialect.command_keys if key in fields), None)
-    args = fields.get("args")
-    if isinstance(found, Mapping):
-        args = found.get("args")
-        found = found.get("path")
-    words = [*(found if isinstance(found, list) else [found])]
-    words += args if isinstance(args, list) else []
+    command, args = first_used(fields, dialect.command_keys), fields.get("args")
+    words = [fields[command] if command else None, *(args if isinstance(args, list) else ())]
     return tuple(word for word in words if isinstance(word, str))
 
 

@@ -20,7 +20,7 @@ from bridge.clients.entry import (
     is_bridge,
 )
 from bridge.clients.journal import Journal, Record, digest
-from bridge.clients.rewrite import Rewritten, missing_directories, remove_directories, rewrite
+from bridge.clients.rewrite import Edit, Rewritten, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, readable
 from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
@@ -29,8 +29,6 @@ from bridge.discovery.parser import parse_document
 from bridge.discovery.report import SkippedServer
 from bridge.discovery.variables import Variables
 from bridge.errors import BridgeError, UneditableError, UsageError
-
-Edit = Callable[[bytes | None], bytes | None]
 
 
 def _nothing() -> None:
@@ -96,11 +94,8 @@ class Standing:
     @property
     def is_broken(self) -> bool:
         """Whether its command is a path at which nothing can be run."""
-        return bool(self.command) and _is_missing(self.command[0])
-
-
-def _is_missing(command: str) -> bool:
-    return os.path.isabs(command) and not os.access(command, os.X_OK)  # noqa: PTH117
+        program = self.command[0] if self.command else ""
+        return os.path.isabs(program) and not os.access(program, os.X_OK)  # noqa: PTH117
 
 
 def read_target(target: Target) -> bytes | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -46,6 +46,19 @@ class Record:
         return digest(present) == self.after_sha256
 
 
+@contextmanager
+def turn_in(directory: Path) -> Iterator[None]:
+    """Keep other bridges from changing what is in a directory of theirs. Blocks.
+
+    Raises:
+        OSError: The directory cannot be made, or another bridge does not end.
+    """
+    make_directory(directory)
+    # A directory of settings is a link in many homes.
+    with exclusive_lock(directory.resolve(), seconds=TURN_SECONDS):
+        yield
+
+
 class Journal:
     """The records in a directory of the bridge's, readable by this user alone."""
 
@@ -53,16 +66,9 @@ class Journal:
         """Take the state directory's `clients`."""
         self._directory = directory
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Keep other bridges from changing clients' files, and what is kept of them. Blocks.
-
-        Raises:
-            OSError: The directory cannot be made, or another bridge does not end.
-        """
-        make_directory(self._directory)
-        with exclusive_lock(self._directory, seconds=TURN_SECONDS):
-            yield
+    def turn(self) -> AbstractContextManager[None]:
+        """Keep other bridges from changing clients' files, and what is kept of them. Blocks."""
+        return turn_in(self._directory)
 
     def add(self, record: Record) -> Record:
         """Keep a record, durably, and drop the file's oldest; return it with its id.

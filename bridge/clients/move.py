@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bridge.atomic_files import exclusive_lock, replace_file
+from bridge.atomic_files import replace_file
 from bridge.clients.document import Document
 from bridge.clients.entry import is_bridge
 from bridge.clients.install import Change, open_target
-from bridge.clients.journal import TURN_SECONDS
+from bridge.clients.journal import turn_in
 from bridge.clients.writers import Machine, Target, readable
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.finder import Discovery
@@ -78,17 +78,9 @@ class Kept:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Keep other bridges from changing what is in it, whichever state they have. Blocks.
-
-        Raises:
-            OSError: The directory cannot be made, or another bridge does not end.
-        """
-        make_directory(self.directory)
-        # A directory of settings is a link in many homes.
-        with exclusive_lock(self.directory.resolve(), seconds=TURN_SECONDS):
-            yield
+    def turn(self) -> AbstractContextManager[None]:
+        """Keep other bridges from changing what is in it, whichever state they have. Blocks."""
+        return turn_in(self.directory)
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return what was moved, by file.

@@ -38,8 +38,10 @@ class YamlText(LineText):
             key, node = first
         return node, key
 
-    def _rows_of(self, node: Any, key: Any) -> list[Row]:
-        """Return the rows of a mapping or list that is not empty."""
+    def _lines_of(self, table: Table) -> list[Row]:
+        node, key = self._find(table)
+        if not _items(node):
+            return []
         if node.flow_style:
             raise self._refused("a table in brackets cannot be extended", node.start_mark.index)
         found: list[Row] = []
@@ -89,10 +91,6 @@ class YamlText(LineText):
         if {row.name for row in rows} != {name for name, _ in self.named(table)}:
             raise self._refused("its keys must be text", node.start_mark.index)
 
-    def _lines_of(self, table: Table) -> list[Row]:
-        node, key = self._find(table)
-        return self._rows_of(node, key) if _items(node) else []
-
     def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         if self.listed and value:
             lines = [("  " if at else "- ") + line for at, line in enumerate(_block(value))]
@@ -112,8 +110,7 @@ class YamlText(LineText):
         own = [line for line in lines if line.strip() and line.lstrip()[0] != "#"]
         column = len(own[0]) - len(own[0].lstrip(" ")) if own else 0
         lines = [line[min(column, len(line) - len(line.lstrip(" "))) :] for line in lines]
-        if _items(node):
-            rows = self._rows_of(node, key)
+        if rows := self._lines_of(table):
             above = rows[:index][-1:]
             place = above[0].end if above else self._line_after(key.end_mark.index)
             return spliced(self.text, [(place, place, self._joined(place, lines, rows[0].indent))])

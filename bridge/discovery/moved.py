@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.files import read_own
+from bridge.discovery.parser import lookup
 from bridge.discovery.report import ConfigWarning
 
 MANIFEST = "moved.json"
@@ -97,16 +98,9 @@ def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
     Raises:
         ManifestError: It exists and cannot be read.
     """
-    raw = read_regular(directory / MANIFEST, limit=MAX_BYTES, private=True)
-    if raw == ABSENT:
-        return ()
     try:
-        if isinstance(raw, str):
-            raise ValueError(raw)
-        document = json.loads(raw)
-        if document["form"] != _FORM:
-            raise ValueError(f"its form is {document['form']!r:.40}; a newer bridge wrote it")
-        return tuple(_file(each, directory) for each in document["files"])
+        found = read_own(directory / MANIFEST, form=_FORM, limit=MAX_BYTES, private=True)
+        return tuple(_file(each, directory) for each in (found["files"] if found else ()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"the servers that were moved behind the bridge are not used: {error!s:.200}"
         raise ManifestError(message) from None
@@ -162,12 +156,8 @@ def with_surroundings(
             places.append(f"{parent}.inputs" if parent else "inputs")
     found = document
     for place in places:
-        keys = place.split(".")
-        value: object = original
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if value is not None:
-            found = _with_value(found, keys, value)
+        if (value := lookup(original, place)) is not None:
+            found = _with_value(found, place.split("."), value)
     return found
 
 

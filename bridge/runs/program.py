@@ -25,6 +25,8 @@ from bridge.guest.protocol.wire import (
     GuestFrame,
     Hello,
     Output,
+    Ping,
+    Pong,
     Progress,
     Run,
     Shown,
@@ -38,6 +40,7 @@ from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
 from bridge.runs.collect import Collected, Collector
 from bridge.runs.guest_session import GuestSession
+from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Ending
 
 logger = logging.getLogger(__name__)
@@ -66,6 +69,11 @@ guest begins no further one after two thirds of it."""
 
 YIELD_EVERY = 64
 """Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""
+
+PING_SECONDS = 5.0
+MISSED_PINGS = 3
+"""A sandbox on another machine is asked so often whether it still works, and lost when it has
+missed so many questions in a row: a machine that stands still does not end its streams."""
 
 REPORT_SECONDS = 5.0
 """How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
@@ -119,7 +127,7 @@ class Program:
         self._protocol_error = ""
         self._lost = ""
         self._started = 0.0
-        self._heard = False
+        self._heard = self._silent = False
         self._limit: anyio.CancelScope | None = None
 
     async def start(self, frame: Run) -> None:
@@ -168,6 +176,9 @@ class Program:
                     send_pieces=self._session.channel.write,
                     clear=self._clear,
                 )
+                distant = self._session.sandbox
+                if isinstance(distant, DistantSandbox):
+                    tasks.start_soon(self._watch_over, distant)
                 with self._clock.watch(lambda _: self._tell_guest(tasks)):
                     await self._serve(dispatcher)
                 if self._keeps and self._exited is not None and self._exited.kept:
@@ -175,7 +186,7 @@ class Program:
                     with anyio.move_on_after(WIND_UP_SECONDS):
                         await dispatcher.cancel_all()
                 dispatcher.close()
-                if dispatcher.under_way or self._telling:
+                if dispatcher.under_way or self._telling or isinstance(distant, DistantSandbox):
                     # Calls that the program left running have no receiver any more. Without any,
                     # this would only cost the time in which anyio describes the task for a log.
                     tasks.cancel_scope.cancel()
@@ -222,6 +233,22 @@ class Program:
         finally:
             self._telling = False
 
+    async def _watch_over(self, distant: DistantSandbox) -> None:
+        """Ask whether the sandbox still works, and end it once it does not say so any more."""
+        missed = 0
+        while missed < MISSED_PINGS:
+            self._silent = True
+            with anyio.move_on_after(PING_SECONDS):
+                try:
+                    await self._session.channel.send(Ping())
+                except ChannelClosedError:
+                    return
+            await anyio.sleep(PING_SECONDS)
+            missed = missed + 1 if self._silent else 0
+        error = await distant.why_lost(f"no answer to {missed} questions in a row")
+        self._lost = str(error)
+        await self._session.sandbox.kill()
+
     def _was_dead(self) -> bool:
         """Return whether the sandbox seems to have ended before the program began.
 
@@ -250,6 +277,9 @@ class Program:
                 frame = await self._session.channel.receive()
                 if frame is None:
                     return
+                self._silent = False
+                if isinstance(frame, Pong):
+                    continue
                 self._heard = True
                 await self._act(dispatcher, frame)
             except WireError as error:
@@ -281,8 +311,8 @@ class Program:
                 self._done = frame
             case Exited():
                 self._exited = frame
-            case Hello():
-                raise WireError("a second hello frame")
+            case Hello() | Pong():
+                raise WireError("a second hello frame, or an answer without a question")
 
     def _begin_collecting(self) -> None:
         """Start the files' own time limit: the program's is over."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from bridge.errors import SandboxError
 from bridge.model import Isolation, Limits
 
 
@@ -212,6 +213,15 @@ class Sandbox(Protocol):
 
         Not bounded here; callers kill first or set a deadline.
         """
+        ...
+
+
+@runtime_checkable
+class DistantSandbox(Protocol):
+    """A sandbox on another machine, which can fall silent without an end of its stream."""
+
+    async def why_lost(self, silence: str) -> SandboxError:
+        """Return the error of its loss, by what can be found out of it."""
         ...
 
 

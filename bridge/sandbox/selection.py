@@ -35,19 +35,23 @@ from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
 from bridge.settings.commands import CommandProfile
-from bridge.settings.parsers import ENGINES, LADDER, WEAKER
+from bridge.settings.parsers import ELSEWHERE, ENGINES, LADDER, WEAKER
 
 if TYPE_CHECKING:
     from bridge.sandbox.container.backend import ContainerBackend
+    from bridge.sandbox.kubernetes.backend import KubernetesBackend
     from bridge.sandbox.process.backend import BubblewrapBackend
     from bridge.sandbox.process.landlock_backend import LandlockBackend
     from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+    from bridge.sandbox.ssh.backend import SshBackend
 
     _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
 
 logger = logging.getLogger(__name__)
 
 _OPENING = "bridge.sandbox.container.backend"
+_CLUSTER = "bridge.sandbox.kubernetes.backend"
+_CLAIMS = "bridge.sandbox.kubernetes.agent_sandbox"
 
 Trial = Callable[[], Awaitable[Probe]]
 
@@ -76,17 +80,29 @@ def engines(settings: Settings) -> tuple[str, ...]:
     Raises:
         SettingsError: The named backend has no images.
     """
-    found = tuple(name for name in candidates(settings.runtime) if name not in _PROCESS)
+    found = tuple(
+        name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
+    )
     if not found:
-        message = f"{settings.place('runtime')}: {settings.runtime} uses no images."
+        message = f"{settings.place('runtime')}: {settings.runtime} uses no images of this machine."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")
     return found
 
 
 async def _open(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | _ProcessBackend, Trial]:
+) -> tuple[ContainerBackend | KubernetesBackend | SshBackend | _ProcessBackend, Trial]:
     """Return a backend, and the function that probes it."""
+    if name == "kubernetes":
+        cluster = await _kubernetes(settings)
+        return cluster, cluster.probe
+    if name == "ssh":
+        _require_hosts(settings)
+        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
+        from bridge.sandbox.ssh.backend import SshBackend
+
+        hosts = SshBackend(settings, pull=pull)
+        return hosts, hosts.probe
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
@@ -109,6 +125,34 @@ async def _open(
     return backend, backend.probe
 
 
+async def _kubernetes(settings: Settings) -> KubernetesBackend:
+    if settings.oci_runtime:
+        message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
+        raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
+    claims = settings.kubernetes.provider == "agent-sandbox"
+    try:
+        for module in (_CLUSTER, *((_CLAIMS,) if claims else ())):
+            await anyio.to_thread.run_sync(importlib.import_module, module)
+    except ImportError as error:
+        message = f"The runtime kubernetes needs a package that is not installed: {error}."
+        extras = "kubernetes,agent-sandbox" if claims else "kubernetes"
+        remedy = f"Install `mcp-code-bridge[{extras}]`."
+        raise SettingsError(message, remedy=remedy) from error
+    from bridge.sandbox.kubernetes.backend import kubernetes_backend
+
+    return kubernetes_backend(settings)
+
+
+def _require_hosts(settings: Settings) -> None:
+    place = settings.place("runtime")
+    if not settings.ssh_hosts:
+        message = f"{place}: ssh needs hosts, and config.toml has none."
+        raise SettingsError(message, remedy="Add [[ssh.hosts]] with a `destination` there.")
+    if settings.offered_directories:
+        message = f"{place}: SSH hosts have no [directories] of this machine."
+        raise SettingsError(message, remedy="Remove them, or set `allow_directories` to 0.")
+
+
 async def select_present(settings: Settings) -> Backend:
     """Return the first backend that works without fetching an image; see `select_backend`.
 
@@ -121,32 +165,46 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     """Return the first backend that works, open.
 
     Args:
-        pull: Whether to fetch an image that an engine lacks.
+        pull: Whether to fetch an image where no backend works without.
 
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
             import.
         NoSandboxError: None works; the message has the reason and remedy for each.
     """
-    failures: list[Probe] = []
-    for name in _admitted(settings):
-        async with AsyncExitStack() as stack:
-            backend, attempt = await _open(name, settings, pull=pull)
-            stack.push_async_exit(backend)
-            probe = await attempt()
-            if probe.ok:
-                _announce(name, probe)
-                stack.pop_all()
-                return backend
-            if name in _PROCESS and probe.error_code == SettingsError.code:
-                # Another backend would have the same problem.
-                raise SettingsError(probe.summary, remedy=probe.remedy)
-            failures.append(probe)
-            logger.info("%s cannot be used: %s", name, probe.summary)
+    failures: dict[str, Probe] = {}
+    names = _admitted(settings)
+    for name in names:
+        if backend := await _select(name, settings, failures, pull=False):
+            return backend
+    missing = [name for name in names if failures[name].error_code == ImageMissingError.code]
+    for name in missing if pull else ():
+        if backend := await _select(name, settings, failures, pull=True):
+            return backend
     raise NoSandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(_reasons(failures)),
+        "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
         remedy="`mcp-code-bridge doctor --fix` says what to install, and does what needs no root.",
     )
+
+
+async def _select(
+    name: str, settings: Settings, failures: dict[str, Probe], *, pull: bool
+) -> Backend | None:
+    """Return a backend, open, if it works; else note how it failed."""
+    async with AsyncExitStack() as stack:
+        backend, attempt = await _open(name, settings, pull=pull)
+        stack.push_async_exit(backend)
+        probe = await attempt()
+        if probe.ok:
+            _announce(name, probe)
+            stack.pop_all()
+            return backend
+        if name in _PROCESS and probe.error_code == SettingsError.code:
+            # Another backend would have the same problem.
+            raise SettingsError(probe.summary, remedy=probe.remedy)
+        failures[name] = probe
+        logger.info("%s cannot be used: %s", name, probe.summary)
+    return None
 
 
 def _announce(name: str, probe: Probe) -> None:
@@ -230,6 +288,10 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
         SettingsError: A runtime is required that bubblewrap cannot use.
         SandboxError: No backend is usable; the remedy says what to do.
     """
+    if settings.runtime in ELSEWHERE:
+        message = f"{profile.place}: commands use directories of this machine, which"
+        message += f" {settings.runtime} does not reach ({settings.place('runtime')})."
+        raise SettingsError(message, remedy="Set MCP_BRIDGE_RUNTIME to a backend of this machine.")
     require_own_kernel(settings, profile)
     if profile.runtime == "process":
         backend, _ = await _open("bubblewrap", replace(settings, packages=None))

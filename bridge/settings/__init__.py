@@ -95,7 +95,8 @@ class _Setting:
 
 SETTINGS: Mapping[str, _Setting] = {
     "runtime": _Setting(
-        parsers.runtime, "auto, podman, docker, bubblewrap, seatbelt, landlock or an engine's path"
+        parsers.runtime,
+        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes, ssh or an engine's path",
     ),
     "runtime_order": _Setting(
         parsers.runtime_order, "what auto tries, in order, such as docker,bubblewrap", many=True
@@ -184,7 +185,10 @@ def variable(name: str) -> str:
     return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 
-_TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers")
+_TABLES = (
+    *("profiles", "commands", "policy", "directories", "dependencies", "servers"),
+    *("kubernetes", "ssh"),
+)
 """Tables of the settings file, besides the settings."""
 
 
@@ -233,7 +237,9 @@ def load(
         commands=file.commands,
         policy=file.policy,
         dependencies=file.dependencies,
+        kubernetes=file.kubernetes,
         server_settings=file.servers,
+        ssh_hosts=file.ssh_hosts,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(

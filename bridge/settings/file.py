@@ -15,8 +15,10 @@ from bridge.settings import fields
 from bridge.settings.commands import CommandProfile, parse_commands
 from bridge.settings.dependencies import Dependencies, parse_dependencies
 from bridge.settings.directories import parse_directories
+from bridge.settings.kubernetes import Kubernetes, parse_kubernetes
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
+from bridge.settings.ssh import SshHost, parse_ssh
 from bridge.settings.state import require_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -48,6 +50,8 @@ class ConfigFile:
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
     servers: Mapping[str, ServerSettings] = field(default_factory=dict)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
+    ssh_hosts: tuple[SshHost, ...] = ()
 
     def place(self, key: str, table: str = "") -> str:
         """Return the place of a key for error messages: file, line if it is found, and key."""
@@ -81,6 +85,8 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
     directories = document.pop("directories", None)
     dependencies = document.pop("dependencies", None)
     servers = document.pop("servers", {})
+    kubernetes = document.pop("kubernetes", None)
+    ssh = document.pop("ssh", None)
     return ConfigFile(
         path=path,
         text=text,
@@ -91,6 +97,8 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
         directories=parse_directories(directories, f"{path}: directories"),
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
         servers=parse_servers(servers, f"{path}: servers"),
+        kubernetes=parse_kubernetes(kubernetes, f"{path}: kubernetes"),
+        ssh_hosts=parse_ssh(ssh, f"{path}: ssh"),
     )
 
 

@@ -69,6 +69,9 @@ WEAKER = ("landlock",)
 """What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
 the ladder, so nothing falls back to it."""
 
+ELSEWHERE = ("kubernetes", "ssh")
+"""What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
+
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -235,8 +238,9 @@ def names(text: str) -> tuple[str, ...]:
 def runtime(text: str) -> str:
     """Return "auto", a backend's name, or an engine's path."""
     value = text.strip()
-    if value not in ("auto", *LADDER, *WEAKER) and "/" not in value:
-        raise ValueError(f"is not auto, {', '.join((*LADDER, *WEAKER))} or the path of an engine")
+    known = (*LADDER, *WEAKER, *ELSEWHERE)
+    if value not in ("auto", *known) and "/" not in value:
+        raise ValueError(f"is not auto, {', '.join(known)} or the path of an engine")
     return value
 
 
@@ -244,6 +248,8 @@ def runtime_order(text: str) -> tuple[str, ...]:
     """Return names of backends in order, each once."""
     found = names(text)
     for name in found:
+        if name in ELSEWHERE:
+            raise ValueError(f"names {name}, which is used only when named as the runtime")
         if name in WEAKER:
             message = f"names {name}, which is weaker: it is used only when named as the runtime"
             raise ValueError(message)

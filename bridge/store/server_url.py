@@ -30,8 +30,9 @@ def server_url(text: str) -> ServerUrl:
         ValueError: It cannot, or the driver is not installed.
     """
     found = urlsplit(text)
-    if found.netloc.count("@") > 1 or not _is_escaped(found.netloc) or "@" in found.path:
-        # libpq would take a part of the password for the host, and name it in its errors.
+    beyond = found.path + found.query + found.fragment
+    if found.netloc.count("@") > 1 or not _is_escaped(found.netloc) or "@" in beyond:
+        # A part of the password would be taken for another part of the address, and shown.
         raise ValueError("has characters in its login that must be escaped, such as / as %2F")
     from importlib.util import find_spec
 

@@ -151,10 +151,12 @@ class Store:
             with self.writing(durable=durable) as kept:
                 yield kept
                 self.blobs.publish(kept, unfinished, digest, durable=durable)
-        except OSError:
-            # The content may have been published although the rows were rolled back.
-            with suppress(OSError):
-                self.drop([digest])
+        except BaseException as error:
+            # The content may have been published although the rows were rolled back; on a server
+            # it was sent before anybody decided that there is room for it.
+            if self.shared or isinstance(error, OSError):
+                with suppress(OSError):
+                    self.drop([digest])
             raise
 
     def state(self) -> tuple[int, ...]:

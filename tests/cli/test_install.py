@@ -228,6 +228,10 @@ def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None
         status, out, err = shell("install", "cursor", "--http", mistake)
         assert (status, "s3cret" in out + err) == (2, False)
         assert "is no address" in err
+    command(shell.home, "gemini", f"echo 'code-bridge: {url} (http) - Connected'")
+    status, out, err = shell("install", "gemini", "--http", url, "--check", "--yes")
+    assert (status, "s3cret" in out + err) == (0, False)
+    assert "Gemini CLI lists:\n  code-bridge: http://•••@127.0.0.1:8000/mcp?•••" in out
 
 
 def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
@@ -271,3 +275,15 @@ def command(home: Path, name: str, script: str) -> None:
     place.parent.mkdir(exist_ok=True)
     place.write_text(f"#!/bin/sh\n{script}\n")
     place.chmod(0o755)
+
+
+def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
+    """The file can be written before the client is there."""
+    (shell.home / ".cursor" / "mcp.json").unlink()
+    (shell.home / ".cursor").rmdir()
+    for words in (("install",), ("install", "all"), ("setup", "--clients", "all", "--yes")):
+        status, _, err = shell(*words)
+        assert status == (0 if words == ("install",) else 1)
+        assert "no client was found here. Name one" in err
+    assert "`mcp-code-bridge install` puts it there" in shell("installed")[1]
+    assert shell("install", "cursor", "--yes")[0] == 0

@@ -32,6 +32,7 @@ from bridge.guest.protocol.wire import (
     HostFrame,
     LineDecoder,
     Output,
+    Pong,
     Progress,
     Reply,
     Run,
@@ -225,7 +226,7 @@ class Guest:
                     finished.exited = frame
                 case Shown() | Progress() | State() | File():
                     pass  # kept in `frames`
-                case Hello():
+                case Hello() | Pong():
                     raise AssertionError(f"not a frame of a run: {frame}")
         finished.diagnostics = self.diagnostics()
         finished.status = self._process.wait(PATIENCE)

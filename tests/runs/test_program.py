@@ -9,11 +9,13 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from bridge.errors import NotStartedError
-from bridge.guest.protocol.wire import Call, Exited, Output, Run
+from bridge.errors import NotStartedError, SandboxError, SandboxLostError
+from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.program import (
+    MISSED_PINGS,
+    PING_SECONDS,
     STALE_SECONDS,
     START_SECONDS,
     Program,
@@ -108,6 +110,57 @@ def test_a_sandbox_that_ends_as_it_is_taken_is_no_end_of_the_program(
             return None
 
     assert run(play) == reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distant(Silent):
+    """A sandbox on a machine that answers so many questions, and then stands still."""
+
+    answers: int
+    asked: list[float] = field(default_factory=list)
+    gone: anyio.Event = field(default_factory=anyio.Event)
+
+    async def send(self, frame: object) -> None:
+        """Take the program in, or a question."""
+        if isinstance(frame, Ping):
+            self.asked.append(anyio.current_time())
+
+    async def receive(self) -> Any:
+        """Answer as long as it works; end when it is killed."""
+        if len(self.asked) < self.answers:
+            await anyio.sleep(1)
+            return Pong()
+        await self.gone.wait()
+        return None
+
+    async def why_lost(self, silence: str) -> SandboxError:
+        """Know nothing more."""
+        return SandboxLostError(silence)
+
+    async def kill(self) -> None:
+        """End."""
+        self.gone.set()
+
+
+def test_a_distant_sandbox_that_misses_three_questions_is_lost() -> None:
+    """Its stream does not end: only the time without an answer tells."""
+
+    async def handle(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    async def play() -> tuple[str, float, float]:
+        limits = Limits(timeout=600)
+        distant = Distant(seconds=0, answers=4)
+        session = cast("GuestSession", SimpleSession(sandbox=distant, channel=distant))
+        program = Program(session, handle, limits)
+        await program.start(FRAME)
+        ending = (await program.finish()).ending
+        assert classify(ending, limits).reason == "engine"
+        return ending.lost, distant.asked[3], anyio.current_time()
+
+    lost, last_answered, ended = run(play)
+    assert "3 questions" in lost
+    assert round(ended - last_answered) == (MISSED_PINGS + 1) * PING_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +37,7 @@ from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
 
-BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
+BACKENDS = ("bubblewrap", "podman", "docker", "gvisor", "ssh")
 
 PATIENCE_SECONDS = 300.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
@@ -135,7 +135,11 @@ class Attack:
 
 @dataclass(kw_only=True)
 class Arena:
-    """One backend with an engine on it."""
+    """One backend with an engine on it.
+
+    Attributes:
+        listed: Returns the sandboxes that there are, as their engine says; None without an engine.
+    """
 
     name: str
     engine: Engine
@@ -143,6 +147,7 @@ class Arena:
     outside: Outside | None
     home: Path
     sockets: int
+    listed: Callable[[], list[str]] | None = None
     clean: dict[str, Any] = field(default_factory=dict)
 
     async def attack(
@@ -222,8 +227,8 @@ class Arena:
             return sandboxes.report.waiting == 1 and len(self.backend.live) == 1
 
         await until(settled)
-        if self.outside is not None:
-            assert set(containers(self.outside)) == set(self.backend.live)
+        if self.listed is not None:
+            assert set(self.listed()) == set(self.backend.live)
 
     async def next_run_is_clean(self) -> None:
         """Run a program that looks around; it sees what the first of all saw."""
@@ -241,6 +246,11 @@ class Arena:
         found = await self.engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=1)"))
         assert found.result == {"sum": 2}, found
 
+    @property
+    def _spare_sockets(self) -> int:
+        fleet = None if self.outside is None else self.outside.fleet
+        return SPARE_SOCKETS * (1 if fleet is None else len(fleet.hosts))
+
     def footprint(self) -> Mapping[str, Any]:
         """Return what this process holds and has started, by number, and its files by name."""
         held = descriptors()
@@ -251,7 +261,7 @@ class Arena:
                 for kind, n in held.items()
                 if kind != "socket" and not kind.startswith("/proc/") and REMEMBERED not in kind
             },
-            "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
+            "too many sockets": held.get("socket", 0) > self.sockets + self._spare_sockets,
             "children": len(children()),
             "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
             "files": sorted(
@@ -380,6 +390,9 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
         flags["image"] = outside_of(name, shelf).image
     run = home / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hosts = shelf.get(name).fleet if name == "ssh" else None
+    if hosts is not None:
+        environ["MCP_BRIDGE_CONFIG"] = str(hosts.config(home, slots=20))
     environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
     environ["MCP_BRIDGE_STATE_DIR"] = str(home / "state")
     return load(flags, environ)
@@ -394,6 +407,22 @@ def outside_of(name: str, shelf: EngineShelf) -> Outside:
 async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> AsyncIterator[Arena]:
     """Open an engine on a backend that was chosen as a user's is; see that nothing is left."""
     settings = settings_for(name, shelf, home, **more)
+    outside = None if name == "bubblewrap" else outside_of(name, shelf)
+    listed = None if outside is None else partial(containers, outside)
+    async with arena_on(name, settings, home, outside=outside, listed=listed) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def arena_on(
+    name: str,
+    settings: Settings,
+    home: Path,
+    *,
+    outside: Outside | None = None,
+    listed: Callable[[], list[str]] | None = None,
+) -> AsyncIterator[Arena]:
+    """Open an engine with these settings; see that nothing is left."""
     held = descriptors()
     watched: list[Watched] = []
 
@@ -402,7 +431,6 @@ async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> Async
         return cast("Backend", watched[-1])
 
     finder = ListFinder(workshop())
-    outside = None if name == "bubblewrap" else outside_of(name, shelf)
     async with open_engine(settings, finder=finder, choose_backend=choose_watched) as engine:
         await engine.backend()
         opened = Arena(
@@ -412,6 +440,7 @@ async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> Async
             outside=outside,
             home=home,
             sockets=descriptors().get("socket", 0),
+            listed=listed,
         )
         await opened.next_run_is_clean()
         yield opened
@@ -422,8 +451,8 @@ async def arena(name: str, shelf: EngineShelf, home: Path, **more: str) -> Async
         gc.collect()
     now = descriptors()
     assert now == held, (held, now)
-    if outside is not None:
-        assert containers(outside) == []
+    if listed is not None:
+        assert listed() == []
     assert left_groups() == []
 
 

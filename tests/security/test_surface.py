@@ -40,6 +40,10 @@ HARMLESS: Mapping[tuple[str, str], str] = {
     "looked into; the first process holds nothing that the program was not given",
     ("gvisor", "see the first process's maps"): "as with its environment",
     ("gvisor", "see the first process's fd/0"): "as with its environment",
+    ("kubernetes", "execute a file with a set-user-id bit"): "Kubernetes has no mount options for "
+    "what is in memory; the bit gives nothing where no process can gain privileges, and the file "
+    "is the program's own",
+    ("kubernetes", "find a resolver"): "a pod has to have one: it is its own loopback",
 }
 """What succeeds inside, and why that is no escape. Anything else that succeeds is one."""
 

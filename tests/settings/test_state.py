@@ -188,6 +188,8 @@ def test_a_store_where_others_could_change_it_is_refused(tmp_path: Path) -> None
         "postgresql://me:s3cret/x@host/db",
         "postgresql://me:s3cret@x@host/db",
         "postgresql://me:s3cret%@host/db",
+        "postgresql://me:s3cret#x@host/db",
+        "postgresql://me:s3cret?x@host/db",
         "postgresql://me:s3cret%zz@host/db?sslmode=require",
     ],
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bridge.artifacts import ArtifactStore
-from bridge.errors import ArtifactStoreError
+from bridge.errors import ArtifactQuotaError, ArtifactStoreError
 from bridge.gate.pins import Pins
 from bridge.model import Tool
 from bridge.sessions.checkpoints import Checkpoints
@@ -367,3 +367,31 @@ def test_a_store_that_cannot_be_reached_does_not_keep_a_run_from_running(tmp_pat
     assert run.stdout.startswith("42\n")
     assert "the database server cannot be reached" in run.stdout
     assert "s3cret" not in run.stdout + run.stderr
+
+
+def test_what_there_is_no_room_for_does_not_stay_on_the_server(tmp_path: Path) -> None:
+    """It was sent before it was refused."""
+    store = store_at(tmp_path)
+    kept = ArtifactStore(store, total_bytes=1_000, run_bytes=1_000, days=7)
+    for number in range(3):
+        kept.of_run("you", f"run{number}").add("x", b"%d" % number * 330)
+    before = store.blobs.all()
+    with pytest.raises(ArtifactQuotaError):
+        kept.of_run("me", "run").add("x", b"y" * 990)
+    assert store.blobs.all() == before
+
+
+def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
+    tmp_path: Path, own_server: Server
+) -> None:
+    kept = artifacts_at(ServerStore(tmp_path, ServerUrl(own_server.url())))
+    artifact = kept.of_run("me", "run").add("x", b"x" * 3_000_000)
+
+    def read() -> None:
+        with kept.opened("me", artifact.uri) as content:
+            assert content.read(0, 10) == b"x" * 10
+            own_server.stop()
+            content.read(2_000_000, 10)
+
+    with pytest.raises(ArtifactStoreError, match="cannot be reached"):
+        read()

@@ -303,6 +303,14 @@ class Stop(Frame):
     """Interrupts a session's program now, as at its deadline; for the supervisor."""
 
 
+class Ping(Frame):
+    """Asks the supervisor whether the sandbox still works; the answer is a `Pong`."""
+
+
+class Pong(Frame):
+    """The supervisor's answer to a `Ping`."""
+
+
 class Reply(Frame):
     """The answer to a `Call`: a value, or an error with "kind" and "message"."""
 
@@ -312,16 +320,18 @@ class Reply(Frame):
 
 
 if TYPE_CHECKING:
-    GuestFrame = Union[Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited]
-    HostFrame = Union[Run, Reply, Clock, Stop]
+    GuestFrame = Union[
+        Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited, Pong
+    ]
+    HostFrame = Union[Run, Reply, Clock, Stop, Ping]
 else:
     GuestFrame = HostFrame = Frame
 
 
 # --- frames as lines ---
 
-_GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File)
-_HOST = (Run, Reply, Clock, Stop)
+_GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File, Pong)
+_HOST = (Run, Reply, Clock, Stop, Ping)
 _TYPES: Dict[str, Any] = {kind.__name__.lower(): kind for kind in (*_GUEST, *_HOST)}
 
 GUEST_TYPES = frozenset(kind.__name__.lower() for kind in _GUEST)

@@ -1,10 +1,10 @@
 """Relays bytes between a worker and the host in one poll loop.
 
 Owns back-pressure and order. The worker's frames pass as whole lines, and only the types that a
-worker may send. The host's bytes pass unchanged, except lines for the supervisor: clock, stop and
-the next run. The program's output becomes `Output` frames here. A side that does not read blocks
-only the other side's writing, never this loop. Between a session's runs, output and calls stay in
-the pipes until the next run begins.
+worker may send. The host's bytes pass unchanged, except lines for the supervisor: clock, stop, ping
+and the next run. The program's output becomes `Output` frames here. A side that does not read
+blocks only the other side's writing, never this loop. Between a session's runs, output and calls
+stay in the pipes until the next run begins.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from bridge.guest.protocol.wire import (
     MAX_FRAME_BYTES,
     Clock,
     Output,
+    Ping,
+    Pong,
     Stop,
     encode,
     json_start,
@@ -111,7 +113,7 @@ class Relay:
         self._has_sent = False
         self._deadline: Optional[float] = deadline
         self._time_left = 0.0
-        self._incoming = Incoming(self._set_clock, self._stop)
+        self._incoming = Incoming(self._set_clock, self._stop, lambda: self.send(Pong()))
         self.exit_notice = b""
         self.stopped = False
         self._poller = select.poll()
@@ -438,9 +440,10 @@ def _read_rest(fd: int) -> List[bytes]:
 
 _CLOCK = {encode(Clock(running=on)).rstrip(b"\n"): on for on in (True, False)}
 _STOP = encode(Stop()).rstrip(b"\n")
+_PING = encode(Ping()).rstrip(b"\n")
 """Lines for the supervisor, beside a session's next run."""
 
-_HEADS = (b'{"type":"clock",', _STOP)
+_HEADS = (b'{"type":"clock",', _STOP, _PING)
 _RUN = b'{"type":"run",'
 _LONGEST = max(map(len, (*_HEADS, _RUN)))
 _TEXT_MARK = b"+"
@@ -455,6 +458,7 @@ class Incoming:
     Args:
         on_clock: Called when the run's deadline is paused (False) or continues (True).
         on_stop: Called when the run is to be interrupted.
+        on_ping: Called when the host asks whether this works.
 
     Attributes:
         runs: Lines of received runs; the caller removes them.
@@ -464,9 +468,11 @@ class Incoming:
         self,
         on_clock: Callable[[bool], None],
         on_stop: Callable[[], None],
+        on_ping: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_clock = on_clock
         self._on_stop = on_stop
+        self._on_ping = on_ping
         self._run: Optional[List[bytes]] = None
         self.runs: List[bytes] = []
         self._text_left = 0
@@ -503,7 +509,7 @@ class Incoming:
             line = data[start:end]
             if line.startswith(_TEXT_MARK):
                 self._text_left = int(line)
-            elif line in _CLOCK or line == _STOP:
+            elif line in _CLOCK or line in (_STOP, _PING):
                 kept.append(data[begin:start])
                 begin = end + 1
                 self._dispatch(line)
@@ -526,6 +532,8 @@ class Incoming:
     def _dispatch(self, line: bytes) -> None:
         if line in _CLOCK:
             self._on_clock(_CLOCK[line])
+        elif line == _PING:
+            self._on_ping()
         else:
             self._on_stop()
 

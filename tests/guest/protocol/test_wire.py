@@ -19,6 +19,8 @@ from bridge.guest.protocol.wire import (
     Hello,
     LineDecoder,
     Output,
+    Ping,
+    Pong,
     Reply,
     Run,
     Stop,
@@ -44,6 +46,7 @@ GUEST_FRAMES = [
     Output(stream="stderr", data=b"\xff\n+5\n\x00", skipped=3),
     Done(outcome="ok", has_result=True, result=None),
     Exited(signal=9, oom_kills=1),
+    Pong(),
 ]
 
 
@@ -54,8 +57,8 @@ def test_a_guest_frame_survives_the_channel(frame: GuestFrame) -> None:
     assert decode_guest_frame(line) == frame
 
 
-@pytest.mark.parametrize("frame", [Clock(running=False), Stop()], ids=repr)
-def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Clock | Stop) -> None:
+@pytest.mark.parametrize("frame", [Clock(running=False), Stop(), Ping()], ids=repr)
+def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Clock | Stop | Ping) -> None:
     """With what it holds by default."""
     [line] = LineDecoder().feed(encode(frame))
     assert decode_host_frame(line) == frame

@@ -8,19 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.guest.protocol.wire import Call, Clock, Reply, Run, Stop, encode
+from bridge.guest.protocol.wire import Call, Clock, Ping, Pong, Reply, Run, Stop, encode
 from bridge.guest.supervisor.relay import Incoming
 from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
 CLOCKS = {encode(Clock(running=running)): running for running in (True, False)}
 
 STOP = encode(Stop())
+PING = encode(Ping())
 
 RUNS = [encode(Run(code=code)) for code in ("1", "x" * 100, STOP.decode())]
 
-OURS = {*CLOCKS, STOP, *RUNS}
+OURS = {*CLOCKS, STOP, PING, *RUNS}
 
-HOSTILE = "".join(line.decode() for line in (*CLOCKS, STOP, RUNS[0]))
+HOSTILE = "".join(line.decode() for line in (*CLOCKS, STOP, PING, RUNS[0]))
 """A text that a server may answer, or a program have answered."""
 
 
@@ -49,7 +50,8 @@ def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
     """And texts beside replies are nobody's frames."""
     heard: list[bool] = []
     stops: list[bytes] = []
-    incoming = Incoming(heard.append, lambda: stops.append(STOP))
+    pings: list[bytes] = []
+    incoming = Incoming(heard.append, lambda: stops.append(STOP), lambda: pings.append(PING))
     data, passed = b"".join(sent), b""
     while data:
         size = sizes[len(data) % len(sizes)]
@@ -57,6 +59,7 @@ def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
         data = data[size:]
     assert passed == b"".join(message for message in sent if message not in OURS)
     assert stops == [message for message in sent if message == STOP]
+    assert pings == [message for message in sent if message == PING]
     assert incoming.runs == [message[:-1] for message in sent if message in RUNS]
     assert heard == [CLOCKS[message] for message in sent if message in CLOCKS]
 
@@ -75,6 +78,14 @@ def test_a_line_that_begins_like_the_clock_waits_for_its_end_only() -> None:
     assert incoming.feed(b'{"type":"reply","id":1') == b'{"type":"reply","id":1'
     assert incoming.feed(b"}\n{") == b"}\n"
     assert incoming.feed(b'"type":"re') == b'{"type":"re'
+
+
+def test_the_supervisor_answers_while_its_program_is_busy(guest_on: Any) -> None:
+    """The host asks whether the machine still works, and no program answers for it."""
+    guest_on.hello()
+    guest_on.start("while True: pass")
+    guest_on.send(Ping())
+    assert isinstance(guest_on.receive(), Pong)
 
 
 def test_the_deadline_stands_still_while_the_host_says_so(guest_on: Any) -> None:

@@ -1,0 +1,255 @@
+"""The connection to a cluster's API server: what the backend asks of it, as plain JSON.
+
+kubeconfig files, contexts, service accounts, exec plugins, certificates and the renewal of tokens
+are lightkube's; its HTTP client is the one that the bridge has already. Streams to pods go through
+`websockets`, which takes a third of that client's time for a message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams, verify_cluster
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import NameValue
+from lightkube.core.exceptions import ConfigError
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+from bridge.errors import SettingsError
+from bridge.model import Json
+from bridge.sandbox.kubernetes import faults
+from bridge.sandbox.kubernetes.stream import PROTOCOLS
+from bridge.settings.kubernetes import Kubernetes
+
+REQUEST_SECONDS = 10.0
+"""For an answer of the API server; milliseconds, but for a busy etcd's."""
+
+WATCH_SECONDS = 300
+"""After which the server ends a watch, as its own default is."""
+
+PING_SECONDS = 20.0
+"""Between pings of a stream, which keep it open in load balancers."""
+
+CLOSE_SECONDS = 0.5
+"""For the closing of a stream, whose pod is gone by then."""
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Longest message taken from a stream; kubelets send 32 KiB."""
+
+WAITING_MESSAGES = 16
+"""Messages that wait unread, before no more are taken from the network."""
+
+Document = Mapping[str, Any]
+"""An object of the API server's."""
+
+
+def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
+    """Return the cluster, its user and its namespace. Blocks.
+
+    Raises:
+        SettingsError: There is none, or the context is not in it.
+    """
+    remedy = "Set `kubeconfig` and `context` in [kubernetes], or KUBECONFIG."
+    try:
+        if not (settings.kubeconfig or settings.context or "KUBECONFIG" in environ):
+            try:
+                return _usable(KubeConfig.from_service_account(), None)
+            except (ConfigError, KeyError):
+                remedy = f"This is no pod with a service account. {remedy}"
+        paths = str(settings.kubeconfig or environ.get("KUBECONFIG") or "~/.kube/config")
+        files = [KubeConfig.from_file(path) for path in paths.split(os.pathsep) if path]
+        named = [settings.context, *(file.current_context for file in files)]
+        wanted = next((name for name in named if name), None)
+        return _usable(next((f for f in files if wanted in f.contexts), files[0]), wanted)
+    except (ConfigError, OSError, LookupError, TypeError, ValueError) as error:
+        message = f"kubernetes: the kubeconfig cannot be used: {error!r}."
+        raise SettingsError(message, remedy=remedy) from error
+
+
+def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
+    config = found.get(context)
+    assert config is not None  # without a default it raises
+    plugin = config.user.exec if config.user is not None else None
+    if plugin is not None:
+        # lightkube tells plugins nothing of what they are to answer, and refuses the version that
+        # later ones speak, whose answer has the same shape.
+        asked = {"kind": "ExecCredential", "apiVersion": plugin.apiVersion}
+        info = json.dumps({**asked, "spec": {"interactive": False}})
+        plugin.env = [*(plugin.env or ()), NameValue(name="KUBERNETES_EXEC_INFO", value=info)]
+        plugin.apiVersion = "client.authentication.k8s.io/v1beta1"
+        if "/" in plugin.command:
+            plugin.command = str(config.abs_file(plugin.command))
+    return config
+
+
+class Cluster:
+    """One namespace of one cluster. Close it after use; making one loads files, and blocks.
+
+    Args:
+        config: Which cluster, as whom.
+        namespace: Where pods are; the context's if empty.
+
+    Raises:
+        SettingsError: Its certificates or keys cannot be loaded.
+    """
+
+    def __init__(self, config: SingleConfig, namespace: str = "") -> None:
+        self.config = config
+        self.namespace = namespace or config.namespace
+        self.server = config.cluster.server.rstrip("/")
+        timeout = httpx2.Timeout(REQUEST_SECONDS, pool=None)
+        try:
+            self._http = AsyncClient(config, ConnectionParams(timeout=timeout))
+            self._ssl: ssl.SSLContext | None = None
+            if self.server.startswith("https") and config.user is not None:
+                self._ssl = verify_cluster(config.cluster, config.user, config.abs_file)
+        except (ConfigError, OSError, ValueError) as error:
+            message = f"kubernetes: the kubeconfig's certificates cannot be used: {error}."
+            raise SettingsError(message) from error
+
+    async def aclose(self) -> None:
+        """Close its connections. Idempotent."""
+        await self._http.aclose()
+
+    async def create(self, path: str, document: Document) -> Document:
+        """Create an object in the collection at `path`."""
+        return await self._ask("POST", path, json=document)
+
+    async def get(self, path: str) -> Document | None:
+        """Return an object; None if there is none."""
+        try:
+            return await self._ask("GET", path)
+        except faults.NotFoundError:
+            return None
+
+    async def list(self, path: str, selector: str) -> list[Document]:
+        """Return the objects of a collection with certain labels."""
+        found = await self._ask("GET", path, params={"labelSelector": selector})
+        return list(found["items"])
+
+    async def patch(self, path: str, document: Document) -> Document:
+        """Merge a document into an object.
+
+        Raises:
+            ConflictError: It has changed since the resource version that the document names.
+        """
+        headers = {"Content-Type": "application/merge-patch+json"}
+        return await self._ask("PATCH", path, json=document, headers=headers)
+
+    async def delete(self, path: str) -> None:
+        """Delete an object at once, if there is one."""
+        options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        try:
+            await self._ask("DELETE", path, json=options)
+        except (faults.NotFoundError, faults.ConflictError):
+            return
+
+    async def watch(self, seen: Document) -> AsyncGenerator[Document, None]:
+        """Yield the events of a pod since it was seen, until the server ends the watch.
+
+        Raises:
+            GoneError: That was too long ago: get it again.
+        """
+        metadata = seen["metadata"]
+        query = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={metadata['name']}",
+            "resourceVersion": metadata["resourceVersion"],
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = httpx2.Timeout(REQUEST_SECONDS, read=None, pool=None)
+        with faults.translated(self.server):
+            async with self._http.stream(
+                "GET", self._url("pods"), params=query, timeout=timeout
+            ) as response:
+                if response.status_code >= 400:
+                    raise faults.refusal(response.status_code, await response.aread())
+                async for line in response.aiter_lines():
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        status = event["object"]
+                        raise faults.refusal(int(status.get("code", 500)), json.dumps(status))
+                    yield event
+
+    @asynccontextmanager
+    async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
+        """Open a stream to a pod's first process.
+
+        Raises:
+            SandboxError: The pod, its node or the API server does not answer.
+        """
+        stream = await self._attached(
+            f"{self._url(f'pods/{pod}/attach')}?stdin=true&stdout=true&stderr=true"
+        )
+        try:
+            yield stream
+        finally:
+            with anyio.CancelScope(shield=True):
+                await stream.close()
+
+    async def _attached(self, url: str) -> ClientConnection:
+        """Connect with the credentials that the HTTP client would send, renewed if refused."""
+        request = self._http.build_request("GET", url)
+        auth = self._http.auth or httpx2.Auth()
+        flow = auth.async_auth_flow(request)
+        try:
+            request = await anext(flow)
+            while True:
+                try:
+                    return await self._connected(url, request.headers.get("Authorization"))
+                except InvalidStatus as error:
+                    said = error.response
+                    if said.status_code != 401:
+                        raise faults.refusal(said.status_code, said.body) from error
+                    request = await flow.asend(httpx2.Response(401, request=request))
+        except StopAsyncIteration:
+            raise faults.refusal(401, "the stream's credentials were refused") from None
+        except (OSError, InvalidHandshake) as error:
+            raise faults.down(self.server, error) from error
+        except ConfigError as error:
+            raise faults.no_credentials(error) from error
+        finally:
+            await flow.aclose()
+
+    async def _connected(self, url: str, authorization: str | None) -> ClientConnection:
+        return await connect(
+            "ws" + url.removeprefix("http"),
+            ssl=self._ssl,
+            subprotocols=PROTOCOLS,  # type: ignore[arg-type]  # a NewType of str
+            additional_headers={"Authorization": authorization} if authorization else None,
+            compression=None,
+            open_timeout=REQUEST_SECONDS,
+            # Unanswered while nobody reads: that is back-pressure, and no failure.
+            ping_interval=PING_SECONDS,
+            ping_timeout=None,
+            close_timeout=CLOSE_SECONDS,
+            max_size=MAX_MESSAGE_BYTES,
+            max_queue=WAITING_MESSAGES,
+        )
+
+    async def _ask(self, method: str, path: str, **more: Any) -> Document:
+        with faults.translated(self.server):
+            response = await self._http.request(method, self._url(path), **more)
+            if response.status_code < 400:
+                found: Document = response.json()
+                return found
+        raise faults.refusal(response.status_code, response.content)
+
+    def _url(self, path: str) -> str:
+        """Return the address of a path below the namespace; of another group's with `group:`.
+
+        A path that begins with "/" is below none.
+        """
+        if path.startswith("/"):
+            return self.server + path
+        group, mark, rest = path.rpartition(":")
+        base = f"apis/{group}" if mark else "api/v1"
+        return f"{self.server}/{base}/namespaces/{self.namespace}/{rest}"

@@ -1,0 +1,320 @@
+"""A sandbox's pod: its manifest, its first step, and its layers. Pure.
+
+Enforces, through the manifest: no capabilities, no new privileges, an unprivileged user, a
+read-only root, sized writable directories in memory, limits, no token, no service links, no
+restart, an end at a deadline. Through the first step, in the pod: the bridge's own system call
+filters, which leave a program no network whatever the cluster gives its pods, and limits per
+process.
+
+Does not: mount anything without execution (Kubernetes has no options for volumes in memory), bound
+the processes of one pod (kubelets do, for all alike), or keep what passes through the channel out
+of the node's log files, which kubelets delete with the pod. `isolation` says so.
+
+Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes/test_backend.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bridge.model import MEBIBYTE, HostKernel, Isolation, Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.bundle import INTERPRETER
+from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
+from bridge.sandbox.process.stage_loader import stage_text
+from bridge.settings.kubernetes import Kubernetes
+
+NAME = "kubernetes"
+
+CONTAINER = "sandbox"
+WORKSPACE = "/workspace"
+TMP = "/tmp"
+
+LABELS = "mcp-code-bridge.org"
+APP_LABEL = "app.kubernetes.io/managed-by"
+APP = "mcp-code-bridge"
+SERVICE_LABEL = f"{LABELS}/service"
+OWNER_LABEL = f"{LABELS}/owner"
+STATE_LABEL = f"{LABELS}/state"
+SHAPE_LABEL = f"{LABELS}/shape"
+
+SPARE_SECONDS = 120
+"""Of a pod's life beyond a program's time and the time it may wait: to start, and to be deleted."""
+
+MAX_STEP_BYTES = 1024 * 1024
+"""Longest first step; it has 30 KB."""
+
+CONFINED = b"ok"
+"""What the first step writes once everything is in force; otherwise it is the reason why not."""
+
+LOADER = f"""\
+# mcp-code-bridge runs a program in this pod: its first step comes on stdin, with its length ahead.
+import io
+stdin = io.BufferedReader(io.FileIO(0, closefd=False), 1)
+size = int.from_bytes(stdin.read(4), "big")
+exec(stdin.read(size if size <= {MAX_STEP_BYTES} else 0).decode())
+"""
+"""Every pod's program. What it runs is not known when the pod is made. It says nothing until it was
+spoken to: what is written before somebody listens is lost. It reads exactly the step (with a buffer
+of one byte), since the channel follows."""
+
+COMMAND = (*INTERPRETER, LOADER)
+
+_STEP = """
+import os, sys
+os.environ.clear()
+os.environ.update({env!r})
+if {missing!r} is not None:
+    import shutil
+    shutil.which({missing!r}) or sys.exit("%s is not in the image" % {missing!r})
+os.dup2(1, 3)
+sys.argv[1:] = [{plan!r}]
+exec({stage!r})
+"""
+"""The stage of the process backends does the rest; its status goes to stdout here."""
+
+MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+"""What Kubernetes calls this machine's architecture: the filters are for it."""
+
+_FORBIDDEN = re.compile(r"[^a-z0-9-]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """The bridge that makes pods.
+
+    Attributes:
+        name: Its own, unique; also that of its lease.
+        references: The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
+    """
+
+    name: str
+    references: Sequence[Mapping[str, Any]] = field(default=())
+
+
+def pod_name(run_id: str) -> str:
+    """Return a new pod's name, known before it exists so that it can always be deleted."""
+    safe = _FORBIDDEN.sub("-", run_id.lower())[:34].strip("-")
+    return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
+
+
+def manifest(
+    name: str,
+    limits: Limits,
+    settings: Kubernetes,
+    *,
+    image: str,
+    user: str,
+    owner: Owner,
+    labels: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return the pod.
+
+    Args:
+        user: "uid:gid" inside.
+        labels: Beside the settings' and the owner's.
+    """
+    metadata: dict[str, Any] = {
+        "name": name,
+        "labels": {
+            **settings.labels,
+            APP_LABEL: APP,
+            SERVICE_LABEL: settings.service,
+            OWNER_LABEL: owner.name,
+            **labels,
+        },
+    }
+    if settings.annotations:
+        metadata["annotations"] = dict(settings.annotations)
+    if owner.references:
+        metadata["ownerReferences"] = list(owner.references)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": _spec(limits, settings, image, user),
+    }
+
+
+def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
+    machine = MACHINES.get(platform.machine())
+    uid, _, gid = user.partition(":")
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+        "activeDeadlineSeconds": lifetime(limits, settings),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostname": "sandbox",
+        # No name of the cluster is known inside.
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},
+        "nodeSelector": {
+            **({"kubernetes.io/arch": machine} if machine else {}),
+            **settings.node_selector,
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": int(uid),
+            "runAsGroup": int(gid or uid),
+            "fsGroup": int(gid or uid),
+            "seccompProfile": _seccomp(settings.seccomp),
+        },
+        "containers": [_container(limits, settings, image)],
+        "volumes": [
+            _memory("tmp", limits.tmp_bytes),
+            _memory("workspace", limits.workspace_bytes),
+        ],
+    }
+    if settings.tolerations:
+        spec["tolerations"] = [dict(each) for each in settings.tolerations]
+    if settings.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": each} for each in settings.pull_secrets]
+    if settings.runtime_class:
+        spec["runtimeClassName"] = settings.runtime_class
+    if settings.service_account:
+        spec["serviceAccountName"] = settings.service_account
+    return spec
+
+
+def lifetime(limits: Limits, settings: Kubernetes) -> int:
+    """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
+    return int(limits.timeout + settings.warm_seconds) + SPARE_SECONDS
+
+
+def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, Any]:
+    most = {"memory": str(limits.memory_bytes)}
+    if limits.cpus is not None:
+        most["cpu"] = f"{max(1, round(limits.cpus * 1000))}m"
+    return {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": settings.pull_policy,
+        "command": list(COMMAND),
+        "workingDir": WORKSPACE,
+        "stdin": True,
+        # With it stdin ends when the bridge dies, and the guest exits.
+        "stdinOnce": True,
+        "resources": {"limits": most, "requests": {**most, **settings.requests}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "privileged": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": TMP},
+            {"name": "workspace", "mountPath": WORKSPACE},
+        ],
+    }
+
+
+def _memory(name: str, size: int) -> dict[str, Any]:
+    return {"name": name, "emptyDir": {"medium": "Memory", "sizeLimit": str(size)}}
+
+
+def _seccomp(profile: str) -> dict[str, str]:
+    if profile.startswith("localhost/"):
+        return {"type": "Localhost", "localhostProfile": profile.removeprefix("localhost/")}
+    return {"type": profile}
+
+
+def first_step(spec: LaunchSpec, filters: Sequence[str]) -> bytes:
+    """Return what is written to a pod's stdin ahead of everything else.
+
+    Args:
+        filters: The system call filters, as base64.
+    """
+    in_process = spec.argv[:4] == INTERPRETER and len(spec.argv) == len(INTERPRETER) + 1
+    plan = {
+        "argv": list(spec.argv),
+        "text": spec.argv[-1] if in_process else None,
+        "packages": [],
+        "cwd": WORKSPACE,
+        "unset": [],
+        "mounts": [],
+        "privileges": False,
+        "rlimits": [
+            ("RLIMIT_NOFILE", spec.limits.open_files, spec.limits.open_files),
+            ("RLIMIT_CORE", 0, 0),
+        ],
+        "landlock": None,
+        "filters": list(filters),
+        "status": 3,
+    }
+    text = _STEP.format(
+        env=dict(spec.env),
+        missing=None if in_process else spec.argv[0],
+        plan=json.dumps(plan),
+        stage=stage_text(),
+    )
+    body = text.encode("utf-8")
+    return len(body).to_bytes(4, "big") + body
+
+
+_NO_NOEXEC = (
+    "sized-tmpfs-noexec: /tmp and /workspace are sized, but Kubernetes cannot mount them without "
+    "execution"
+)
+_PIDS = "pids limit: best effort, counted per user of the node; a kubelet's own bounds each pod"
+_LOGS = (
+    "logs: the node keeps what passes through the channel in its log files until the pod is gone"
+)
+
+
+def isolation(spec: LaunchSpec, settings: Kubernetes, node: HostKernel | None = None) -> Isolation:
+    """Return the layers that a pod and its first step put in force, and what is weaker.
+
+    Args:
+        node: The kernel of the pod's node; None if the bridge may not know it.
+    """
+    layers = [
+        "read-only-root",
+        "no-capabilities",
+        "no-new-privileges",
+        "private-ipc",
+        "masked-proc",
+        "unprivileged-user",
+        "seccomp",
+        "own-seccomp",
+        "network-calls-refused",
+        "ulimits",
+        "memory-limit",
+    ]
+    weaker = [_NO_NOEXEC, _PIDS, _LOGS]
+    if spec.limits.cpus is not None:
+        layers.append("cpu-limit")
+    if brings_own_kernel(settings.runtime_class):
+        if node is None:
+            weaker.append(
+                f"own kernel: asked for with {settings.runtime_class}, not verified, since the "
+                "bridge may not read nodes"
+            )
+        else:
+            layers.append(OWN_KERNEL)
+    return Isolation(
+        backend=NAME,
+        oci_runtime=settings.runtime_class,
+        layers=tuple(layers),
+        weaker=tuple(weaker),
+        host_kernel=node if OWN_KERNEL in layers else None,
+    )
+
+
+def shape(limits: Limits) -> str:
+    """Return the label of pods that can stand in for each other."""
+    cpus = "any" if limits.cpus is None else f"{limits.cpus:g}"
+    parts = (
+        limits.memory_bytes // MEBIBYTE,
+        cpus,
+        limits.tmp_bytes // MEBIBYTE,
+        limits.workspace_bytes // MEBIBYTE,
+        int(limits.timeout),
+    )
+    return "-".join(map(str, parts))

@@ -1,0 +1,151 @@
+"""One pod with a program in it.
+
+Owns what is said of its end. A stream that ends says only that; the pod's status says how, about a
+second later, and the pod is deleted only once it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from signal import SIGKILL
+
+import anyio
+
+from bridge.errors import SandboxError, SandboxLostError
+from bridge.model import Isolation
+from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.kubernetes import faults
+from bridge.sandbox.kubernetes.cluster import Document
+from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
+
+STATUS_SECONDS = 3.0
+"""How long the cluster may take to know of an end; kubelets take about one."""
+
+FIRST_POLL_SECONDS = 0.05
+LAST_POLL_SECONDS = 1.0
+"""Intervals of asking for a pod's status."""
+
+
+class PodSandbox:
+    """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`.
+
+    Args:
+        find: Returns the pod as it is now; None if it is gone, or was replaced.
+        delete: Deletes the pod.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: PodStream,
+        isolation: Isolation,
+        *,
+        find: Callable[[], Awaitable[Document | None]],
+        delete: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._name = name
+        self._stream = stream
+        self._isolation = isolation
+        self._find = find
+        self._delete = delete
+        self._killed = self._ended = False
+        self._verdict: ExitReport | SandboxError | None = None
+
+    @property
+    def id(self) -> str:
+        """The pod's name."""
+        return self._name
+
+    @property
+    def isolation(self) -> Isolation:
+        """The layers in force."""
+        return self._isolation
+
+    async def send(self, data: bytes) -> None:
+        """Write to stdin; see `Sandbox.send`."""
+        await self._stream.send(data)
+
+    def end_input(self) -> None:
+        """End stdin where the protocol can; with v4 it ends with the pod."""
+        self._stream.end_input()
+
+    async def end_output(self) -> None:
+        """End the pod: its streams share a connection."""
+        await self.kill()
+
+    async def receive(self) -> bytes:
+        """Read from stdout; see `Sandbox.receive`.
+
+        Raises:
+            SandboxLostError: The stream broke, or the cluster ended the pod.
+        """
+        try:
+            data = await self._stream.receive()
+        except BrokenStreamError as error:
+            # A server also breaks the stream of a process that ended with input unread.
+            self._ended = True
+            await self._judge()
+            if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:
+                return b""
+            raise await self.why_lost(str(error)) from error
+        if not data and not self._killed and not self._ended:
+            self._ended = True
+            await self._judge()
+            if isinstance(self._verdict, SandboxLostError):
+                raise self._verdict
+        return data
+
+    def diagnostics(self) -> str:
+        """Return the end of stderr, as far as it was read."""
+        return self._stream.stderr
+
+    async def kill(self) -> None:
+        """Delete the pod; see `Sandbox.kill`. How it ended is asked for before, if it has."""
+        if self._ended and self._verdict is None:
+            await self._judge()
+        if not self._killed:
+            self._killed = True
+            await self._delete()
+        await self._stream.close()
+
+    async def wait(self) -> ExitReport:
+        """Wait for the pod's end; see `Sandbox.wait`.
+
+        Raises:
+            SandboxLostError: The cluster ended the pod.
+        """
+        pause = FIRST_POLL_SECONDS
+        while self._verdict is None:
+            if self._killed:
+                return ExitReport(signal=SIGKILL)
+            pod = await self._find()
+            if pod is None:
+                self._verdict = ExitReport(detail=faults.REMOVED)
+            else:
+                self._verdict = faults.ended_by_cluster(pod) or faults.exit_report(pod)
+            if self._verdict is None:
+                await anyio.sleep(pause)
+                pause = min(pause * 2, LAST_POLL_SECONDS)
+        if isinstance(self._verdict, SandboxError):
+            raise self._verdict
+        return self._verdict
+
+    async def _judge(self) -> None:
+        """Wait for the cluster to know how the pod ended, within bounds."""
+        with anyio.move_on_after(STATUS_SECONDS):
+            try:
+                await self.wait()
+            except SandboxError as error:
+                self._verdict = self._verdict or error
+
+    async def why_lost(self, silence: str) -> SandboxError:
+        """Return the error of the pod's loss; see `DistantSandbox.why_lost`."""
+        self._ended = True
+        pod: Document | None = {}
+        with anyio.move_on_after(STATUS_SECONDS):
+            try:
+                pod = await self._find()
+            except SandboxError as error:
+                silence = error.message
+        self._verdict = faults.lost(pod, silence)
+        return self._verdict

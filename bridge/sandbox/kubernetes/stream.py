@@ -1,0 +1,95 @@
+"""A pod's stdin, stdout and stderr over one websocket.
+
+Speaks `v5.channel.k8s.io`, which can end stdin alone, and `v4.channel.k8s.io`, which cannot. Each
+message begins with its channel's number. Why a stream broke is for `sandbox` to find out.
+"""
+
+from __future__ import annotations
+
+import anyio
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
+
+from bridge.errors import ChannelClosedError
+
+PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+
+SEND_BYTES = 512 * 1024
+"""Most of stdin in one message; servers take a megabyte."""
+
+DIAGNOSTIC_BYTES = 16 * 1024
+"""Kept of stderr's end."""
+
+_STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
+_END_STDIN = b"\xff\0"
+
+
+class BrokenStreamError(Exception):
+    """The stream ended without the server's saying so."""
+
+
+class PodStream:
+    """The stream to one pod's first process."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+        self._stderr = self._unread = b""
+        self._closed = self._finished = self._input_ended = False
+
+    @property
+    def stderr(self) -> str:
+        """The end of stderr, as far as it was read."""
+        return self._stderr.decode("utf-8", "backslashreplace")
+
+    async def send(self, data: bytes) -> None:
+        """Write to stdin; see `Sandbox.send`."""
+        view = memoryview(data)
+        try:
+            for start in range(0, len(view), SEND_BYTES):
+                await self._socket.send(_STDIN + view[start : start + SEND_BYTES])
+        except ConnectionClosed as error:
+            raise ChannelClosedError("The pod's stream has ended.") from error
+
+    def end_input(self) -> None:
+        """End stdin with the next `receive`, if the protocol can."""
+        self._input_ended = self._socket.subprotocol == PROTOCOLS[0]
+
+    async def receive(self) -> bytes:
+        """Return the next of stdout; empty at the end.
+
+        Raises:
+            BrokenStreamError: It did not end, but broke.
+        """
+        if self._unread:
+            data, self._unread = self._unread, b""
+            return data
+        while not self._closed:
+            try:
+                if self._input_ended:
+                    self._input_ended = False
+                    await self._socket.send(_END_STDIN)
+                message = await self._socket.recv(decode=False)
+            except ConnectionClosedOK:
+                break
+            except ConnectionClosed as error:
+                if self._finished or self._closed:
+                    break
+                raise BrokenStreamError(str(error)) from error
+            channel, data = message[:1], message[1:]
+            if channel == _STDOUT and data:
+                return data
+            if channel == _STDERR:
+                self._stderr = (self._stderr + data)[-DIAGNOSTIC_BYTES:]
+            self._finished = self._finished or channel == _STATUS
+        self._closed = True
+        return b""
+
+    def unread(self, data: bytes) -> None:
+        """Give back the end of what was received."""
+        self._unread = data
+
+    async def close(self) -> None:
+        """Close it; who waits in `receive` gets the end. Idempotent."""
+        self._closed = True
+        with anyio.CancelScope(shield=True):
+            await self._socket.close()

@@ -1,0 +1,197 @@
+"""Pods that wait, started, each for one run; and the pods that dead bridges left.
+
+A bridge has a lease, which it renews. Bridges of one service whose leases are fresh share the warm
+pods: each starts its part of them, and any may take any, by a patch of the version it has seen, so
+that one of two wins. What belongs to a bridge without a fresh lease is deleted by the others.
+
+Looks at everything every few seconds instead of watching: one list is all that this needs, and a
+missed event cannot leave it wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import anyio
+
+from bridge.errors import SandboxError
+from bridge.model import Limits
+from bridge.sandbox.kubernetes import faults, pod
+from bridge.sandbox.kubernetes.cluster import Cluster, Document
+from bridge.settings.kubernetes import Kubernetes
+
+logger = logging.getLogger(__name__)
+
+TEND_SECONDS = 5.0
+"""Between two looks, unless a pod was taken."""
+
+LONGEST_BACKOFF_SECONDS = 60.0
+"""Between two looks while the API server does not answer."""
+
+LEASE_SECONDS = 60
+"""After which a bridge that does not renew its lease counts as dead: twelve looks."""
+
+MAX_STARTS = 4
+"""Pods started at one look; a node starts about three a second."""
+
+_LEASES = "coordination.k8s.io/v1:leases"
+
+StartPod = Callable[[Limits], Awaitable[None]]
+"""Creates a pod that will wait."""
+
+
+class WarmPods:
+    """The service's waiting pods, as one bridge sees to them.
+
+    Attributes:
+        problem: Why the API server could not be asked; empty if it could.
+        mine: The names of this bridge's pods in use.
+    """
+
+    def __init__(
+        self, cluster: Cluster, settings: Kubernetes, owner: pod.Owner, start: StartPod
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._owner = owner
+        self._start = start
+        self._limits: Limits | None = None
+        self._taken = anyio.Event()
+        self._selector = f"{pod.APP_LABEL}={pod.APP},{pod.SERVICE_LABEL}={settings.service}"
+        self.problem = ""
+        self.mine: set[str] = set()
+
+    async def take(self, limits: Limits) -> Document | None:
+        """Take a waiting pod for a run; None if there is none for its limits."""
+        self._limits = limits
+        self._taken.set()
+        if not self._settings.warm:
+            return None
+        waiting = f"{self._selector},{pod.STATE_LABEL}=warm,{pod.SHAPE_LABEL}={pod.shape(limits)}"
+        found = [each for each in await self._cluster.list("pods", waiting) if self._is_good(each)]
+        # Two bridges that take one at once rarely begin with the same.
+        for each in random.sample(found, len(found)):
+            metadata = each["metadata"]
+            claim = {
+                "resourceVersion": metadata["resourceVersion"],
+                "labels": {pod.STATE_LABEL: "used", pod.OWNER_LABEL: self._owner.name},
+                "ownerReferences": list(self._owner.references) or None,
+            }
+            with suppress(faults.ConflictError, faults.NotFoundError):
+                self.mine.add(metadata["name"])
+                try:
+                    return await self._cluster.patch(
+                        f"pods/{metadata['name']}", {"metadata": claim}
+                    )
+                except BaseException:
+                    self.mine.discard(metadata["name"])
+                    raise
+        return None
+
+    async def tend(self) -> None:
+        """Renew the lease, sweep, and keep this bridge's part waiting, until cancelled."""
+        pause = TEND_SECONDS
+        while True:
+            self._taken = anyio.Event()
+            try:
+                await self._look()
+                self.problem, pause = "", TEND_SECONDS
+            except SandboxError as error:
+                if not self.problem:
+                    logger.warning("the cluster cannot be tended: %s", error)
+                self.problem = error.message
+                pause = min(pause * 2, LONGEST_BACKOFF_SECONDS)
+            with anyio.move_on_after(pause):
+                await self._taken.wait()
+
+    async def _look(self) -> None:
+        pods, bridges, _ = await self._swept()
+        if self._limits is None:
+            return
+        waiting = [each for each in pods if _label(each, pod.STATE_LABEL) == "warm"]
+        own = [each for each in waiting if _label(each, pod.OWNER_LABEL) == self._owner.name]
+        shape = pod.shape(self._limits)
+        for each in list(own):
+            if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
+                await self._cluster.delete(f"pods/{each['metadata']['name']}")
+                own.remove(each)
+        part = share(self._settings.warm, sorted(bridges), self._owner.name)
+        for _ in range(min(part - len(own), MAX_STARTS)):
+            await self._start(self._limits)
+
+    async def sweep(self) -> int:
+        """Delete what no living bridge uses; return how many pods that were."""
+        return (await self._swept())[2]
+
+    async def _swept(self) -> tuple[list[Document], set[str], int]:
+        """Sweep; return the pods that stay, the living bridges, and the number of the others."""
+        await self._renew()
+        leases = await self._cluster.list(_LEASES, self._selector)
+        bridges = {each["metadata"]["name"] for each in leases if _is_fresh(each)}
+        for each in leases:
+            if each["metadata"]["name"] not in bridges:
+                await self._cluster.delete(f"{_LEASES}/{each['metadata']['name']}")
+        kept, removed = [], 0
+        for each in await self._cluster.list("pods", self._selector):
+            name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
+            used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
+            if owner not in bridges or (owner == self._owner.name and used):
+                logger.info("deleting pod %s, which nobody uses", name)
+                await self._cluster.delete(f"pods/{name}")
+                removed += 1
+            else:
+                kept.append(each)
+        return kept, bridges, removed
+
+    async def leave(self) -> None:
+        """Delete this bridge's waiting pods and its lease."""
+        own = f"{self._selector},{pod.OWNER_LABEL}={self._owner.name}"
+        for each in await self._cluster.list("pods", own):
+            await self._cluster.delete(f"pods/{each['metadata']['name']}")
+        await self._cluster.delete(f"{_LEASES}/{self._owner.name}")
+
+    async def _renew(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"renewTime": now, "leaseDurationSeconds": LEASE_SECONDS}
+        try:
+            await self._cluster.patch(f"{_LEASES}/{self._owner.name}", {"spec": spec})
+        except faults.NotFoundError:
+            labels = dict(pair.split("=") for pair in self._selector.split(","))
+            metadata = {"name": self._owner.name, "labels": labels}
+            spec |= {"holderIdentity": self._owner.name}
+            with suppress(faults.ConflictError):  # made by another task in between
+                await self._cluster.create(_LEASES, {"metadata": metadata, "spec": spec})
+
+    def _is_good(self, found: Document) -> bool:
+        gone = "deletionTimestamp" in found["metadata"]
+        return faults.is_running(found) and not gone and not self._is_old(found)
+
+    def _is_old(self, found: Document) -> bool:
+        made = _moment(found["metadata"].get("creationTimestamp"))
+        age = timedelta(seconds=self._settings.warm_seconds)
+        return faults.has_ended(found) or (made is not None and datetime.now(UTC) - made > age)
+
+
+def share(most: int, bridges: Sequence[str], name: str) -> int:
+    """Return how many of the service's pods one of its bridges starts."""
+    if name not in bridges:
+        return 0
+    each, left = divmod(most, len(bridges))
+    return each + (bridges.index(name) < left)
+
+
+def _is_fresh(lease: Document) -> bool:
+    renewed = _moment((lease.get("spec") or {}).get("renewTime"))
+    return renewed is not None and datetime.now(UTC) - renewed < timedelta(seconds=LEASE_SECONDS)
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _label(found: Document, name: str) -> str:
+    return str((found["metadata"].get("labels") or {}).get(name, ""))

@@ -1,0 +1,161 @@
+"""The manifests of deploy/, as files: what holds of them wherever they are applied."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.model import Limits
+from bridge.sandbox.kubernetes.pod import Owner, manifest
+from bridge.settings import load
+from bridge.settings.kubernetes import Kubernetes
+from tests.deploy.pod_security import violations
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+BRIDGE = {
+    "app.kubernetes.io/name": "mcp-code-bridge",
+    "app.kubernetes.io/component": "bridge",
+}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file."""
+    return [found for found in yaml.safe_load_all(path.read_text()) if found]
+
+
+def one(kind: str, path: str) -> dict[str, Any]:
+    """Return the only object of that kind in a file of the base."""
+    (found,) = [d for d in documents(DEPLOY / "base" / path) if d["kind"] == kind]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("kustomization.yaml")), ids=str)
+def test_a_kustomization_names_files_that_exist_and_forgets_none(path: Path) -> None:
+    """A file that nothing names is applied by nobody."""
+    (made,) = documents(path)
+    for base in made.get("bases", ()):
+        assert (path.parent / base / "kustomization.yaml").is_file()
+    named = {*made.get("resources", ()), *made.get("patchesStrategicMerge", ())}
+    assert named == {found.name for found in path.parent.glob("*.yaml")} - {path.name}
+
+
+def test_every_object_is_in_the_one_namespace() -> None:
+    """Roles, quotas and policies are of a namespace: one in another would hold for nothing."""
+    for path in DEPLOY.rglob("*.yaml"):
+        for found in documents(path):
+            if found["kind"] not in ("Kustomization", "Namespace", "RuntimeClass"):
+                assert found["metadata"]["namespace"] == "mcp-code-bridge", path
+
+
+def test_the_bridges_pod_keeps_to_the_restricted_standard() -> None:
+    """The namespace enforces it, and would refuse the pod."""
+    labels = one("Namespace", "namespace.yaml")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert violations(one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]) == []
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "fault"),
+    [
+        (("hostNetwork",), True, "hostNetwork is set"),
+        (("securityContext", "runAsNonRoot"), False, "bridge: may run as root"),
+        (("securityContext", "seccompProfile"), {}, "bridge: has no seccomp profile"),
+        (("volumes", 0), {"name": "x", "hostPath": {"path": "/"}}, "volume x is of ['hostPath']"),
+        (("containers", 0, "securityContext", "privileged"), True, "bridge: is privileged"),
+        (
+            ("containers", 0, "securityContext", "allowPrivilegeEscalation"),
+            None,
+            "bridge: allows privilege escalation",
+        ),
+        (
+            ("containers", 0, "securityContext", "capabilities"),
+            {"add": ["SYS_ADMIN"]},
+            "bridge: does not drop all capabilities",
+        ),
+    ],
+)
+def test_the_rules_of_the_standard_see_what_breaks_them(
+    where: tuple[Any, ...], value: object, fault: str
+) -> None:
+    """Each control, broken alone in a pod that keeps to all."""
+    spec = copy.deepcopy(one("Deployment", "deployment.yaml")["spec"]["template"]["spec"])
+    place: Any = spec
+    for step in where[:-1]:
+        place = place[step]
+    place[where[-1]] = value
+    assert fault in violations(spec)
+
+
+def test_the_role_has_what_the_bridge_uses_and_no_more() -> None:
+    """No wildcard, no secrets, no exec, no logs; and only within the namespace."""
+    role = one("Role", "rbac.yaml")
+    assert {
+        resource: set(rule["verbs"]) for rule in role["rules"] for resource in rule["resources"]
+    } == {
+        "pods": {"create", "get", "list", "watch", "patch", "delete"},
+        "pods/attach": {"get", "create"},
+        "leases": {"create", "get", "list", "patch", "delete"},
+    }
+    groups = {group for rule in role["rules"] for group in rule["apiGroups"]}
+    assert groups == {"", "coordination.k8s.io"}
+    binding = one("RoleBinding", "rbac.yaml")
+    assert binding["roleRef"]["kind"] == "Role"
+    assert [subject["name"] for subject in binding["subjects"]] == ["mcp-code-bridge"]
+
+
+def test_no_pod_has_a_network_but_the_bridge() -> None:
+    """One policy denies all pods both directions; the other opens the bridge's alone."""
+    deny, bridge = documents(DEPLOY / "base" / "network-policy.yaml")
+    assert deny["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    assert bridge["spec"]["podSelector"] == {"matchLabels": BRIDGE}
+    template = one("Deployment", "deployment.yaml")["spec"]["template"]
+    assert template["metadata"]["labels"] == BRIDGE
+
+
+def test_the_quota_counts_sandboxes_and_not_the_bridge() -> None:
+    """Its scope is pods with a deadline, which sandboxes have and the bridge's pod has not."""
+    assert one("ResourceQuota", "quota.yaml")["spec"]["scopes"] == ["Terminating"]
+    template = one("Deployment", "deployment.yaml")["spec"]["template"]
+    assert "activeDeadlineSeconds" not in template["spec"]
+
+
+def test_the_bridge_listens_where_only_its_gateway_reaches_it() -> None:
+    """It knows no users of its own: what listens for the network asks for the token."""
+    spec = one("Deployment", "deployment.yaml")["spec"]["template"]["spec"]
+    bridge, gateway = spec["containers"]
+    assert bridge["args"] == ["serve", "--http", "127.0.0.1:8765"]
+    assert "ports" not in bridge
+    assert [port["containerPort"] for port in gateway["ports"]] == [8080, 9090]
+    rules = documents(DEPLOY / "base" / "config.yaml")[1]["data"]["default.conf.template"]
+    assert 'if ($http_authorization != "Bearer ${MCP_BRIDGE_GATEWAY_TOKEN}")' in rules
+
+
+@pytest.mark.parametrize("path", ["base/config.yaml", "overlays/gvisor/config.yaml"])
+def test_the_settings_of_the_manifests_are_settings(path: str, tmp_path: Path) -> None:
+    """The bridge reads the file that the manifests give it."""
+    (config,) = [d for d in documents(DEPLOY / path) if "config.toml" in d["data"]]
+    file = tmp_path / "config.toml"
+    file.write_text(config["data"]["config.toml"])
+    settings = load({}, {"MCP_BRIDGE_CONFIG": str(file), "HOME": str(tmp_path)})
+    assert settings.runtime == "kubernetes"
+    assert settings.kubernetes.namespace == "mcp-code-bridge"
+
+
+def test_the_pods_that_the_bridge_makes_keep_to_the_restricted_standard() -> None:
+    """The namespace that it makes them in would refuse them."""
+    made = manifest(
+        "run-1",
+        Limits(),
+        Kubernetes(),
+        image="python:3.13-slim",
+        user="65534:65534",
+        owner=Owner(name="bridge"),
+        labels={},
+    )
+    assert violations(made["spec"]) == []
+    assert made["spec"]["automountServiceAccountToken"] is False
+    assert made["spec"]["activeDeadlineSeconds"] >= Limits().longest_timeout

@@ -1,0 +1,567 @@
+"""A Kubernetes API server and its kubelet, in this process: real HTTP and websockets on loopback.
+
+It keeps objects with versions, answers watches, and speaks both versions of the attach protocol.
+A pod is a real process in bubblewrap that has this machine's `/usr` for its image, this machine's
+network, and what the manifest says of its user and its directories. As a node does, it throws away
+what a pod writes before somebody listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import uuid
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs
+
+import anyio
+import uvicorn
+from anyio.abc import TaskGroup
+
+V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
+READ_BYTES = 32 * 1024
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Refusal(Exception):
+    """An answer that is no success."""
+
+    code: int
+    reason: str
+    message: str
+
+    def document(self) -> Document:
+        return {
+            "kind": "Status",
+            "status": "Failure",
+            "code": self.code,
+            "reason": self.reason,
+            "message": self.message,
+        }
+
+
+@dataclass
+class RunningPod:
+    """A pod's process, and who listens to it."""
+
+    process: Process
+    listener: Callable[[bytes], Awaitable[None]] | None = None
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    reason: str = ""
+
+
+@dataclass
+class Faults:
+    """What goes wrong next. Lists are used up; the rest stays until it is changed."""
+
+    create: list[Refusal] = field(default_factory=list)
+    attach: list[Refusal] = field(default_factory=list)
+    patch_pods: list[Refusal] = field(default_factory=list)
+    watch: list[Refusal] = field(default_factory=list)
+    waiting: Mapping[str, str] | None = None
+    unschedulable: str = ""
+    drop_attach: bool = False
+
+
+class ApiServer:
+    """Objects of one cluster, and the pods that run. Enter `serving` before use."""
+
+    def __init__(self, *, protocols: tuple[str, ...] = (V5, V4), token: str = "") -> None:
+        self.protocols = protocols
+        self.tokens = {token} if token else set()
+        self.attach_tokens: set[str] = set()
+        self.faults = Faults()
+        self.objects: dict[str, Document] = {}
+        self.running: dict[str, RunningPod] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.created: list[Document] = []
+        self.sockets: set[int] = set()
+        self.port = 0
+        self.tls: tuple[str, ...] | None = None
+        self._version = 100
+        self._events: list[tuple[int, str, str, Document]] = []
+        self._changed = asyncio.Event()
+        self._kubelet: TaskGroup | None = None
+        self._server: uvicorn.Server | None = None
+        self._stopped = anyio.Event()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def pods(self) -> list[str]:
+        """The names of the pods that there are."""
+        return sorted(path.rpartition("/")[2] for path in self.objects if "/pods/" in path)
+
+    @property
+    def leases(self) -> list[str]:
+        """The names of the leases that there are."""
+        return sorted(path.rpartition("/")[2] for path in self.objects if "/leases/" in path)
+
+    @property
+    def created_pods(self) -> list[Document]:
+        """Every pod as it was asked for."""
+        return [each for each in self.created if each.get("kind") == "Pod"]
+
+    async def changed(self) -> None:
+        """Wait until an object is changed."""
+        await self._changed.wait()
+
+    def kubeconfig(self, **user: Any) -> Document:
+        """Return a kubeconfig for it."""
+        cluster: Document = {"server": self.url}
+        if self.tls:
+            cluster["certificate-authority"] = self.tls[2]
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "clusters": [{"name": "here", "cluster": cluster}],
+            "users": [{"name": "me", "user": user}],
+            "contexts": [
+                {
+                    "name": "here",
+                    "context": {"cluster": "here", "user": "me", "namespace": "sandboxes"},
+                }
+            ],
+        }
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[ApiServer]:
+        """Answer until this is left; then no process of a pod is left either."""
+        async with anyio.create_task_group() as kubelet:
+            self._kubelet = kubelet
+            await self.start()
+            try:
+                yield self
+            finally:
+                await self.stop()
+                for path in list(self.objects):
+                    self._remove(path)
+                for pod in list(self.running.values()):
+                    await pod.ended.wait()
+                kubelet.cancel_scope.cancel()
+
+    async def start(self) -> None:
+        """Begin to answer, on the port it had before if there was one."""
+        certificates: Document = {}
+        if self.tls:
+            certificates = {
+                "ssl_certfile": self.tls[0],
+                "ssl_keyfile": self.tls[1],
+                "ssl_ca_certs": self.tls[2],
+                "ssl_cert_reqs": ssl.CERT_REQUIRED,
+            }
+        config = uvicorn.Config(
+            self._app,
+            interface="asgi3",
+            ws="websockets-sansio",
+            ws_max_size=16 * 1024 * 1024,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            **certificates,
+        )
+        self._server = server = _Server(config)
+        assert self._kubelet is not None
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(128)
+        self.port = listener.getsockname()[1]
+        stopped = self._stopped = anyio.Event()
+
+        async def serve() -> None:
+            with listener:
+                await server.serve(sockets=[listener])
+            stopped.set()
+
+        self._kubelet.start_soon(serve)
+
+    async def stop(self) -> None:
+        """Answer no more, and break every connection. Pods go on."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.should_exit = server.force_exit = True
+        self._changed.set()
+        for connection in list(server.server_state.connections):
+            with suppress(AttributeError):
+                connection.transport.abort()
+        await self._stopped.wait()
+
+    # --- what happens in the cluster --------------------------------------------------------------
+
+    def kill(self, name: str, *, reason: str = "") -> None:
+        """End a pod's process from outside; `reason` is what its kubelet says of it."""
+        pod = self.running[name]
+        pod.reason = reason
+        with suppress(ProcessLookupError):
+            os.kill(pod.process.pid, signal.SIGKILL)
+
+    def evict(self, name: str, reason: str = "Evicted", message: str = "low on memory") -> None:
+        """End a pod as the cluster does; its object stays."""
+        document = self.objects[self._path("pods", name)]
+        document["status"] |= {"phase": "Failed", "reason": reason, "message": message}
+        self.kill(name, reason=reason)
+
+    def remove(self, name: str) -> None:
+        """Delete a pod as another client does."""
+        self._remove(self._path("pods", name))
+
+    def stop_answering(self, name: str) -> None:
+        """Stop a pod's process, as a node that stands still."""
+        os.kill(self.running[name].process.pid, signal.SIGSTOP)
+
+    def put_pod(self, name: str, *, owner: str, service: str = "default") -> None:
+        """Store a pod that nothing runs in, as a bridge left it."""
+        labels = {
+            "app.kubernetes.io/managed-by": "mcp-code-bridge",
+            "mcp-code-bridge.org/service": service,
+            "mcp-code-bridge.org/owner": owner,
+            "mcp-code-bridge.org/state": "used",
+        }
+        metadata: Document = {"name": name, "labels": labels, "uid": str(uuid.uuid4())}
+        self.put(self._path("pods", name), {"metadata": metadata, "status": {"phase": "Pending"}})
+
+    def put_lease(self, name: str, renewed: str) -> None:
+        """Store a bridge's lease."""
+        labels = {
+            "app.kubernetes.io/managed-by": "mcp-code-bridge",
+            "mcp-code-bridge.org/service": "default",
+        }
+        path = f"/apis/coordination.k8s.io/v1/namespaces/sandboxes/leases/{name}"
+        self.put(
+            path, {"metadata": {"name": name, "labels": labels}, "spec": {"renewTime": renewed}}
+        )
+
+    def _path(self, kind: str, name: str) -> str:
+        return f"/api/v1/namespaces/sandboxes/{kind}/{name}"
+
+    def put(self, path: str, document: Document, kind: str = "MODIFIED") -> Document:
+        """Store an object as another client does."""
+        self._version += 1
+        document["metadata"]["resourceVersion"] = str(self._version)
+        self.objects[path] = document
+        self._tell(kind, path, document)
+        return document
+
+    def _tell(self, kind: str, path: str, document: Document) -> None:
+        self._events.append((self._version, kind, path, json.loads(json.dumps(document))))
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _remove(self, path: str) -> None:
+        document = self.objects.pop(path, None)
+        if document is None:
+            return
+        self._version += 1
+        self._tell("DELETED", path, document)
+        name = document["metadata"]["name"]
+        if "/pods/" in path and name in self.running:
+            self.kill(name)
+        uid = document["metadata"].get("uid")
+        for other, owned in list(self.objects.items()):
+            owners = owned["metadata"].get("ownerReferences") or ()
+            if uid and any(owner.get("uid") == uid for owner in owners):
+                self._remove(other)
+
+    # --- the kubelet ------------------------------------------------------------------------------
+
+    async def _run_pod(self, path: str) -> None:
+        document = self.objects.get(path)
+        if document is None:
+            return
+        if self.faults.unschedulable:
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            condition["message"] = self.faults.unschedulable
+            document["status"] = {"phase": "Pending", "conditions": [condition]}
+            self.put(path, document)
+            return
+        if self.faults.waiting:
+            state = {"waiting": dict(self.faults.waiting)}
+            document["status"] = {"phase": "Pending", "containerStatuses": [{"state": state}]}
+            self.put(path, document)
+            return
+        container = document["spec"]["containers"][0]
+        process = await asyncio.create_subprocess_exec(
+            *_confined(document["spec"]),
+            *container["command"],
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        name = document["metadata"]["name"]
+        pod = self.running[name] = RunningPod(process)
+        document["status"] = {
+            "phase": "Running",
+            "containerStatuses": [{"state": {"running": {}}, "restartCount": 0}],
+        }
+        self.put(path, document)
+        async with anyio.create_task_group() as pumps:
+            pumps.start_soon(_pump, process.stdout, b"\1", pod)
+            pumps.start_soon(_pump, process.stderr, b"\2", pod)
+            code = await process.wait()
+        self.running.pop(name, None)
+        pod.ended.set()
+        if path in self.objects:
+            code = 128 - code if code < 0 else code
+            reason = pod.reason or ("Completed" if code == 0 else "Error")
+            ended = {"exitCode": code, "reason": reason}
+            status = document["status"]
+            status.setdefault("phase", "Failed")
+            if status["phase"] == "Running":
+                status["phase"] = "Succeeded" if code == 0 else "Failed"
+            status["containerStatuses"] = [{"state": {"terminated": ended}, "restartCount": 0}]
+            self.put(path, document)
+
+    # --- HTTP -------------------------------------------------------------------------------------
+
+    async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        query = {
+            name: values[0] for name, values in parse_qs(scope["query_string"].decode()).items()
+        }
+        path = scope["path"]
+        try:
+            known = self.tokens
+            if scope["type"] == "websocket":
+                known = self.attach_tokens or self.tokens
+            if known and headers.get("authorization", "").removeprefix("Bearer ") not in known:
+                raise Refusal(401, "Unauthorized", "Unauthorized")
+            if scope["type"] == "websocket":
+                await self._attach(scope, receive, send)
+                return
+            method = scope["method"]
+            self.requests.append((method, path))
+            if query.get("watch") == "true":
+                await self._watch(path, query, send)
+                return
+            body = await _body(receive)
+            answer = await self._answer(method, path, query, json.loads(body) if body else {})
+            await _reply(send, 201 if method == "POST" else 200, answer)
+        except Refusal as refusal:
+            if scope["type"] == "websocket":
+                await _refuse_websocket(receive, send, refusal)
+            else:
+                await _reply(send, refusal.code, refusal.document())
+
+    async def _answer(
+        self, method: str, path: str, query: Mapping[str, str], body: Document
+    ) -> Document:
+        collection, _, last = path.rpartition("/")
+        if method == "POST":
+            return self.create(path, body)
+        if method == "GET" and last in ("pods", "leases", "sandboxclaims"):
+            items = self._selected(path, query)
+            return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
+        document = self.objects.get(path)
+        if document is None:
+            raise Refusal(404, "NotFound", f'{collection} "{last}" not found')
+        if method == "GET":
+            return document
+        if method == "DELETE":
+            uid = (body.get("preconditions") or {}).get("uid")
+            if uid and uid != document["metadata"]["uid"]:
+                raise Refusal(409, "Conflict", "the UID in the precondition differs")
+            self._remove(path)
+            return {"kind": "Status", "status": "Success"}
+        if method in ("PATCH", "PUT"):
+            if self.faults.patch_pods and "/pods/" in path:
+                raise self.faults.patch_pods.pop(0)
+            asked = (body.get("metadata") or {}).get("resourceVersion")
+            if asked and asked != document["metadata"]["resourceVersion"]:
+                raise Refusal(409, "Conflict", "the object has been modified")
+            _merge(document, body)
+            return self.put(path, document)
+        raise Refusal(405, "MethodNotAllowed", method)
+
+    def create(self, path: str, body: Document) -> Document:
+        """Store a new object; a pod is started."""
+        if self.faults.create and path.endswith("/pods"):
+            raise self.faults.create.pop(0)
+        name = body["metadata"]["name"]
+        if f"{path}/{name}" in self.objects:
+            raise Refusal(409, "AlreadyExists", f"{name} already exists")
+        body["metadata"] |= {
+            "uid": str(uuid.uuid4()),
+            "namespace": "sandboxes",
+            "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        body.setdefault("status", {"phase": "Pending"})
+        self.created.append(json.loads(json.dumps(body)))
+        made = self.put(f"{path}/{name}", body, "ADDED")
+        if path.endswith("/pods"):
+            assert self._kubelet is not None
+            self._kubelet.start_soon(self._run_pod, f"{path}/{name}")
+        return json.loads(json.dumps(made))  # type: ignore[no-any-return]
+
+    def _selected(self, path: str, query: Mapping[str, str]) -> list[Document]:
+        return [
+            document
+            for place, document in self.objects.items()
+            if place.rpartition("/")[0] == path and _selects(query, document)
+        ]
+
+    async def _watch(self, path: str, query: Mapping[str, str], send: Send) -> None:
+        if self.faults.watch:
+            raise self.faults.watch.pop(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        seen = int(query.get("resourceVersion") or self._version)
+        server = self._server
+        with suppress(OSError), anyio.move_on_after(int(query.get("timeoutSeconds", 300))):
+            while server is not None and not server.should_exit:
+                changed = self._changed
+                lines = []
+                for version, kind, place, document in self._events:
+                    if version <= seen or place.rpartition("/")[0] != path:
+                        continue
+                    if _selects(query, document):
+                        lines.append(json.dumps({"type": kind, "object": document}) + "\n")
+                seen = self._version
+                body = "".join(lines).encode()
+                if body:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                with anyio.move_on_after(0.5):
+                    await changed.wait()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    # --- attach -----------------------------------------------------------------------------------
+
+    async def _attach(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self.faults.attach:
+            raise self.faults.attach.pop(0)
+        name = scope["path"].split("/")[-2]
+        pod = self.running.get(name)
+        if pod is None:
+            raise Refusal(404, "NotFound", f'pods "{name}" not found')
+        chosen = next((each for each in scope["subprotocols"] if each in self.protocols), None)
+        await receive()
+        await send({"type": "websocket.accept", "subprotocol": chosen})
+
+        async def listen(data: bytes) -> None:
+            await send({"type": "websocket.send", "bytes": data})
+
+        pod.listener = listen
+        if self.faults.drop_attach:
+            await send({"type": "websocket.close", "code": 1011})
+            return
+        stdin = pod.process.stdin
+        assert stdin is not None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_feed, receive, stdin, chosen == V5, tasks.cancel_scope)
+            await pod.ended.wait()
+            tasks.cancel_scope.cancel()
+        pod.listener = None
+        stdin.close()  # stdinOnce
+        with suppress(OSError, RuntimeError):
+            await send({"type": "websocket.send", "bytes": b'\3{"status":"Success"}'})
+            await send({"type": "websocket.close", "code": 1000})
+
+
+class _Server(uvicorn.Server):
+    """One that leaves the process's signals alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _feed(
+    receive: Receive, stdin: asyncio.StreamWriter, v5: bool, scope: anyio.CancelScope
+) -> None:
+    """Pass what comes over the websocket to a process, until it is closed."""
+    while (message := await receive())["type"] == "websocket.receive":
+        data = message["bytes"]
+        if v5 and data == b"\xff\0":
+            stdin.close()
+            continue
+        assert data[:1] == b"\0", "only stdin is written to"
+        with suppress(OSError):
+            stdin.write(data[1:])
+            await stdin.drain()
+    scope.cancel()
+
+
+async def _pump(stream: asyncio.StreamReader | None, channel: bytes, pod: RunningPod) -> None:
+    assert stream is not None
+    while data := await stream.read(READ_BYTES):
+        if pod.listener is not None:
+            with suppress(OSError, RuntimeError):
+                await pod.listener(channel + data)
+
+
+def _confined(spec: Document) -> list[str]:
+    """Return bubblewrap's words for a pod."""
+    security = spec["securityContext"]
+    words = [
+        *("bwrap", "--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc"),
+        *("--cap-drop", "ALL", "--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin"),
+        *("--uid", str(security["runAsUser"]), "--gid", str(security["runAsGroup"])),
+        *("--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"),
+    ]
+    for name in ("bin", "lib", "lib64"):
+        words += ["--symlink", f"usr/{name}", f"/{name}"]
+    for mount in spec["containers"][0]["volumeMounts"]:
+        words += ["--tmpfs", mount["mountPath"]]
+    return [*words, "--remount-ro", "/", "--chdir", "/workspace", "--"]
+
+
+def _selects(query: Mapping[str, str], document: Document) -> bool:
+    metadata = document["metadata"]
+    for pair in (query.get("labelSelector") or "").split(","):
+        key, mark, value = pair.partition("=")
+        if mark and (metadata.get("labels") or {}).get(key) != value:
+            return False
+    name = (query.get("fieldSelector") or "").partition("metadata.name=")[2]
+    return not name or name == metadata["name"]
+
+
+def _merge(into: Document, given: Document) -> None:
+    for key, value in given.items():
+        if value is None:
+            into.pop(key, None)
+        elif isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        elif key != "resourceVersion":
+            into[key] = value
+
+
+async def _body(receive: Receive) -> bytes:
+    body: bytes = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return body
+
+
+async def _reply(send: Send, code: int, document: Document) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": code, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(document).encode()})
+
+
+async def _refuse_websocket(receive: Receive, send: Send, refusal: Refusal) -> None:
+    await receive()
+    headers = [(b"content-type", b"application/json")]
+    start = {"type": "websocket.http.response.start", "status": refusal.code, "headers": headers}
+    await send(start)
+    body = json.dumps(refusal.document()).encode()
+    await send({"type": "websocket.http.response.body", "body": body})

@@ -1,0 +1,36 @@
+"""An engine on the cluster, for the attacks that every other backend meets in tests/security."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.fleet.cluster import Cluster
+from tests.fleet.engine import engine_on
+from tests.fleet.rig import settings_in
+from tests.security.rig import MEMORY, PIDS, Arena, arena_on
+from tests.security.targets import planted
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, object]]:
+    """Plant what a sandbox may not reach: the nodes are this machine."""
+    with planted(tmp_path_factory.mktemp("host")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def arena(
+    cluster: Cluster,
+    kubeconfig: Path,
+    host: Mapping[str, object],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Arena]:
+    """Give an engine on the cluster, open for all of a module's tests."""
+    home = tmp_path_factory.mktemp("kubernetes")
+    settings = settings_in(home, kubeconfig, warm=1, memory=f"{MEMORY}m", pids=str(PIDS))
+    listed = engine_on(cluster, kubeconfig).ours
+    async with arena_on("kubernetes", settings, home, listed=listed) as made:
+        yield made

@@ -1,0 +1,82 @@
+"""Fixtures of the tests on a real cluster: all of them run on one, inside `scripts/fleet/run`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.fleet.cluster import Cluster
+from scripts.fleet.running import running_cluster
+from tests.contract.rig import Rig, open_descriptors, rig_on
+from tests.fleet.engine import ClusterEngine, engine_on
+from tests.fleet.rig import BRIDGE, NAMESPACE, prepare_namespace
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all tests of this directory, which the usual selection leaves out."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.fleet)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop for a module, so that a backend can stay open from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Give a cluster of two nodes that have the runtime image, and the namespace for pods."""
+    with running_cluster() as started:
+        prepare_namespace(started)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(cluster: Cluster) -> Path:
+    """Give the kubeconfig of the service account that `deploy/` makes for the bridge."""
+    return cluster.service_account_kubeconfig(NAMESPACE, BRIDGE)
+
+
+class OneEngine:
+    """Stands where the contract suite looks engines up by their names."""
+
+    def __init__(self, engine: ClusterEngine) -> None:
+        self._engine = engine
+
+    def get(self, name: str) -> ClusterEngine:
+        """Return the cluster, whatever the name."""
+        return self._engine
+
+
+@pytest.fixture(scope="session")
+def engine() -> str:
+    """Give the contract suite's name of the engine."""
+    return "kubernetes"
+
+
+@pytest.fixture(scope="session")
+def engines(cluster: Cluster, kubeconfig: Path) -> OneEngine:
+    """Give the cluster as the only engine."""
+    return OneEngine(engine_on(cluster, kubeconfig))
+
+
+@pytest.fixture(scope="module")
+async def shared_rig(engines: OneEngine, tmp_path_factory: Any) -> AsyncIterator[Rig]:
+    """Give a backend on the cluster, open for all of a module's tests."""
+    before = open_descriptors()
+    async with rig_on(engines.get(""), tmp_path_factory.mktemp("rig") / "run") as made:
+        yield made
+    assert open_descriptors() <= before, "sockets or pipes were left open"
+
+
+@pytest.fixture
+async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
+    """Give the backend, and see that the test leaves nothing on the cluster."""
+    yield shared_rig
+    assert shared_rig.engine.ours() == []

@@ -1,0 +1,78 @@
+"""Whole runs on a cluster that fails: what the client is told, and that nothing is made twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.model import RunRequest, RunResult
+from bridge.runs import Engine, open_engine
+from scripts.fleet.cluster import Cluster, Node
+from tests.engine_rig import ListFinder, workshop
+from tests.fleet.rig import pod_names, pods, settings_in, wait_until
+from tests.waiting import until, until_exists
+
+PATIENCE = 240.0
+
+
+@pytest.fixture
+async def engine(cluster: Cluster, kubeconfig: Path, tmp_path: Path) -> AsyncIterator[Engine]:
+    """Give an engine on the cluster, which keeps no sandbox waiting; it leaves no pod."""
+    settings = settings_in(tmp_path, kubeconfig, warm=0)
+    async with open_engine(settings, finder=ListFinder(workshop())) as opened:
+        yield opened
+    wait_until(lambda: pod_names(cluster) == [], "no pod is left")
+
+
+@contextmanager
+def killed(cluster: Cluster, node: Node) -> Iterator[None]:
+    """Kill a node's kubelet; start it again at the end."""
+    cluster.kill(f"kubelet-{node.name}")
+    try:
+        yield
+    finally:
+        cluster.start_kubelet(node)
+
+
+@contextmanager
+def stopped(cluster: Cluster, node: Node) -> Iterator[None]:
+    """Stop a node's kubelet: no connection breaks, and nothing answers."""
+    cluster.pause(f"kubelet-{node.name}")
+    try:
+        yield
+    finally:
+        cluster.resume(f"kubelet-{node.name}")
+
+
+@pytest.mark.parametrize("failure", [killed, stopped])
+async def test_a_run_whose_node_falls_silent_ends_as_lost_and_is_not_made_again(
+    cluster: Cluster,
+    engine: Engine,
+    tmp_path: Path,
+    failure: Callable[[Cluster, Node], AbstractContextManager[None]],
+) -> None:
+    """The call that went out counts: another pod would make it twice."""
+    called, ended = tmp_path / "called", list[RunResult]()
+    arguments = f"started={str(called)!r}, cancelled={str(tmp_path / 'cancelled')!r}"
+    request = RunRequest(code=f"await mcp_work_shop.slow({arguments})", timeout=100)
+
+    async def run() -> None:
+        ended.append(await engine.run(request))
+
+    with anyio.fail_after(PATIENCE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await until_exists(called)
+            (pod,) = pods(cluster)
+            node = next(n for n in cluster.nodes if n.name == pod["spec"]["nodeName"])
+            with failure(cluster, node):
+                await until(lambda: bool(ended))
+    (result,) = ended
+    assert (result.status, result.reason) == ("error", "engine"), result
+    assert "lost" in result.error
+    assert result.receipt is not None
+    assert result.receipt.calls == {"work-shop": 1}

@@ -1,0 +1,27 @@
+"""Fixtures: a cluster that speaks one of the attach protocols, and a backend on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from tests.fakes.api_server import V4, V5, ApiServer
+from tests.sandbox.kubernetes.rig import backend_on
+
+
+@pytest.fixture(params=[V5, V4], ids=["v5", "v4"])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
+    """Give a cluster; and see that no pod is left in it."""
+    async with ApiServer(protocols=(request.param,)).serving() as made:
+        yield made
+        assert made.pods == []
+
+
+@pytest.fixture
+async def backend(server: ApiServer, tmp_path: Path) -> AsyncIterator[KubernetesBackend]:
+    """Give a backend on the cluster."""
+    async with backend_on(server, tmp_path) as made:
+        yield made

@@ -1,0 +1,36 @@
+"""A cluster of this process's own, and backends on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from bridge.settings.kubernetes import Kubernetes
+from tests.fakes.api_server import ApiServer
+
+PATIENCE = 60.0
+"""For a test, on a machine that does other things too."""
+
+
+def kubeconfig(server: ApiServer, directory: Path, **user: Any) -> Path:
+    """Write a kubeconfig for a server; return its path."""
+    path = directory / "kubeconfig"
+    path.write_text(json.dumps(server.kubeconfig(**user)))
+    return path
+
+
+@asynccontextmanager
+async def backend_on(
+    server: ApiServer, directory: Path, table: Kubernetes | None = None, **user: Any
+) -> AsyncIterator[KubernetesBackend]:
+    """Give a backend on a server."""
+    settings = replace(
+        table or Kubernetes(room_seconds=5), kubeconfig=kubeconfig(server, directory, **user)
+    )
+    async with KubernetesBackend(settings, environ={}) as backend:
+        yield backend

@@ -1,0 +1,97 @@
+"""Pods as sandboxes, on a cluster of this process's own that speaks each attach protocol.
+
+The contract that every backend keeps is in `tests/contract`; here is what is Kubernetes' own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import LaunchError
+from bridge.sandbox.backend import Bind
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from tests.contract.programs import ECHO, read_all, read_exactly, spec
+from tests.fakes.api_server import ApiServer
+from tests.sandbox.kubernetes.rig import PATIENCE
+
+
+async def test_what_a_program_prints_at_once_is_not_lost(backend: KubernetesBackend) -> None:
+    """Nodes throw away what is written before somebody listens, so a pod waits to be spoken to."""
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec("print('at once')")) as sandbox:
+            assert await read_all(sandbox) == b"at once\n"
+            assert (await sandbox.wait()).exit_code == 0
+
+
+async def test_what_is_sent_comes_back(backend: KubernetesBackend) -> None:
+    """stdin and stdout are one byte stream each, also beyond what one message may hold."""
+    data = bytes(range(256)) * 12_000
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(ECHO)) as sandbox, anyio.create_task_group() as group:
+            group.start_soon(sandbox.send, data)
+            assert await read_exactly(sandbox, len(data)) == data
+
+
+async def test_the_probe_sees_what_is_in_force(backend: KubernetesBackend) -> None:
+    """The cluster gives its pods this machine's network; the bridge's filters take it away."""
+    with anyio.fail_after(PATIENCE):
+        probe = await backend.probe()
+    assert probe.ok, (probe.summary, probe.remedy)
+    assert probe.isolation is not None
+    assert {
+        "network-calls-refused",
+        "own-seccomp",
+        "seccomp",
+        "read-only-root",
+        "no-capabilities",
+        "no-new-privileges",
+        "unprivileged-user",
+    } <= set(probe.isolation.verified)
+    assert [text.partition(":")[0] for text in probe.isolation.weaker][:3] == [
+        "sized-tmpfs-noexec",
+        "pids limit",
+        "logs",
+    ]
+
+
+async def test_a_pod_is_gone_once_its_sandbox_is_left(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    """However it is left, also by an error (law 3)."""
+
+    async def fail() -> None:
+        async with backend.launch(spec(ECHO)) as sandbox:
+            assert server.pods == [sandbox.id]
+            raise ZeroDivisionError
+
+    with anyio.fail_after(PATIENCE), pytest.raises(ZeroDivisionError):
+        await fail()
+    assert server.pods == []
+
+
+async def test_a_program_that_the_image_lacks_is_named(backend: KubernetesBackend) -> None:
+    """The first step looks for it before it says that all is well."""
+    missing = spec("")
+    missing = type(missing)(
+        run_id="x", argv=("no-such-command",), env={"PATH": "/bin"}, limits=missing.limits
+    )
+    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="no-such-command"):
+        async with backend.launch(missing):
+            pass
+
+
+async def test_directories_of_this_machine_are_refused(
+    backend: KubernetesBackend, tmp_path: Path
+) -> None:
+    """Nodes do not have them; nothing is asked of the cluster."""
+    bind = Bind(source=str(tmp_path), inside="/mnt/here")
+    asked = spec(ECHO)
+    asked = type(asked)(
+        run_id="x", argv=asked.argv, env=asked.env, limits=asked.limits, binds=(bind,)
+    )
+    with pytest.raises(LaunchError, match="/mnt/here"):
+        async with backend.launch(asked):
+            pass

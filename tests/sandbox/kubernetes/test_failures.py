@@ -1,0 +1,186 @@
+"""How each failure of a cluster looks to the bridge: an error with its own code, and no pod left.
+
+Mandated by design.md's law 2: the program failing is a result, the sandbox failing is an error.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    BridgeError,
+    CapacityError,
+    ClusterDownError,
+    ClusterRefusedError,
+    ImageMissingError,
+    ImagePullError,
+    NodeLostError,
+    PodDeadlineError,
+    PodEvictedError,
+    QuotaError,
+    SandboxLostError,
+)
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from bridge.settings.kubernetes import Kubernetes
+from tests.contract.programs import ECHO, FOREVER, read_all, read_exactly, spec
+from tests.fakes.api_server import ApiServer, Refusal
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
+
+QUOTA = Refusal(403, "Forbidden", 'pods "x" is forbidden: exceeded quota: pods, used: 10')
+
+
+async def launch(backend: KubernetesBackend) -> None:
+    async with backend.launch(spec(ECHO)):
+        pass
+
+
+async def test_a_quota_that_is_used_up_has_its_own_code(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    server.faults.create = [QUOTA]
+    with anyio.fail_after(PATIENCE), pytest.raises(QuotaError, match="exceeded quota") as caught:
+        await launch(backend)
+    assert caught.value.code == "quota"
+
+
+async def test_an_account_without_rights_has_its_own_code(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    server.faults.create = [Refusal(403, "Forbidden", "pods is forbidden")]
+    with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
+        await launch(backend)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [("ErrImageNeverPull", ImageMissingError), ("ImagePullBackOff", ImagePullError)],
+)
+async def test_an_image_that_cannot_be_had_ends_the_wait_at_once(
+    backend: KubernetesBackend, server: ApiServer, reason: str, error: type[BridgeError]
+) -> None:
+    server.faults.waiting = {"reason": reason, "message": "the image x is not there"}
+    with anyio.fail_after(4), pytest.raises(error, match="the image x is not there"):
+        await launch(backend)
+
+
+async def test_a_cluster_without_room_is_waited_for_within_bounds(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    server.faults.unschedulable = "0/2 nodes are available"
+    async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(CapacityError, match="0/2 nodes") as caught:
+            await launch(backend)
+    assert caught.value.code == "no_room"
+
+
+async def test_a_node_that_cannot_be_reached_costs_another_pod_and_no_run(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    server.faults.attach = [Refusal(500, "InternalError", "error dialing backend")] * 2
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(ECHO)) as sandbox:
+            await sandbox.send(b"here")
+            assert await read_exactly(sandbox, 4) == b"here"
+    assert len({pod["metadata"]["name"] for pod in server.created_pods}) == 3
+
+
+async def test_a_third_lost_pod_is_an_error(backend: KubernetesBackend, server: ApiServer) -> None:
+    server.faults.attach = [Refusal(500, "InternalError", "error dialing backend")] * 3
+    with anyio.fail_after(PATIENCE), pytest.raises(BridgeError, match="error dialing backend"):
+        await launch(backend)
+    assert len(server.created_pods) == 3
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "code"),
+    [
+        ("Evicted", PodEvictedError, "pod_evicted"),
+        ("DeadlineExceeded", PodDeadlineError, "pod_deadline"),
+        ("NodeShutdown", NodeLostError, "node_lost"),
+    ],
+)
+async def test_a_pod_that_the_cluster_ends_is_lost_by_its_own_name(
+    backend: KubernetesBackend, server: ApiServer, reason: str, error: type[BridgeError], code: str
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            await read_exactly(sandbox, 6)
+            server.evict(sandbox.id, reason)
+            with pytest.raises(error) as caught:
+                await sandbox.receive()
+            assert isinstance(caught.value, SandboxLostError)
+            assert caught.value.code == code
+            with pytest.raises(error):
+                await sandbox.wait()
+
+
+async def test_out_of_memory_is_the_kubelets_word(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            await read_exactly(sandbox, 6)
+            server.kill(sandbox.id, reason="OOMKilled")
+            assert await read_all(sandbox) == b""
+            report = await sandbox.wait()
+            assert (report.oom_killed, report.signal) == (True, 9)
+
+
+async def test_an_exit_code_is_known_although_the_stream_reports_success(
+    backend: KubernetesBackend,
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec("import os; os._exit(7)")) as sandbox:
+            assert await read_all(sandbox) == b""
+            # As a run asks: it kills first, and wants to know all the same.
+            await sandbox.kill()
+            assert (await sandbox.wait()).exit_code == 7
+
+
+async def test_a_pod_deleted_by_somebody_else_is_noticed(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            await read_exactly(sandbox, 6)
+            server.remove(sandbox.id)
+            assert await read_all(sandbox) == b""
+            assert "removed" in (await sandbox.wait()).detail
+
+
+async def test_a_server_that_restarts_breaks_the_stream_and_serves_the_next_run(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with backend.launch(spec(FOREVER)) as sandbox:
+            await read_exactly(sandbox, 6)
+            await server.stop()
+            with pytest.raises(SandboxLostError):
+                await sandbox.receive()
+            await server.start()
+        async with backend.launch(spec(ECHO)) as sandbox:
+            await sandbox.send(b"back")
+            assert await read_exactly(sandbox, 4) == b"back"
+        await backend.reap()
+
+
+async def test_a_server_that_is_away_is_an_error_with_its_own_code(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    await server.stop()
+    with anyio.fail_after(PATIENCE), pytest.raises(ClusterDownError) as caught:
+        await launch(backend)
+    assert caught.value.code == "cluster_down"
+    await server.start()
+
+
+async def test_a_watch_that_is_too_old_is_begun_again(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    server.faults.watch = [Refusal(410, "Expired", "too old resource version")]
+    with anyio.fail_after(PATIENCE):
+        await launch(backend)
+    assert len(server.created_pods) == 1

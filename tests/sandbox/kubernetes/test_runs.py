@@ -1,0 +1,86 @@
+"""Whole runs in pods: programs with calls, sessions, and a run whose pod is lost."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.model import Json, RunRequest
+from bridge.runs import Engine, open_engine
+from bridge.sandbox.selection import select_present
+from bridge.settings import load
+from tests.engine_rig import ListFinder, workshop
+from tests.fakes.api_server import ApiServer
+from tests.fakes.client import FakeClient
+from tests.sandbox.kubernetes.rig import PATIENCE, kubeconfig
+
+
+@pytest.fixture
+async def engine(server: ApiServer, tmp_path: Path) -> AsyncIterator[Engine]:
+    """Give an engine that the settings alone lead to the cluster."""
+    config = tmp_path / "config.toml"
+    config.write_text(f'[kubernetes]\nkubeconfig = "{kubeconfig(server, tmp_path)}"\n')
+    config.chmod(0o600)
+    environ = {
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "MCP_BRIDGE_STATE_DIR": str(tmp_path / "state"),
+        "MCP_BRIDGE_CONFIG": str(config),
+        "MCP_BRIDGE_RUNTIME": "kubernetes",
+        "MCP_BRIDGE_WARM": "0",
+    }
+    settings = load({}, environ)
+    finder = ListFinder(workshop())
+    async with open_engine(settings, finder=finder, choose_backend=select_present) as opened:
+        yield opened
+
+
+async def test_a_program_in_a_pod_calls_tools(engine: Engine) -> None:
+    """Over the attach stream, with what comes back whole."""
+    code = "got = await mcp_work_shop.big(size=200_000)\nprint(len(got))"
+    with anyio.fail_after(PATIENCE):
+        result = await engine.run(RunRequest(code=code))
+    assert (result.status, result.stdout) == ("success", "200000\n"), result.error
+    assert result.isolation is not None
+    assert "network-calls-refused" in result.isolation.verified
+
+
+async def test_a_session_keeps_its_pod(engine: Engine, server: ApiServer) -> None:
+    with anyio.fail_after(PATIENCE):
+        await engine.run(RunRequest(code="kept = 41", session="s"))
+        [name] = server.pods
+        result = await engine.run(RunRequest(code="kept + 1", session="s"))
+        assert result.result == 42
+        assert server.pods == [name]
+
+
+class Evicting(FakeClient):
+    """A client in whose time the cluster ends the pod, once the program has printed something."""
+
+    def __init__(self, server: ApiServer) -> None:
+        super().__init__(wants_output=True)
+        self._server = server
+
+    async def log(self, level: str, source: str, data: Json) -> None:
+        for name in self._server.pods:
+            self._server.evict(name)
+
+
+async def test_a_run_whose_pod_is_evicted_is_not_repeated_once_it_made_a_call(
+    engine: Engine, server: ApiServer
+) -> None:
+    """Its call may have done something: the result says what was lost, and keeps the output."""
+    code = (
+        "print((await mcp_work_shop.add(a=1, b=2)), flush=True)\n"
+        "import asyncio\nawait asyncio.sleep(3600)"
+    )
+    with anyio.fail_after(PATIENCE):
+        result = await engine.run(RunRequest(code=code), Evicting(server))
+    assert (result.status, result.reason, result.stdout) == ("error", "engine", "{'sum': 3}\n")
+    assert "(Evicted)" in result.error
+    assert result.usage.tool_calls == 1
+    used = [pod for pod in server.created_pods if "probe" not in pod["metadata"]["name"]]
+    assert len(used) == 1

@@ -1,0 +1,178 @@
+"""Pods that wait: each used once, shared by replicas, and gone with the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from bridge.errors import ClusterDownError
+from bridge.model import Limits
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from bridge.sandbox.kubernetes.warm import share
+from bridge.settings.kubernetes import Kubernetes
+from tests.contract.programs import ECHO, FOREVER, read_exactly, spec
+from tests.fakes.api_server import ApiServer, Refusal
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
+
+WARM = Kubernetes(warm=2, room_seconds=5)
+
+
+def states(server: ApiServer) -> list[str]:
+    """Return the states of the pods that run."""
+    return sorted(
+        pod["metadata"]["labels"]["mcp-code-bridge.org/state"]
+        for path, pod in server.objects.items()
+        if "/pods/" in path and pod["status"]["phase"] == "Running"
+    )
+
+
+async def until(server: ApiServer, wanted: list[str]) -> None:
+    """Wait until the running pods have these states."""
+    while states(server) != wanted:
+        await server.changed()
+
+
+@asynccontextmanager
+async def tended(
+    server: ApiServer, directory: Path, table: Kubernetes = WARM
+) -> AsyncIterator[KubernetesBackend]:
+    """Give a backend that is tended."""
+    await anyio.Path(directory).mkdir(exist_ok=True)
+
+    async def drain() -> None:
+        return None
+
+    async with backend_on(server, directory, table) as backend, anyio.create_task_group() as tasks:
+        tasks.start_soon(backend.tend, drain)
+        yield backend
+        tasks.cancel_scope.cancel()
+
+
+async def used(backend: KubernetesBackend) -> str:
+    """Run something; return its pod's name."""
+    async with backend.launch(spec(ECHO)) as sandbox:
+        await sandbox.send(b"hello")
+        assert await read_exactly(sandbox, 5) == b"hello"
+        return sandbox.id
+
+
+async def test_a_run_takes_a_pod_that_waits_and_another_one_is_started(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Each is used once; what waits follows the first run's limits."""
+    with anyio.fail_after(PATIENCE):
+        async with tended(server, tmp_path) as backend:
+            first = await used(backend)
+            await until(server, ["warm", "warm"])
+            waiting = set(server.pods)
+            second = await used(backend)
+            assert first not in waiting
+            assert second in waiting
+            await until(server, ["warm", "warm"])
+            assert second not in server.pods
+    assert server.pods == []
+
+
+async def test_runs_with_other_limits_get_a_pod_of_their_own(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    with anyio.fail_after(PATIENCE):
+        async with tended(server, tmp_path) as backend:
+            await used(backend)
+            await until(server, ["warm", "warm"])
+            waiting = set(server.pods)
+            other = spec(ECHO, limits=replace(Limits(), memory_bytes=2**28))
+            async with backend.launch(other) as sandbox:
+                assert sandbox.id not in waiting
+
+
+async def test_two_bridges_share_what_waits_and_may_take_each_others(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """A pod goes to one of them; together they keep what one would."""
+    with anyio.fail_after(PATIENCE):
+        async with (
+            tended(server, tmp_path / "one") as one,
+            tended(server, tmp_path / "two") as two,
+        ):
+            await one.reap()
+            await two.reap()
+            await used(one)
+            await used(two)
+            await until(server, ["warm", "warm"])
+            async with two.launch(spec(FOREVER)) as a, two.launch(spec(FOREVER)) as b:
+                assert a.id != b.id
+    assert server.pods == []
+
+
+async def test_a_pod_taken_by_another_in_between_is_left_to_it(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """The cluster says so (409), and the next one is tried."""
+    with anyio.fail_after(PATIENCE):
+        async with tended(server, tmp_path) as backend:
+            await used(backend)
+            await until(server, ["warm", "warm"])
+            waiting = set(server.pods)
+            server.faults.patch_pods = [Refusal(409, "Conflict", "it has been modified")]
+            assert await used(backend) in waiting
+
+
+async def test_pods_of_a_bridge_that_died_are_deleted_by_the_next(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Its lease is no longer renewed; a living one's pods stay."""
+    server.put_pod("of-a-dead-one", owner="bridge-dead")
+    server.put_lease("bridge-dead", "2020-01-01T00:00:00.000000Z")
+    with anyio.fail_after(PATIENCE):
+        async with (
+            backend_on(server, tmp_path) as backend,
+            backend.launch(spec(FOREVER)) as sandbox,
+        ):
+            assert await backend.reap() == 1
+            assert server.pods == [sandbox.id]
+            assert await backend.reap() == 0
+    assert server.leases == []
+
+
+async def test_what_another_service_has_is_left_alone(server: ApiServer, tmp_path: Path) -> None:
+    server.put_pod("of-others", owner="bridge-dead", service="others")
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path) as backend:
+            assert await backend.reap() == 0
+    assert server.pods == ["of-others"]
+    server.remove("of-others")
+
+
+async def test_a_server_that_is_away_is_known_and_its_return_as_well(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Readiness asks for it; no run has to fail first."""
+    with anyio.fail_after(PATIENCE):
+        async with tended(server, tmp_path) as backend:
+            await used(backend)
+            await until(server, ["warm", "warm"])
+            await server.stop()
+            with pytest.raises(ClusterDownError):
+                await used(backend)
+            while "does not answer" not in backend.problem:
+                await anyio.lowlevel.checkpoint()
+            await server.start()
+            await used(backend)
+            while backend.problem:
+                await anyio.lowlevel.checkpoint()
+
+
+def test_every_replica_starts_its_part() -> None:
+    """Together as many as one would; a replica whose lease is not seen starts none."""
+    bridges: Any = ["a", "b", "c"]
+    assert [share(7, bridges, name) for name in bridges] == [3, 2, 2]
+    assert share(7, bridges, "d") == 0
+    assert share(1, ["a"], "a") == 1
