@@ -129,6 +129,32 @@ def test_a_bridge_that_is_killed_in_a_transaction_ends_its_turn_and_leaves_nothi
     assert (get(store, "a"), get(store, "b")) == (b"old", b"mine")
 
 
+HANGING = """
+import os, signal, sys
+from pathlib import Path
+from bridge.store import postgresql
+from tests.postgresql import store_at
+postgresql.IDLE_SECONDS = 1
+with store_at(Path(sys.argv[1])).writing() as kept:
+    kept.put("kind", "owner", "a", b"half")
+    print("up", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_a_bridge_that_hangs_in_a_transaction_loses_its_turn(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    put(store, "a", b"old")
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(tmp_path)], stdout=subprocess.PIPE, cwd=REPOSITORY
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        put(store, "b", b"mine")
+        assert (get(store, "a"), get(store, "b")) == (b"old", b"mine")
+        process.send_signal(signal.SIGKILL)
+
+
 def test_what_was_read_at_the_beginning_is_read_to_the_end(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     put(store, "a", b"1")
