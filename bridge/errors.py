@@ -218,6 +218,18 @@ class ChannelClosedError(SandboxError):
     code = "channel_closed"
 
 
+class HostDownError(SandboxError):
+    """No SSH host can be used; the message says why. `hosts` tries each again."""
+
+    code = "host_down"
+
+
+class HostKeyError(HostDownError):
+    """An SSH host is not the one that `known_hosts` has, or is not in it. Compare its key."""
+
+    code = "host_key"
+
+
 class ClusterDownError(EngineDownError):
     """A cluster's API server does not answer. See whether it is up, and which context is used."""
 
@@ -236,10 +248,12 @@ class ClusterRefusedError(EnginePermissionError):
 
 
 class CapacityError(SandboxError):
-    """A cluster has no room for a pod. Try again later, or make room."""
+    """A cluster or the hosts have no room for a sandbox. Try again later, or make room."""
 
     code = "no_room"
-    default_remedy = "Try again later; or add nodes, or ask for less memory per run."
+    default_remedy = (
+        "Try again later; or add nodes, hosts or slots, or ask for less memory per run."
+    )
 
 
 class QuotaError(CapacityError):
@@ -483,6 +497,19 @@ class OverloadedError(BridgeError):
     code = "overloaded"
 
 
+class DrainingError(BridgeError):
+    """This bridge is ending, and begins no more runs. Try again: another replica takes it."""
+
+    code = "draining"
+    default_remedy = "Make the request again: another replica takes it, or this one once it is up."
+
+
+class ElsewhereError(InvalidRequestError):
+    """Another replica has this session, question or task. Send the request to that one."""
+
+    code = "elsewhere"
+
+
 class ChangedMeanwhileError(BridgeError):
     """Another program kept writing a client's file. Close the client, then try again."""
 
@@ -499,3 +526,10 @@ class LibraryError(BridgeError):
     """A skill or a memory cannot be saved or read."""
 
     code = "library"
+
+
+class StoreUnavailableError(BridgeError):
+    """The database that `MCP_BRIDGE_STORE` names cannot be used. See what `doctor` says of it."""
+
+    code = "store_unavailable"
+    default_remedy = "Try again soon; `mcp-code-bridge doctor` tries the store."

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.matrix import only_in_full
+
+if TYPE_CHECKING:
+    from tests.postgresql import Server
 
 # How long an example takes says how busy the machine is; no test judges that.
 settings.register_profile("suite", deadline=None, max_examples=25)
@@ -51,8 +55,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def databases_closed() -> Iterator[None]:
     """Leave no connection of a test's own stores open: other tests count descriptors."""
     yield
+    databases_forgotten()
+
+
+def databases_forgotten() -> None:
     if "bridge.store.schema" in sys.modules:
         sys.modules["bridge.store.schema"].databases.forget()
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[Server]:
+    """A PostgreSQL server, started when the first test wants it."""
+    from tests.postgresql import server
+
+    with server() as started:
+        yield started
+
+
+@pytest.fixture
+def postgresql(
+    postgresql_server: Server, monkeypatch: pytest.MonkeyPatch, databases_closed: None
+) -> Iterator[Server]:
+    """Have `tests.postgresql.store_at` return stores on the server."""
+    from tests.postgresql import VARIABLE
+
+    monkeypatch.setenv(VARIABLE, postgresql_server.url())
+    yield postgresql_server
+    databases_forgotten()
+    postgresql_server.drop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def each_database(request: pytest.FixtureRequest) -> str:
+    """Run a test with its stores on each kind of database."""
+    kind = str(request.param)
+    if kind == "postgresql":
+        request.getfixturevalue("postgresql")
+    return kind
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ MATRIX = (
     "tests/sandbox/",
     "tests/security/",
 )
-OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless"})
+OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless", "ssh"})
 NEWEST_PYTHON = "3.13"
 
 SESSIONS = "tests/contract/test_sessions.py"
@@ -35,6 +35,14 @@ SMOKES = frozenset(
 """What every engine has in `make test`, as "file::function"."""
 
 
+ON_A_SERVER = (
+    "tests/artifacts/test_store.py",
+    "tests/sessions/test_checkpoints.py",
+    "tests/skills/test_memories.py",
+)
+"""Modules whose tests `make test` runs on PostgreSQL too; the others only `make test-all`."""
+
+
 def only_in_full(item: pytest.Item) -> bool:
     """Return whether `make test` leaves a case to `make test-all`."""
     parameters = getattr(item, "callspec", None)
@@ -43,5 +51,7 @@ def only_in_full(item: pytest.Item) -> bool:
     if parameters.params.get("python") == NEWEST_PYTHON:
         return True
     test = item.nodeid.partition("[")[0]
+    if parameters.params.get("each_database") == "postgresql":
+        return not test.startswith(ON_A_SERVER)
     values = {value for value in parameters.params.values() if isinstance(value, str)}
     return test.startswith(MATRIX) and bool(values & OTHER_ENGINES) and test not in SMOKES

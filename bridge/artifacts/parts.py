@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,8 @@ from urllib.parse import parse_qsl
 from bridge.artifacts.mime import is_text
 from bridge.errors import ArtifactStoreError, InvalidRequestError
 from bridge.model import Artifact
+from bridge.store.blobs import OpenBlob
+from bridge.store.store import StoreError
 
 MAX_ANSWER = 1024 * 1024
 """Bytes of content in one answer; clients have limits of a few megabytes on a message."""
@@ -203,7 +204,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def translated(doing: str, root: Path) -> Iterator[None]:
+def translated(doing: str, root: Path | str) -> Iterator[None]:
     """Raise each OSError as an ArtifactStoreError.
 
     Args:
@@ -225,6 +226,8 @@ def translated(doing: str, root: Path) -> Iterator[None]:
             reason = error.strerror or str(error) or type(error).__name__
             message = f"What programs leave cannot be {doing}: {reason}."
             remedy = "The directory has to be one that this user alone can write to."
+            if isinstance(error, StoreError) and error.remedy:
+                remedy = error.remedy
         raise ArtifactStoreError(message, remedy=remedy, host_detail=f"[{root}]") from error
 
 
@@ -235,20 +238,20 @@ class Content:
     """An artifact's open content, which can be read even if it is removed meanwhile.
 
     Args:
-        descriptor: Closed on leaving.
+        blob: Closed on leaving.
         root: Of the store, for messages.
     """
 
-    def __init__(self, artifact: Artifact, descriptor: int, root: Path) -> None:
+    def __init__(self, artifact: Artifact, blob: OpenBlob, root: Path | str) -> None:
         self.artifact = artifact
-        self._descriptor = descriptor
+        self._blob = blob
         self._root = root
 
     def __enter__(self) -> Content:
         with translated("read", self._root):
-            size = os.fstat(self._descriptor).st_size
+            size = self._blob.size
         if size != self.artifact.size:
-            os.close(self._descriptor)
+            self._blob.close()
             raise self._damaged()
         return self
 
@@ -258,7 +261,7 @@ class Content:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._descriptor)
+        self._blob.close()
 
     def read(self, start: int, size: int) -> bytes:
         """Return a range of bytes, shorter at the end of the content.
@@ -268,7 +271,7 @@ class Content:
         """
         pieces, left = [], max(min(size, self.artifact.size - start), 0)
         with translated("read", self._root):
-            while left > 0 and (piece := os.pread(self._descriptor, min(left, _PIECE), start)):
+            while left > 0 and (piece := self._blob.read(min(left, _PIECE), start)):
                 pieces.append(piece)
                 start, left = start + len(piece), left - len(piece)
         return b"".join(pieces)

@@ -70,6 +70,7 @@ _DELETED = 500
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_ID = re.compile(r"[0-9a-f]{20}")
 _LABEL = ("run_id", "kind", "name", "mime_type", "size", "digest")
 _BEGINNING = re.compile("[0-9a-f]{4,64}")
 
@@ -112,9 +113,9 @@ class ArtifactStore:
         self.blobs = store.blobs
 
     @property
-    def root(self) -> Path:
-        """The store's directory, for messages."""
-        return self._store.directory
+    def root(self) -> Path | str:
+        """Where the store is, for messages."""
+        return self._store.place
 
     def of_run(self, owner: str, run_id: str, origin: Origin = of_nothing) -> RunArtifacts:
         """Return the artifacts of one run, to add to. No I/O.
@@ -194,10 +195,10 @@ class ArtifactStore:
         artifact = self.find(owner, uri)
         with translated("read", self.root):
             try:
-                descriptor = self.blobs.open(artifact.digest)
+                blob = self.blobs.open(artifact.digest)
             except FileNotFoundError:
                 raise _unknown(uri) from None
-        with Content(artifact, descriptor, self.root) as content:
+        with Content(artifact, blob, self.root) as content:
             yield content
 
     def _find(self, owner: str | None, uri: str) -> Row[Any]:
@@ -225,7 +226,7 @@ class ArtifactStore:
         expired: bool = False,
     ) -> Sequence[Row[Any]]:
         """Return the matching rows, newest first."""
-        if kept.connection is None:
+        if kept.connection is None or (run_id and not _RUN.fullmatch(run_id)):
             return ()
         table = _artifacts()
         chosen = table.select().order_by(table.c.created.desc(), table.c.id.desc()).limit(most)
@@ -304,7 +305,7 @@ class ArtifactStore:
             ArtifactStoreError: It cannot be written.
         """
         with translated("tidied", self.root), self._changing:
-            if not self.blobs.root.is_dir():
+            if not self.blobs.exist():
                 return 0
             removed = self.blobs.remove_unfinished()
             contents = self.blobs.all()
@@ -318,7 +319,8 @@ class ArtifactStore:
                 strays = contents - kept.used()
             self._store.drop({one.digest for one in goes} | strays)
             # For `_is_due`.
-            os.utime(self.blobs.root)
+            with suppress(FileNotFoundError):
+                os.utime(self.blobs.root)
         return removed + len(set(goes))
 
     async def tidying(self) -> None:
@@ -339,7 +341,7 @@ class ArtifactStore:
         try:
             tidied = self.blobs.root.stat().st_mtime
         except OSError:
-            return False
+            return self._store.shared
         return not 0 <= time() - tidied < TIDY_SECONDS
 
     # --- writing ----------------------------------------------------------------------------------
@@ -428,7 +430,7 @@ class ArtifactStore:
 
     def _there(self, one: StoredItem) -> bool:
         try:
-            os.close(self.blobs.open(one.digest))
+            self.blobs.open(one.digest).close()
         except OSError:
             return False
         return True
@@ -473,10 +475,11 @@ def _named(table: Table, uri: str) -> Any:
     from sqlalchemy import false
 
     if uri.startswith(ARTIFACTS_URI):
-        return table.c.id == uri.removeprefix(ARTIFACTS_URI)
+        own = uri.removeprefix(ARTIFACTS_URI)
+        return table.c.id == own if _ID.fullmatch(own) else false()
     if uri.startswith(RUNS_URI):
         run_id, _, stream = uri.removeprefix(RUNS_URI).partition("/")
-        if stream not in ("stdout", "stderr"):
+        if stream not in ("stdout", "stderr") or not _RUN.fullmatch(run_id):
             return false()
         return (table.c.run_id == run_id) & (table.c.kind == stream)
     if _BEGINNING.fullmatch(uri):

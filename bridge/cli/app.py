@@ -101,6 +101,7 @@ _SETUP = {
     **_SCOPE,
     "move: --move NAMES": "servers to move behind the bridge: A,B, all or none; asked otherwise",
     "skip_cost: --skip-cost": "start no server to count what its tools cost",
+    "fix: --fix": "where no sandbox works, do what `doctor --fix` does",
     **_CHANGE,
 }
 _RESTORE = {"restore: --restore": "put back the servers that moved behind the bridge"}
@@ -283,6 +284,13 @@ COMMANDS = {
             **_JSON,
         },
         ("doctor --runtime podman", "doctor --fix"),
+        SETTING_UP,
+    ),
+    "hosts": _Command(
+        "hosts:hosts",
+        "Try each SSH host: its state, slots, engine and latency.",
+        _JSON,
+        ("hosts --json",),
         SETTING_UP,
     ),
     "image build": _Command(

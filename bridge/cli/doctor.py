@@ -6,26 +6,32 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
 
 from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, UsageError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory
+from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
-from bridge.settings import Settings, packages_dir
+from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
+
+LEAST_STATE_BYTES = 1024 * 1024
+"""What has to fit into the state directory: a day's log, and a run's output."""
 
 NOTHING_WORKS = "Nothing here can run programs in isolation, so the bridge refuses to.\n"
 
@@ -43,8 +49,8 @@ async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
     Raises:
         UsageError: The options contradict each other.
     """
-    if not getattr(arguments, "fix", False):
-        if getattr(arguments, "yes", False):
+    if not arguments.fix:
+        if arguments.yes:
             raise UsageError("--yes needs --fix: there is nothing to agree to without it.")
         return await _report(arguments, settings, _describe_gate(settings))
     # Imported here: it builds images.
@@ -72,44 +78,54 @@ async def _report(
     found = consents_of(settings).discover(context)
     commands = check_commands(settings, probes)
     packages = await check_packages(settings)
+    store = await anyio.to_thread.run_sync(check_store, settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
+    state = check_state(settings)
+    status = 0 if chosen and not state else 1
     if arguments.json:
         document = {
             "chosen": chosen or None,
             "backends": [asdict(probe) for probe in probes],
+            "state": {"path": str(settings.state_dir), "problem": state},
             "profile": _profile(settings),
             "gate": _gate(settings),
             "commands": [asdict(check) for check in commands],
             "packages": packages,
+            "store": store,
             "directories": [asdict(one) for one in settings.directories],
             "servers": [spec.name for spec in found.servers],
             "definitions": {spec.name: spec.definition for spec in found.servers},
             "warnings": [str(warning) for warning in found.warnings],
         }
         write_json(document, indent=2)
-        return 0 if chosen else 1
+        return status
     servers = ", ".join(spec.name for spec in found.servers) or "none"
     waiting = ", ".join(dict.fromkeys(each.name for each in found.proposed))
     if waiting:
         servers += f". Waiting for your approval (`servers approve NAME`): {waiting}"
     # Of what `auto` tries, one has to work.
-    enough = bool(chosen) and settings.runtime == "auto"
+    auto = settings.runtime == "auto"
     sections = [
-        *(_describe(probe, enough=enough) for probe in probes),
+        *(_describe(probe, enough=auto and (bool(chosen) or _is_other(probe))) for probe in probes),
+        describe_state(settings, state),
         _describe_profile(settings),
         gate,
         *map(_describe_command, commands),
         describe_packages(packages),
+        describe_store(store),
         describe_directories(settings, root=os.geteuid() == 0),
         f"Servers: {servers}. `servers` tells where each was found.\n",
         *(f"warning: {warning}\n" for warning in found.warnings),
     ]
     for section in sections:
         write_prose(visible(section))
-    write_prose(f"Programs run in: {chosen}\n" if chosen else NOTHING_WORKS)
-    if not chosen and not getattr(arguments, "fix", False):
+    if chosen:
+        write_prose(f"Programs run in: {chosen}{', once that is mended' if status else ''}\n")
+    else:
+        write_prose(NOTHING_WORKS)
+    if status and not arguments.fix:
         write_prose(NEXT)
-    return 0 if chosen else 1
+    return status
 
 
 async def doctor_mistake(
@@ -173,12 +189,39 @@ def _describe_gate(settings: Settings) -> str:
     return "\n".join(lines) + "\n"
 
 
+def check_state(settings: Settings) -> str:
+    """Return why the state directory cannot be used; empty if it can."""
+    try:
+        make_directory(settings.state_dir)
+        with TemporaryFile(dir=settings.state_dir) as file:
+            file.write(bytes(LEAST_STATE_BYTES))
+            file.flush()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def describe_state(settings: Settings, problem: str) -> str:
+    """Return what there is to say of the state directory; empty for nothing."""
+    if not problem:
+        return ""
+    return (
+        f"FAIL  state: nothing can be kept in {settings.state_dir}: {problem}.\n"
+        "      remedy: See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere.\n"
+    )
+
+
 def _describe_command(check: CommandCheck) -> str:
     lines = [f"commands: {check.name}: {'ok' if check.ok else 'FAIL'}: {check.summary}"]
     lines.extend(f"      note: {note}" for note in check.notes)
     if check.remedy:
         lines.append(f"      remedy: {check.remedy}")
     return "\n".join(lines) + "\n"
+
+
+def _is_other(probe: Probe) -> bool:
+    """Whether a backend is for another system."""
+    return probe.error_code == WrongSystemError.code
 
 
 def _describe(probe: Probe, *, enough: bool = False) -> str:
@@ -188,8 +231,7 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
         enough: Whether another one works and this one was not asked for: then it needs no remedy.
     """
     # What is for another system is not broken here.
-    other = probe.error_code == WrongSystemError.code
-    mark = "ok  " if probe.ok else "n/a " if other else "off " if enough else "FAIL"
+    mark = "ok  " if probe.ok else "n/a " if _is_other(probe) else "off " if enough else "FAIL"
     lines = [f"{mark}  {probe.backend}: {probe.summary}"]
     lines.extend(f"      {name}: {text}" for name, text in probe.details.items())
     if probe.isolation is not None:
@@ -266,6 +308,27 @@ def describe_packages(check: Mapping[str, Any]) -> str:
     verdict = f"FAIL: {check['problem']}" if check["problem"] else "ok"
     about = f"      index: {check['index']}\n      kept in: {check['cache']}\n"
     return f"packages: {verdict}\n      allowed: {names}\n{about}"
+
+
+def check_store(settings: Settings) -> dict[str, str]:
+    """Return where the store is, without a password, and why it cannot be used. Blocks."""
+    store, problem = store_of(settings), ""
+    try:
+        with closing(store):
+            store.check()
+    except OSError as error:
+        problem = error.strerror or str(error)
+    return {"place": str(store.place), "problem": problem}
+
+
+def describe_store(check: Mapping[str, str]) -> str:
+    """Return what there is to say of the store."""
+    if not check["problem"]:
+        return f"store: ok: {check['place']}\n"
+    return (
+        f"store: FAIL: {check['problem']}\n      at: {check['place']}\n"
+        "      remedy: see to what MCP_BRIDGE_STORE names, or to the state directory\n"
+    )
 
 
 def describe_directories(settings: Settings, *, root: bool) -> str:

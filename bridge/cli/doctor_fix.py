@@ -6,8 +6,8 @@ installs anything, and changes nothing of the system's: that is left to the comm
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import shlex
 import shutil
 import stat
@@ -16,8 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
 
 from bridge.cli.image import build_image
+from bridge.cli.line import PROGRAM
 from bridge.cli.output import visible, write_err
 from bridge.cli.person import Person
 from bridge.errors import (
@@ -25,6 +27,7 @@ from bridge.errors import (
     EngineDownError,
     EngineNotFoundError,
     EnginePermissionError,
+    ImageBuildError,
     ImageMissingError,
     ImagePullError,
     SandboxError,
@@ -36,8 +39,8 @@ from bridge.sandbox.process import host
 from bridge.sandbox.process.faults import KernelSettings
 from bridge.settings import Settings
 
-STEP_SECONDS = 300.0
-"""For one command: a virtual machine starts within two minutes."""
+STEP_SECONDS = 900.0
+"""For one command: a virtual machine starts within two minutes, an image of 1 GB comes in ten."""
 
 SUBORDINATE_IDS = 65_536
 """What a rootless container may use; fewer, and images cannot be unpacked."""
@@ -62,6 +65,9 @@ profile bwrap /usr/bin/bwrap flags=(unconfined) {
 }
 EOF"""
 
+_BOOTED = Path("/run/systemd/system")
+"""Is there where systemd started the system."""
+
 _COMMANDS = (*_INSTALL, "bwrap", "podman", "docker", "mmdebstrap", "systemctl")
 
 
@@ -73,7 +79,9 @@ class Machine:
         commands: Those of `_COMMANDS` that are installed.
         subordinate: The texts of /etc/subuid and /etc/subgid.
         own_docker: Whether this user has a Docker service of their own (rootless Docker).
-        open_state: Whether others may look into the state directory.
+        state: The state directory, its links followed; empty if there is none.
+        state_fault: What is wrong with it: "open" to other users, "closed" to this one, or
+            "foreign": another user's, and closed.
     """
 
     user: str
@@ -83,7 +91,8 @@ class Machine:
     kernel: KernelSettings = KernelSettings()
     subordinate: tuple[str, str] = ("", "")
     own_docker: bool = False
-    open_state: bool = False
+    state: str = ""
+    state_fault: Literal["", "open", "closed", "foreign"] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,21 +121,40 @@ def plan(probes: Sequence[Probe], settings: Settings, machine: Machine) -> Plan:
     """Return what would make programs run here; nothing for what is not needed."""
     steps: list[Step] = []
     as_root: list[str] = []
-    if machine.open_state:
-        place = str(settings.state_dir)
-        steps.append(Step(says=f"Close {place} to other users.", argv=("chmod", "go-rwx", place)))
+    if machine.state_fault:
+        _mend_state(settings, machine, steps, as_root)
     chosen = next((probe for probe in probes if probe.ok), None)
     if chosen is not None:
         if chosen.details.get("image") == DEFAULT_FALLBACK:
             steps.append(_build(chosen.backend))
-        return Plan(tuple(steps), ())
+        return Plan(tuple(steps), tuple(as_root))
+    mends = False
     for probe in probes:
         found, commands = _mend(probe, settings, machine)
         steps += found
+        mends = mends or bool(found or commands)
         as_root += [f"# for {probe.backend}:", *commands] if commands else []
-    if not steps and not as_root and machine.platform == "linux":
+    if not mends and machine.platform == "linux":
         as_root += _install(machine, "bubblewrap")
     return Plan(tuple(steps), tuple(as_root))
+
+
+def _mend_state(
+    settings: Settings, machine: Machine, steps: list[Step], as_root: list[str]
+) -> None:
+    """Add what makes the state directory this user's alone."""
+    place, fault = machine.state, machine.state_fault
+    if fault == "foreign":
+        owner = shlex.join(("chown", "-R", machine.user, place))
+        as_root += ["# for the bridge's state, if nothing else is in there:", f"sudo {owner}"]
+        return
+    argv = ("chmod", "go-rwx" if fault == "open" else "u+rwx", place)
+    if place == str(settings.state_dir) and settings.state_dir.name == PROGRAM:
+        says = f"Close {place} to other users." if fault == "open" else f"Let you use {place}."
+        steps.append(Step(says=says, argv=argv))
+    else:
+        # A directory that somebody named, such as /var, may be there for others too.
+        as_root += ["# for the bridge's state, if nothing else is in there:", shlex.join(argv)]
 
 
 def _mend(
@@ -137,10 +165,13 @@ def _mend(
     named = settings.runtime == name
     if name == "bubblewrap":
         return (), _mend_bubblewrap(probe, machine)
-    if code in (ImageMissingError.code, ImagePullError.code) and not settings.image:
-        offline = () if "mmdebstrap" in machine.commands else _install(machine, "mmdebstrap")
-        # Without a registry the image is made of Debian's packages, which takes this command.
-        return (_build(name),), offline if code == ImagePullError.code else ()
+    if code == ImageMissingError.code:
+        if not settings.image:
+            return (_build(name),), ()
+        if settings.image.startswith("localhost/"):
+            return (), ()
+        says = f"Fetch the image {settings.image} on {name}."
+        return (Step(says=says, argv=(name, "pull", settings.image)),), ()
     if code == EngineNotFoundError.code:
         package = "docker.io" if name == "docker" and "apt-get" in machine.commands else name
         return (), _install(machine, package) if named else ()
@@ -225,19 +256,48 @@ def this_machine(settings: Settings) -> Machine:
     """Return what this machine has."""
     search = settings.environ.get("PATH")
     home = Path(settings.environ.get("HOME") or "/")
-    state = settings.state_dir
-    mode = state.stat().st_mode if state.is_dir() and state.owner() == getpass.getuser() else 0
     units = (home / ".config/systemd/user", Path("/usr/lib/systemd/user"))
+    commands = {name for name in _COMMANDS if shutil.which(name, path=search)}
+    state = Path(os.path.realpath(settings.state_dir))
+    if not _BOOTED.is_dir():
+        # In most containers it is installed, and can start nothing.
+        commands.discard("systemctl")
     return Machine(
-        user=getpass.getuser(),
+        user=_user(),
         uid=os.geteuid(),
         platform=sys.platform,
-        commands=frozenset(name for name in _COMMANDS if shutil.which(name, path=search)),
+        commands=frozenset(commands),
         kernel=host.kernel_settings(host.find_command("bwrap", settings.environ)),
         subordinate=(host.text("/etc/subuid"), host.text("/etc/subgid")),
         own_docker=any((place / "docker.service").is_file() for place in units),
-        open_state=bool(stat.S_IMODE(mode) & 0o077),
+        state=str(state),
+        state_fault=_state_fault(state),
     )
+
+
+def _user() -> str:
+    """Return this user's name; not what the environment says, which `sudo -E` leaves."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _state_fault(place: Path) -> Literal["", "open", "closed", "foreign"]:
+    """Return what is wrong with a directory; see `Machine`."""
+    try:
+        found = place.stat()
+    except OSError:
+        return ""
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        return ""
+    if found.st_uid != os.geteuid():
+        usable = os.access(place, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
+        return "" if usable else "foreign"
+    if mode & 0o700 != 0o700:
+        return "closed"
+    return "open" if mode & 0o077 else ""
 
 
 async def fix(
@@ -260,10 +320,10 @@ async def fix(
             try:
                 await _do(step, settings)
                 done.append(step.says)
-            except BridgeError as error:
+            except (BridgeError, OSError) as error:
                 write_err(visible(f"     failed: {error}\n"))
     if not found.steps and not found.as_root:
-        write_err("fix: nothing to do\n")
+        write_err("fix: there is nothing that it can do\n")
     return tuple(done)
 
 
@@ -286,7 +346,11 @@ async def _build_on(settings: Settings, build: Build) -> None:
         await build(asked, settings)
     except SandboxError as error:
         if shutil.which("mmdebstrap", path=settings.environ.get("PATH")) is None:
-            raise
+            if not isinstance(error, ImagePullError | ImageBuildError):
+                raise
+            command = " ".join(_install(this_machine(settings), "mmdebstrap"))
+            remedy = f"Without a registry it is built from Debian's packages, after: {command}"
+            raise type(error)(error.message, remedy=remedy) from error
         write_err(visible(f"     {error.message}\n     from Debian's packages instead:\n"))
         await build(SimpleNamespace(**{**vars(asked), "offline": True}), settings)
 
@@ -295,6 +359,4 @@ def commands_text(found: Plan) -> str:
     """Return root's commands, to be copied; empty for none."""
     if not found.as_root:
         return ""
-    return "\n".join(
-        ("To be run by you, as root; one sandbox is enough:", "", *found.as_root, "", "")
-    )
+    return "\n".join(("To be run by you; one sandbox is enough:", "", *found.as_root, "", ""))

@@ -68,7 +68,10 @@ async def show_status(arguments: SimpleNamespace, settings: Settings) -> int:
         write_json([asdict(one) for one in found], indent=2)
     else:
         write_out("".join(_describe(one) for one in found))
-    return 0 if any(one.present for one in found) else ImageMissingError.exit_status
+    if any(one.present for one in found):
+        return 0
+    write_err("No engine has an image: `mcp-code-bridge image build` builds one.\n")
+    return ImageMissingError.exit_status
 
 
 async def _with_engines(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ from bridge.clients.install import (
     standings,
 )
 from bridge.clients.journal import Journal
-from bridge.clients.own_commands import Commands, listing, own_commands, run_own
+from bridge.clients.own_commands import Commands, Planned, listing, own_commands, run_own
 from bridge.clients.writers import (
     WRITERS,
     Machine,
@@ -57,7 +57,23 @@ _FAILED = re.compile(r"✗|✘|fail|error|disabled|disconnected", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 """Of the bridge's entry: what every client takes for a server's name, and in a tool's."""
 
-Planned = tuple[Change, Commands]
+_ADDRESS = re.compile(r"https?://[!#-&(-;=?-\[\]_a-z~]+", re.IGNORECASE)
+"""With the characters of addresses only: each file and command spells these as they are."""
+
+_UNTRUSTED = re.compile(r"folder is (?:untrusted|not trusted)", re.IGNORECASE)
+"""What clients say that use no server in a folder which they were not told to trust."""
+
+_YOUR_PATH = "<your PATH>"
+
+NO_CLIENT = (
+    "Nothing was changed: no client was found here. Name one to write its file all the same: "
+    "`mcp-code-bridge install cursor`, say."
+)
+
+STOPPED = (
+    "Stopped in the middle: `mcp-code-bridge installed` says where the bridge is now. The same "
+    "command goes on, and `uninstall CLIENT --restore` goes back."
+)
 
 RESTART = "Restart the clients. `mcp-code-bridge uninstall CLIENT --restore` undoes it."
 
@@ -76,7 +92,7 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     """Show what would be written into the files of some clients, ask, and write it.
 
     Returns:
-        1 if a person says no, or if a client does not list the bridge afterwards.
+        1 if a person says no, if there is no client, or if one does not list the bridge then.
     """
     machine = _machine(settings)
     if not arguments.clients:
@@ -87,13 +103,17 @@ async def install(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.http and (arguments.name or NAME) != NAME:
         message = f"With --http the name is {NAME}: by it, the bridge knows its own address."
         raise UsageError(message, remedy="Leave --name out.")
-    if arguments.http and not arguments.http.startswith(("http://", "https://")):
-        message = f"{arguments.http!r:.100} is no address."
-        raise UsageError(message, remedy="Give it whole: --http http://127.0.0.1:8000/mcp.")
+    if arguments.http and not _ADDRESS.fullmatch(arguments.http):
+        message = f"{visible(shown_address(arguments.http))!r:.100} is no address."
+        remedy = "Give it whole, other characters as %XX: --http http://127.0.0.1:8000/mcp."
+        raise UsageError(message, remedy=remedy)
     entry = own_entry(settings.environ, name=arguments.name or "", url=arguments.http or "")
     clients = arguments.clients
     if list(clients) == [ALL]:
         clients = clients_of(detected(machine))
+        if not clients:
+            write_err_line(NO_CLIENT)
+            return 1
     planned = plan(clients, arguments.scope, entry, machine)
     if arguments.move:
         planned = await with_moves(planned, arguments.move, settings, machine)
@@ -120,7 +140,7 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         write_err_line("Nothing was changed. Name the clients: uninstall CLIENT...")
         return 0
     named = WRITERS if list(arguments.clients) == [ALL] else arguments.clients
-    wanted = {writer_for(client).id for client in named}
+    wanted = tuple(dict.fromkeys(writer_for(client).id for client in named))
     journal = Journal(settings.state_dir / "clients")
     planned: list[Planned] = []
     for each in found:
@@ -133,8 +153,8 @@ async def uninstall(arguments: SimpleNamespace, settings: Settings) -> int:
         planned = with_restores(planned, wanted, arguments.scope, settings, machine)
     else:
         write_stays(planned, settings)
-    asked = set() if named is WRITERS else wanted
-    for client in sorted(asked - {change.target.writer.id for change, _ in planned}):
+    there = {change.target.writer.id for change, _ in planned}
+    for client in () if named is WRITERS else (each for each in wanted if each not in there):
         write_out(f"{WRITERS[client].name}: the bridge is in none of its files.\n")
     return 0 if await carry_out(planned, settings, machine, arguments) else 1
 
@@ -145,7 +165,8 @@ async def installed(arguments: SimpleNamespace, settings: Settings) -> int:
     if arguments.json:
         write_json([_record(each) for each in found])
     else:
-        write_out(_table(found) or "The bridge is in no client's file.\n")
+        nowhere = "The bridge is in no client's file; `mcp-code-bridge install` puts it there.\n"
+        write_out(_table(found) or nowhere)
     return 1 if any(each.is_broken for each in found) else 0
 
 
@@ -181,8 +202,11 @@ async def carry_out(
         UsageError: Nobody can be asked.
     """
     changing = [each for each in planned if each[0].before != each[0].after]
+    path = _common_path(changing)
     for each in planned:
-        _show(*each)
+        _show(*each, path=path)
+    if path:
+        write_out(visible(f"{_YOUR_PATH} stands for: {path}", keep="") + "\n")
     if not changing:
         write_err_line("There is nothing to change.")
         return True
@@ -200,15 +224,20 @@ async def carry_out(
             write_err_line("Nothing was changed.")
             return False
     journal = Journal(settings.state_dir / "clients")
-    for change, commands in changing:
-        for argv in commands:
-            await run_own(argv, machine)
-        if not commands:
-            await anyio.to_thread.run_sync(apply, change, journal)
-        if change.action != "move":
-            _confirm(change, machine)
-        write_moved(change)
-    write_proposal((change for change, _ in changing if change.moved), settings, machine)
+    try:
+        for change, commands in changing:
+            for argv in commands:
+                await run_own(argv, machine)
+            if not commands:
+                await anyio.to_thread.run_sync(apply, change, journal)
+            if change.action != "move":
+                _confirm(change, machine)
+            write_moved(change)
+    except anyio.get_cancelled_exc_class():
+        write_err_line(STOPPED)
+        raise
+    made = [change for change, _ in changing if change.moved]
+    await anyio.to_thread.run_sync(write_proposal, made, settings, machine)
     return True
 
 
@@ -227,9 +256,17 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
             )
             continue
         said = await run_own(argv, machine)
+        if url := address(change.value, change.target.location.dialect):
+            said = said.replace(url, shown_address(url))
         lines = [line for line in said.splitlines() if change.name in line]
-        write_out(visible("".join(f"  {line.strip()}\n" for line in lines)))
-        if not lines or any(map(_FAILED.search, lines)):
+        head = f"{change.target.writer.name} lists:\n" if lines else ""
+        write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
+        if lines and _UNTRUSTED.search(said):
+            write_out(
+                f"{change.target.writer.name} has it, and uses servers only in folders that you "
+                "let it trust; the home directory, where it was asked, is none.\n"
+            )
+        elif not lines or any(map(_FAILED.search, lines)):
             status = 1
             state = "has trouble with" if lines else "does not list"
             why = f"`{shlex.join(argv)}` may say why."
@@ -241,8 +278,21 @@ def _machine(settings: Settings) -> Machine:
     return machine_of(context_for(settings, str(Path.cwd()), sys.platform))
 
 
-def _show(change: Change, commands: Commands) -> None:
-    """Print a change: the whole command that the client will run, and the diff."""
+def _common_path(changing: Sequence[Planned]) -> str:
+    """Return the PATH that several changes write, to be shown once; empty for none."""
+    environs = (
+        change.value.get(change.target.location.dialect.env_keys[0]) for change, _ in changing
+    )
+    paths = [each.get("PATH", "") for each in environs if isinstance(each, Mapping)]
+    return paths[0] if len(paths) > 1 and len(set(paths)) == 1 else ""
+
+
+def _show(change: Change, commands: Commands, *, path: str) -> None:
+    """Print a change: the whole command that the client will run, and the diff.
+
+    Args:
+        path: What is shown as `_YOUR_PATH`.
+    """
     target = change.target
     head = f"{target.writer.name} ({target.scope}): {target.path}\n"
     if change.before == change.after:
@@ -259,7 +309,12 @@ def _show(change: Change, commands: Commands) -> None:
         lines += [f"  with {key}={text}" for key, text in shown]
     lines += [f"  through its own command: {shlex.join(argv)}" for argv in commands]
     lines += [*lines_of(change), *(f"  {note}" for note in change.notes)]
-    write_out(visible(head + "".join(f"{line}\n" for line in lines)) + change.diff + "\n")
+    text = visible(head + "".join(f"{line}\n" for line in lines)) + change.diff + "\n"
+    if path:
+        text = text.replace(path, _YOUR_PATH)
+    if url := address(change.value, dialect):
+        text = text.replace(url, shown_address(url))
+    write_out(text)
 
 
 def _confirm(change: Change, machine: Machine) -> None:
@@ -287,8 +342,8 @@ def _list_detected(machine: Machine) -> int:
         state = f"has {there[target.path]}" if target.path in there else ""
         line = f"{target.writer.id:<20} {target.writer.name:<22} {target.path}  {state}"
         write_out(visible(line.rstrip(), keep="") + "\n")
-    named = "Name the clients: install CLIENT..." if found else "No client was found here."
-    write_err_line(f"Nothing was changed. {named}")
+    named = "Nothing was changed. Name the clients: install CLIENT..."
+    write_err_line(named if found else NO_CLIENT)
     return 0
 
 

@@ -121,7 +121,12 @@ async def _run_until_signal(command: Command, invocation: Invocation, settings: 
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
             async for number in signals:
                 received.append(number)
-                scope.cancel()
+                ending = getattr(invocation.arguments, "ending", None)
+                if number == signal.SIGTERM and ending is not None and not ending.is_set():
+                    # What serves HTTP lets its runs end first; a second signal does not wait.
+                    ending.set()
+                else:
+                    scope.cancel()
 
     failure: BridgeError | None = None
     async with anyio.create_task_group() as tasks:
@@ -197,7 +202,8 @@ def _set_up_logging(settings: Settings, *, serving: bool) -> None:
     logging.basicConfig(level=level, handlers=[handler])
     for line in unknown_variables(settings.environ):
         logger.warning("%s", line)
-    if level == "WARNING" and not serving and sys.stderr.isatty():
+    if level == "WARNING" and not serving:
+        # What takes minutes is said, in scripts too.
         logging.getLogger("bridge.sandbox.container.backend.progress").setLevel("INFO")
     for noisy in ("mcp", "httpx2", "httpcore2", "urllib3", "docker", "uvicorn", "watchfiles"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLevelName(level)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +13,7 @@ from bridge.cli.output import visible, write_err_line
 from bridge.clients.install import Change, plan_uninstall, read_target, record_of
 from bridge.clients.journal import Journal
 from bridge.clients.move import Kept, LoggedIn, Mover, move_only, tables_of, with_move
-from bridge.clients.own_commands import Commands
+from bridge.clients.own_commands import Planned
 from bridge.clients.proposals import propose
 from bridge.clients.restore import restore_of, with_restore
 from bridge.clients.writers import Machine, Scope, Target, targets, writer_for
@@ -23,7 +22,6 @@ from bridge.discovery.files import read_regular
 from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
 from bridge.model import ServerSpec
-from bridge.private_files import make_directory
 from bridge.servers.consents import consents_of
 from bridge.settings import Settings, moved_dir
 from bridge.text import counted
@@ -35,8 +33,6 @@ ALL = "all"
 PROPOSAL = "proposed-policy.toml"
 
 MAX_SETTINGS_BYTES = 4 * 1024 * 1024
-
-Planned = tuple[Change, Commands]
 
 
 async def with_moves(
@@ -60,7 +56,6 @@ async def with_moves(
         found=found,
         kept=Kept(moved_dir(settings.environ)),
         logged_in=_logged_in(settings),
-        now=time.time(),
     )
     read = {row.id for row in locations_read(settings.sources, machine.context.platform)}
     made: list[Planned] = []
@@ -186,12 +181,13 @@ def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machi
         texts += [text] if text else []
     if not texts:
         return
-    path = moved_dir(settings.environ) / PROPOSAL
-    before = read_regular(path, limit=MAX_SETTINGS_BYTES)
-    old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""
-    new = [text for text in texts if text not in old]
-    make_directory(path.parent)
-    replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
+    kept = Kept(moved_dir(settings.environ))
+    path = kept.directory / PROPOSAL
+    with kept.turn():
+        before = read_regular(path, limit=MAX_SETTINGS_BYTES)
+        old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""
+        new = [text for text in texts if text not in old]
+        replace_file(path, "\n".join([*([old] if old else []), *new]).encode())
     write_err_line(
         visible(
             "The client had turned tools off, or called some unasked. As lines of a policy, for "

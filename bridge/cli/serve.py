@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+
+import anyio
 
 from bridge.discovery.finder import DiscoveryContext
 from bridge.errors import BridgeError, UsageError
@@ -28,6 +33,11 @@ def _announce(host: str, port: int) -> None:
     print(f"Serving http://{shown}:{port}/mcp", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def _machine() -> str:
+    """Return the machine's name, as a header can have it; in a pod that is the pod's own."""
+    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:63].strip(".-") or "bridge"
+
+
 def _watching(engine: Engine, context: DiscoveryContext) -> ConfigWatcher:
     servers = engine.servers
     return ConfigWatcher(lambda: watch_plan(context, servers.discovery.references), servers.refresh)
@@ -36,6 +46,9 @@ def _watching(engine: Engine, context: DiscoveryContext) -> ConfigWatcher:
 async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
     """Serve until the client closes stdin, or over HTTP until a signal."""
     address = parse_address(arguments.http) if arguments.http else None
+    if address is not None:
+        arguments.ending = anyio.Event()
+        settings = replace(settings, replica=settings.replica or _machine())
     context = context_for(settings, str(Path.cwd()), sys.platform)
     # Hundreds of servers take a while to read, which the answer to `initialize` need not wait for.
     opened = open_engine(settings, eager=False, choose_backend=select_present)
@@ -49,7 +62,7 @@ async def serve(arguments: SimpleNamespace, settings: Settings) -> int:
             await serve_stdio(engine, arguments.greeting)
         else:
             host, port = address
-            await serve_http(engine, host, port, partial(_announce, host))
+            await serve_http(engine, host, port, partial(_announce, host), arguments.ending)
     return 0
 
 

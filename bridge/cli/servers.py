@@ -17,6 +17,7 @@ from bridge.cli.output import (
     write_prose,
     write_table,
 )
+from bridge.discovery.precedence import ITSELF, SHADOWED
 from bridge.discovery.report import ProposedServer, SkippedServer
 from bridge.errors import SettingsError
 from bridge.gate.question import because
@@ -97,7 +98,12 @@ def _write(rows: Sequence[dict[str, Any]], home_directory: str) -> None:
     _write_reasons("Not working", [row for row in used if row.get("reason")])
     shortened = home_directory if width is not None else None
     left_out = [row for row in rows if row["state"] == "skipped"]
-    _write_reasons("Left out", left_out, shortened)
+    itself = [row for row in left_out if row["reason"] == ITSELF]
+    shadowed = [row for row in left_out if row["reason"].startswith(SHADOWED)]
+    rest = [row for row in left_out if row not in itself and row not in shadowed]
+    _write_reasons("Left out", rest, shortened)
+    _write_names("Left out, as an earlier file has another of this name", shadowed)
+    _write_names("The bridge itself", itself)
     proposed = [row for row in rows if row["state"] == "proposed"]
     _write_reasons("Not approved, so not used", proposed, shortened)
     if proposed:
@@ -121,6 +127,17 @@ def _write_reasons(
             place = _from_home(place, home_directory)
             reason = reason.replace(f" {home_directory}/", " ~/")
         write_prose(visible(f"  {row['name']}, {row['client']}, {place}: {reason}", keep="") + "\n")
+
+
+def _write_names(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write a line for all of `rows`, which are left out for one reason; --json has their files."""
+    clients: dict[str, dict[str, None]] = {}
+    for row in rows:
+        clients.setdefault(row["name"], {})[row["client"]] = None
+    if clients:
+        named = "; ".join(f"{name} in {', '.join(of)}" for name, of in clients.items())
+        write_out("\n")
+        write_prose(visible(f"{title}: {named}.", keep="") + "\n")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

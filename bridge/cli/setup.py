@@ -15,9 +15,10 @@ import anyio
 import anyio.to_thread
 
 from bridge.cli.checks import check as check_servers
+from bridge.cli.doctor import NEXT
 from bridge.cli.install import (
+    NO_CLIENT,
     RESTART,
-    Planned,
     carry_out,
     check,
     clients_of,
@@ -29,11 +30,13 @@ from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
 from bridge.clients.entry import own_entry
 from bridge.clients.install import standings
+from bridge.clients.own_commands import Planned
 from bridge.clients.writers import Machine, Target, detected, machine_of, writer_for
 from bridge.discovery.finder import Discovery
-from bridge.errors import BridgeError, UsageError
+from bridge.errors import BridgeError, UsageError, WrongSystemError
 from bridge.model import ServerSpec, Source
 from bridge.runs import open_engine
+from bridge.sandbox.backend import Probe
 from bridge.sandbox.selection import probe_all
 from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
@@ -58,20 +61,21 @@ async def setup(arguments: SimpleNamespace, settings: Settings) -> int:
     """
     machine = machine_of(context_for(settings, str(Path.cwd()), sys.platform))
     with nothing_written():
-        planned, works = await _asked(arguments, settings, machine)
-    if not planned or not await carry_out(planned, settings, machine, arguments):
-        return 1
-    if arguments.dry_run:
-        return 0 if works else 1
-    status = await check((change for change, _ in planned if change.name), machine)
-    write_err_line(RESTART)
+        planned, probes = await _asked(arguments, settings, machine)
+    status = 1
+    if planned and await carry_out(planned, settings, machine, arguments):
+        status = 0
+        if not arguments.dry_run:
+            status = await check((change for change, _ in planned if change.name), machine)
+            write_err_line(RESTART)
+    works = any(probe.ok for probe in probes) or await _mended(probes, arguments, settings)
     return status if works else 1
 
 
 async def _asked(
     arguments: SimpleNamespace, settings: Settings, machine: Machine
-) -> tuple[list[Planned], bool]:
-    """Return the changes that a person or the flags ask for, and whether a sandbox works.
+) -> tuple[list[Planned], Sequence[Probe]]:
+    """Return the changes that a person or the flags ask for, and how each sandbox is.
 
     There are none if no client is to get the bridge; that has been said then.
     """
@@ -81,14 +85,14 @@ async def _asked(
     here = detected(machine)
     _write_found(here, found, machine)
     await _show_cost(arguments, settings, person if asks else None, found)
-    works = await _show_sandbox(settings)
-    if not here and not arguments.clients:
-        write_err_line("Nothing was changed: no client was found here.")
-        return [], works
+    probes = await _show_sandbox(settings)
+    if not here and arguments.clients is None:
+        write_err_line(NO_CLIENT)
+        return [], probes
     clients = await _clients(arguments.clients, here, person if asks else None)
     if not clients:
-        write_err_line("Nothing was changed.")
-        return [], works
+        write_err_line("Nothing was changed." if here else NO_CLIENT)
+        return [], probes
     planned = plan(clients, arguments.scope, own_entry(settings.environ), machine)
     asked = arguments.move or NONE
     if arguments.move is None and asks:
@@ -97,13 +101,13 @@ async def _asked(
         asked = ALL if movable and await _wants_move(person, movable) else NONE
     if asked != NONE:
         planned = await with_moves(planned, asked, settings, machine)
-    return planned, works
+    return planned, probes
 
 
 def _write_found(here: Sequence[Target], found: Discovery, machine: Machine) -> None:
     """Print the clients of this machine, and how many servers each has."""
     has = {(each.target.path, each.name) for each in standings(machine)}
-    write_out(f"{counted(len(here), 'client')} here:\n")
+    write_out(f"{counted(len(here), 'client')} here{':' if here else ''}\n")
     left_out = False
     for target in here:
         used = sum(_is_in(spec, target) for spec in found.servers)
@@ -152,15 +156,38 @@ async def _show_cost(
         )
 
 
-async def _show_sandbox(settings: Settings) -> bool:
-    """Print where programs run; return whether they can."""
+async def _show_sandbox(settings: Settings) -> Sequence[Probe]:
+    """Print where programs run, or why they cannot; return how each sandbox is."""
     probes = await probe_all(settings)
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     if chosen:
         write_out(f"Programs run in: {chosen}\n")
-        return True
-    write_err_line("Nothing here can run programs in isolation yet; `doctor` says what is missing.")
-    return False
+        return probes
+    write_out("Programs cannot run here yet: no sandbox works.\n")
+    here = [probe for probe in probes if probe.error_code != WrongSystemError.code]
+    for probe in here or probes:
+        write_prose(visible(f"  {probe.backend}: {probe.summary}\n"))
+    return probes
+
+
+async def _mended(probes: Sequence[Probe], arguments: SimpleNamespace, settings: Settings) -> bool:
+    """Offer what makes a sandbox work, after the clients' files; return whether one works then."""
+    # Imported here: it builds images.
+    from bridge.cli import doctor_fix
+
+    write_err_line("The bridge is of no use before a sandbox works.")
+    person = Person(sys.stdin, sys.stderr)
+    if arguments.dry_run or (not arguments.fix and (arguments.yes or not person.attended)):
+        write_prose(NEXT, sys.stderr)
+        return False
+    found = doctor_fix.plan(probes, settings, doctor_fix.this_machine(settings))
+    yes = arguments.fix and arguments.yes
+    if await doctor_fix.fix(found, settings, yes=yes, person=person):
+        probes = await probe_all(settings)
+        found = doctor_fix.plan(probes, settings, doctor_fix.this_machine(settings))
+    chosen = next((probe.backend for probe in probes if probe.ok), "")
+    write_out(f"Programs run in: {chosen}\n" if chosen else doctor_fix.commands_text(found))
+    return bool(chosen)
 
 
 async def _clients(

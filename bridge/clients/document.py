@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, cast
 
@@ -22,6 +23,12 @@ Table = tuple[str, ...]
 """Keys from the document's root to the table of servers: `("mcpServers",)`, for example."""
 
 _BOM = b"\xef\xbb\xbf"
+
+NAME_KEY = "name"
+"""Where the name is in an entry of a list."""
+
+LAST = sys.maxsize
+"""The place after all entries."""
 
 _GONE = object()
 
@@ -62,13 +69,8 @@ class Document(ABC):
     bom: bool
     format: Format
     listed: bool
-    name_key: str
     path: str
     decoded: dict[str, Any] = field(repr=False)
-
-    def value(self) -> Mapping[str, object]:
-        """Return the whole decoded document."""
-        return self.decoded
 
     def encode(self) -> bytes:
         """Return the file's bytes, with the byte-order mark and line ends of the original."""
@@ -76,10 +78,13 @@ class Document(ABC):
 
     def entries(self, table: Table) -> Mapping[str, object]:
         """Return a table's entries by name; none if there is no such table."""
-        found = self._rows(table)
-        if found:
-            self._check_table(table)
-        return {name: value for name, value in self._named(found) if name is not None}
+        found = self.named(table)
+        seen = set()
+        for name, at in self._keys(table) if found else ():
+            if name in seen and isinstance(name, str):
+                raise self._refused(f"the key {name} is there twice", at)
+            seen.add(name if isinstance(name, str) else None)
+        return {name: value for name, value in found if name is not None}
 
     def entry(self, table: Table, name: str) -> EntryText | None:
         """Return an entry as it stands in the file, or None."""
@@ -91,21 +96,23 @@ class Document(ABC):
     def with_entry(self, table: Table, name: str, value: Mapping[str, object]) -> Self:
         """Return it with this entry, in place of one of the name or at the end."""
         if self.listed:
-            value = {self.name_key: name, **value}
+            value = {NAME_KEY: name, **value}
         old = self.entries(table)
-        if name in old and _canonical(old[name]) == _canonical(value):
+        if name not in old:
+            made = self._with_table(table)
+            text = made._inserted(table, name, made._written(table, name, value), LAST)
+            return made._checked(text, table, name, value)
+        if _canonical(old[name]) == _canonical(value):
             return self
-        made = self._with_table(table)
-        return made._checked(made._put(table, name, value), table, name, value)
+        index = [each for each, _ in self.named(table)].index(name)
+        return self._checked(self._replaced(table, name, value), table, name, value, index)
 
-    def with_text(self, table: Table, entry: EntryText, *, index: int | None = None) -> Self:
+    def with_text(self, table: Table, entry: EntryText, *, index: int = LAST) -> Self:
         """Return it with a verbatim entry, which takes the place `index` or the last."""
         if entry.name in self.entries(table):
             raise self._refused(f"it has an entry {entry.name} already")
         made = self._with_table(table)
-        count = len(made._rows(table) or ())
-        index = count if index is None else min(index, count)
-        text = made._put_text(table, entry, index)
+        text = made._inserted(table, entry.name, entry.text, index)
         return made._checked(text, table, entry.name, entry.value, index)
 
     def without(self, table: Table, name: str) -> Self:
@@ -114,85 +121,85 @@ class Document(ABC):
             return self
         return self._checked(self._cut(table, name), table, name, _GONE)
 
+    def _with_table(self, table: Table) -> Self:
+        """Return it with the table, empty if it was missing."""
+        made, found = self, cast("Any", self.decoded)
+        for depth, key in enumerate(table):
+            if key not in (found or {}):
+                empty: Any = [] if self.listed and depth == len(table) - 1 else {}
+                text = made._written(table[:depth], key, empty)
+                made = made._parsed(made._inserted(table[:depth], key, text, LAST))
+                found = {key: empty}
+            found = found[key]
+        return made
+
     @abstractmethod
-    def _check_table(self, table: Table) -> None:
-        """Raise if a table cannot be edited: duplicate keys, an unusual construct."""
+    def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
+        """Yield the names of a table's entries and their places, or raise if it cannot be edited.
+
+        A name that is no text is none.
+        """
 
     @abstractmethod
     def _entry_text(self, table: Table, name: str) -> str:
         """Return the verbatim text of an entry that exists."""
 
     @abstractmethod
-    def _with_table(self, table: Table) -> Self:
-        """Return it with the table, empty if it was missing."""
+    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        """Return the text of a new entry, or an empty table, in a table that exists."""
 
     @abstractmethod
-    def _put(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        """Return the text with an entry, new or replaced, in a table that exists."""
+    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        """Return the text with another value of an entry that exists."""
 
     @abstractmethod
-    def _put_text(self, table: Table, entry: EntryText, index: int) -> str:
-        """Return the text with a verbatim entry in a table that exists."""
+    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+        """Return the text with the text of an entry at its place in a table that exists."""
 
     @abstractmethod
     def _cut(self, table: Table, name: str) -> str:
         """Return the text without an entry that exists."""
 
-    def _rows(self, table: Table) -> Mapping[str, object] | Sequence[object] | None:
-        """Return a table's value, or None if it is missing."""
+    def named(self, table: Table) -> list[tuple[str | None, object]]:
+        """Return a table's entries in their order, with their names; none if it is missing."""
         found: Any = self.decoded
         for depth, key in enumerate(table):
-            if key not in found:
-                return None
-            found = found[key]
-            last = depth == len(table) - 1
-            wanted = list if last and self.listed else dict
+            wanted = list if self.listed and depth == len(table) - 1 else dict
+            found = found.get(key, wanted())
             if found is None and self.NULL_IS_EMPTY:
-                return None
+                found = wanted()
             if not isinstance(found, wanted):
                 where = ".".join(table[: depth + 1])
                 raise self._refused(f"{where} is {kind(found)}, not {kind(wanted())}")
-        return found  # type: ignore[no-any-return]
-
-    def _named(
-        self, rows: Mapping[str, object] | Sequence[object] | None
-    ) -> list[tuple[str | None, object]]:
-        if isinstance(rows, Mapping):
-            return list(rows.items())
-        items = [
-            (row.get(self.name_key) if isinstance(row, dict) else None, row) for row in rows or ()
+        if not self.listed:
+            return list(found.items())
+        names = (row.get(NAME_KEY) if isinstance(row, dict) else None for row in found)
+        return [
+            (name if isinstance(name, str) else None, row)
+            for name, row in zip(names, found, strict=True)
         ]
-        return [(name if isinstance(name, str) else None, row) for name, row in items]
 
     def _parsed(self, text: str) -> Self:
         """Return another text of the same file."""
         try:
-            raw = text.encode()
-            made = _open(raw, self.format, self.listed, self.name_key, self.path)
+            made = open_document(text.encode(), self.format, listed=self.listed, path=self.path)
         except (UneditableError, UnicodeEncodeError) as error:
             reason = getattr(error, "reason", "it is no text")
             raise self._refused(f"the change cannot be made exactly: {reason}") from error
         return cast("Self", replace(made, bom=self.bom))
 
     def _checked(
-        self, text: str, table: Table, name: str, value: object, index: int | None = None
+        self, text: str, table: Table, name: str, value: object, index: int = LAST
     ) -> Self:
         """Return the changed document, in which only one entry may differ."""
         changed = self._parsed(text)
-        expected: Any = dict(self.decoded)
-        place = expected
-        for key in table[:-1]:
-            place[key] = dict(place.get(key) or {})
-            place = place[key]
-        rows = self._named(self._rows(table))
-        at = next((at for at, row in enumerate(rows) if row[0] == name), None)
-        if at is not None:
-            del rows[at]
+        rows = [row for row in self.named(table) if row[0] != name]
         if value is not _GONE:
-            at = at if index is None else index
-            rows.insert(len(rows) if at is None else at, (name, value))
-        place[table[-1]] = [row for _, row in rows] if self.listed else dict(rows)
-        if _canonical(_pruned(changed.decoded, table)) != _canonical(_pruned(expected, table)):
+            rows.insert(index, (name, value))
+        found = changed.named(table)
+        expected = (_others(self.decoded, table), rows if self.listed else dict(rows))
+        present = (_others(changed.decoded, table), found if self.listed else dict(found))
+        if _canonical(present) != _canonical(expected):
             raise self._refused(f"the entry {name} cannot be changed without changing others")
         return changed
 
@@ -211,23 +218,16 @@ class Document(ABC):
         return "\r\n" if found > 0 and self.text[found - 1] == "\r" else "\n"
 
 
-def open_document(
-    raw: bytes, format: Format, *, listed: bool = False, name_key: str = "name", path: str = ""
-) -> Document:
+def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str = "") -> Document:
     """Return a file's document; no bytes are a new file in the format's smallest form.
 
     Args:
         listed: Whether a table is a list of entries that hold their name.
-        name_key: Where in such an entry the name is.
         path: The file, for messages.
 
     Raises:
         UneditableError: It is malformed or too large.
     """
-    return _open(raw, format, listed, name_key, path)
-
-
-def _open(raw: bytes, format: Format, listed: bool, name_key: str, path: str) -> Document:
     chosen = _class(format)
     if len(raw) > size_limit(format):
         raise UneditableError(f"it is larger than {size_limit(format):,} bytes", path=path)
@@ -250,7 +250,6 @@ def _open(raw: bytes, format: Format, listed: bool, name_key: str, path: str) ->
         bom=bom,
         format=format,
         listed=listed,
-        name_key=name_key,
         path=path,
         decoded=decoded,
     )
@@ -285,14 +284,15 @@ def _canonical(value: object) -> str:
         raise UneditableError("it is nested too deeply") from error
 
 
-def _pruned(value: Mapping[str, Any], path: Table) -> Mapping[str, Any]:
-    """Return a document without a table that is empty, which TOML cannot always tell from none."""
-    if not path or path[0] not in value:
-        return value
-    inner = value[path[0]]
-    inner = _pruned(inner, path[1:]) if isinstance(inner, dict) else inner
-    rest = {key: item for key, item in value.items() if key != path[0]}
-    return {**rest, path[0]: inner} if inner else rest
+def _others(value: Mapping[str, Any], table: Table) -> Mapping[str, Any]:
+    """Return a document without a table, and without those around it that hold nothing else.
+
+    TOML cannot always tell an empty table from none.
+    """
+    rest = {key: item for key, item in value.items() if key != table[0]}
+    inner = value.get(table[0])
+    kept = _others(inner, table[1:]) if table[1:] and isinstance(inner, dict) else None
+    return {**rest, table[0]: kept} if kept else rest
 
 
 def indentation(text: str, at: int) -> str:

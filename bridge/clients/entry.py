@@ -15,6 +15,8 @@ from pathlib import Path
 
 from bridge.clients.writers import Target
 from bridge.discovery.dialect import Dialect
+from bridge.discovery.entries import normalized
+from bridge.discovery.fields import UnusableError, first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
 
@@ -107,11 +109,12 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
         UsageError: The client does not have this transport.
     """
     writer, dialect = target.writer, target.location.dialect
-    kind = writer.http if entry.url else writer.stdio
-    if kind is None:
-        message = f"{writer.name} takes no {'address' if entry.url else 'command'} of a server."
-        raise UsageError(message, remedy="Install it without --http." if entry.url else "")
-    value = {key: name if text == "{name}" else text for key, text in kind.items()}
+    if entry.url and writer.stdio_only:
+        message = f"{writer.name} takes no address of a server."
+        raise UsageError(message, remedy="Install it without --http.")
+    value: dict[str, object] = {"name": name} if writer.named else {}
+    if kind := writer.kinds[bool(entry.url)]:
+        value[dialect.type_keys[0]] = kind
     if entry.url:
         value[writer.url_key or dialect.url_keys[0]] = entry.url
     else:
@@ -119,8 +122,11 @@ def entry_value(target: Target, entry: Entry, name: str, *, second: bool) -> dic
     if second:
         milliseconds = {"startup": START_SECONDS * 1000, "execution": CALL_SECONDS * 1000}
         return {**value, "timeout": milliseconds}
-    limits = {key: round(CALL_SECONDS / dialect.call_timeouts[key]) for key in writer.calls}
-    limits |= {key: round(START_SECONDS / dialect.start_timeouts[key]) for key in writer.starts}
+    limits = {}
+    if writer.calls:
+        limits[writer.calls] = round(CALL_SECONDS / dialect.call_timeouts[writer.calls])
+    if writer.starts:
+        limits[writer.starts] = round(START_SECONDS / dialect.start_timeouts[writer.starts])
     return {**value, **writer.ours, **limits}
 
 
@@ -134,17 +140,12 @@ def _command(entry: Entry, dialect: Dialect) -> dict[str, object]:
 
 def command_line(value: object, dialect: Dialect) -> tuple[str, ...]:
     """Return the command of an entry with its arguments, as far as it can be read."""
-    if not isinstance(value, Mapping):
+    try:
+        fields = normalized(value, dialect) if isinstance(value, Mapping) else {}
+    except UnusableError:
         return ()
-    nested = value.get(dialect.nested)
-    fields: Mapping[str, object] = nested if isinstance(nested, Mapping) else value
-    found = next((fields[key] for key in dialect.command_keys if key in fields), None)
-    args = fields.get("args")
-    if isinstance(found, Mapping):
-        args = found.get("args")
-        found = found.get("path")
-    words = [*(found if isinstance(found, list) else [found])]
-    words += args if isinstance(args, list) else []
+    command, args = first_used(fields, dialect.command_keys), fields.get("args")
+    words = [fields[command] if command else None, *(args if isinstance(args, list) else ())]
     return tuple(word for word in words if isinstance(word, str))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -20,17 +20,15 @@ from bridge.clients.entry import (
     is_bridge,
 )
 from bridge.clients.journal import Journal, Record, digest
-from bridge.clients.rewrite import Rewritten, remove_directories, rewrite
+from bridge.clients.rewrite import Edit, Rewritten, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, readable
-from bridge.discovery.documents import MalformedError, decode, size_limit
+from bridge.discovery.documents import decode, size_limit
 from bridge.discovery.fields import EntryContext
 from bridge.discovery.files import read_regular
 from bridge.discovery.parser import parse_document
 from bridge.discovery.report import SkippedServer
 from bridge.discovery.variables import Variables
-from bridge.errors import BridgeError, UsageError
-
-Edit = Callable[[bytes | None], bytes | None]
+from bridge.errors import BridgeError, UneditableError, UsageError
 
 
 def _nothing() -> None:
@@ -52,14 +50,15 @@ class Change:
         moved: Servers that go behind the bridge, by name, decoded.
         restored: Those that come back from there.
         refused: Servers that were to be moved and stay, each with the reason.
+        turn: Keeps other bridges from what `keep` and `finish` change.
         keep: Called before the file is replaced: keeps what it is about to lose.
         finish: Called when the file is replaced.
     """
 
     target: Target
     action: Literal["install", "uninstall", "move"]
-    name: str
-    value: Mapping[str, object]
+    name: str = ""
+    value: Mapping[str, object] = field(default_factory=dict)
     edit: Edit
     before: bytes | None
     after: bytes | None
@@ -69,6 +68,7 @@ class Change:
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
     refused: tuple[tuple[str, str], ...] = ()
     restored: tuple[str, ...] = ()
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
     keep: Callable[[], None] = _nothing
     finish: Callable[[], None] = _nothing
 
@@ -94,11 +94,8 @@ class Standing:
     @property
     def is_broken(self) -> bool:
         """Whether its command is a path at which nothing can be run."""
-        return bool(self.command) and _is_missing(self.command[0])
-
-
-def _is_missing(command: str) -> bool:
-    return os.path.isabs(command) and not os.access(command, os.X_OK)  # noqa: PTH117
+        program = self.command[0] if self.command else ""
+        return os.path.isabs(program) and not os.access(program, os.X_OK)  # noqa: PTH117
 
 
 def read_target(target: Target) -> bytes | None:
@@ -120,7 +117,7 @@ def read_target(target: Target) -> bytes | None:
     if found.st_uid != os.geteuid():
         message = f"{real} belongs to another user, and is not changed."
         raise UsageError(message, remedy="Run this as the user whom it belongs to.")
-    raw = read_regular(real, limit=size_limit(_format(target)))
+    raw = read_regular(real, limit=size_limit(target.location.format))
     if isinstance(raw, str):
         raise UsageError(f"{target.path} is not changed: {raw}.")
     return raw
@@ -185,7 +182,6 @@ def plan_uninstall(
         target=target,
         action="uninstall",
         name=name,
-        value={},
         edit=edit,
         before=raw,
         after=edit(raw),
@@ -195,12 +191,13 @@ def plan_uninstall(
 
 def record_of(journal: Journal, target: Target, name: str, present: bytes | None) -> Record | None:
     """Return the record of the change that left a file as it is, if that put in this entry."""
-    path = str(target.path)
-    for record in reversed(journal.records()):
-        ours = (record.path, record.action, record.name) == (path, "install", name)
-        if ours and record.describes(present):
-            return record
-    return None
+    found = reversed(_installs(journal, target, name))
+    return next((record for record in found if record.describes(present)), None)
+
+
+def _installs(journal: Journal, target: Target, name: str) -> list[Record]:
+    put = (str(target.path), "install", name)
+    return [each for each in journal.records() if (each.path, each.action, each.name) == put]
 
 
 def apply(change: Change, journal: Journal) -> Rewritten:
@@ -210,7 +207,7 @@ def apply(change: Change, journal: Journal) -> Rewritten:
         BridgeError: The file was changed meanwhile, again and again, or cannot be written.
     """
     try:
-        with journal.turn():
+        with journal.turn(), change.turn():
             read_target(change.target)  # It may have become a link since it was shown.
             return _apply(change, journal)
     except OSError as error:
@@ -219,101 +216,70 @@ def apply(change: Change, journal: Journal) -> Rewritten:
 
 
 def _apply(change: Change, journal: Journal) -> Rewritten:
-    made = _missing_directories(change.target.path)
-    last = record_of(journal, change.target, change.name, change.before)
+    target, moves = change.target, bool(change.moved)
+    made = tuple(map(str, missing_directories(target.path)))
+    last = record_of(journal, target, change.name, change.before)
     new: list[Record] = []
 
     def keep(before: bytes | None, after: bytes | None) -> None:
         change.keep()
-        if change.action == "install" or change.moved:
+        if change.action == "install" or moves:
             # Once more over itself: what was there before the first time is what comes back.
-            again = last is not None and last.describes(before) and not change.moved
-            first = last if again else None
-            record = _record(change, after)
-            if first is None:
-                record = replace(record, before=before, made_directories=made)
-            else:
-                record = replace(
-                    record, before=first.before, made_directories=first.made_directories
-                )
+            first = last if last is not None and last.describes(before) and not moves else None
+            record = Record(
+                path=str(target.path),
+                action="move" if moves else "install",
+                name=change.name,
+                before=first.before if first else before,
+                after_sha256=digest(after),
+                made_directories=first.made_directories if first else made,
+            )
             new.append(journal.add(record))
 
-    written = rewrite(change.target.path, change.edit, before_replace=keep)
+    written = rewrite(target.path, change.edit, before_replace=keep)
     change.finish()
-    for record in (*new[:-1], *((last,) if last is not None and not change.moved else ())):
-        journal.drop(record.id)
+    old = new[:-1] if last is None or moves else [*new[:-1], last]
     if change.action == "uninstall":
         # What the file held before, secrets too, is kept no longer than it can come back.
-        _drop_installs(change, journal)
-    if change.action == "uninstall" and last is not None and written.after is None:
-        remove_directories(tuple(Path(path) for path in last.made_directories))
+        old += _installs(journal, target, change.name)
+        if last is not None and written.after is None:
+            remove_directories(tuple(map(Path, last.made_directories)))
+    for record in old:
+        journal.drop(record.id)
     return written
-
-
-def _drop_installs(change: Change, journal: Journal) -> None:
-    put = (str(change.target.path), "install", change.name)
-    for record in journal.records():
-        if (record.path, record.action, record.name) == put:
-            journal.drop(record.id)
-
-
-def _missing_directories(path: Path) -> tuple[str, ...]:
-    parents = Path(os.path.realpath(path)).parents
-    return tuple(str(each) for each in reversed(parents) if not each.exists())
-
-
-def _record(change: Change, after: bytes | None) -> Record:
-    return Record(
-        at=time.time(),
-        client=change.target.writer.id,
-        scope=change.target.scope,
-        path=str(change.target.path),
-        action="move" if change.moved else "install",
-        name=change.name,
-        moved=tuple(change.moved),
-        before=None,
-        after_sha256=digest(after),
-    )
 
 
 def standings(machine: Machine) -> Iterator[Standing]:
     """Yield each place in clients' files where the bridge stands."""
     for target in readable(machine):
-        dialect, format = target.location.dialect, _format(target)
-        raw = read_regular(target.path, limit=size_limit(format))
+        dialect = target.location.dialect
+        raw = read_regular(target.path, limit=size_limit(target.location.format))
         try:
-            found = decode(raw, format) if isinstance(raw, bytes) else None
-        except MalformedError:
+            found = open_target(target, raw).named(target.table) if isinstance(raw, bytes) else ()
+        except UneditableError:
             continue
-        for name, value in _named(found, target.table):
-            if is_bridge(name, value, dialect):
+        for name, value in found:
+            if is_bridge(name or "", value, dialect):
                 command, url = command_line(value, dialect), address(value, dialect)
-                yield Standing(target=target, name=name, command=command, url=url)
+                yield Standing(target=target, name=name or "", command=command, url=url)
 
 
-def _named(document: object, table: Table) -> Iterator[tuple[str, object]]:
-    for key in table:
-        document = document.get(key) if isinstance(document, Mapping) else None
-    if isinstance(document, Mapping):
-        yield from document.items()
-    elif isinstance(document, list):
-        named = [item for item in document if isinstance(item, Mapping)]
-        yield from ((str(item.get("name", "")), item) for item in named)
+def open_target(target: Target, raw: bytes | None) -> Document:
+    """Return a client's file as a document.
 
-
-def _format(target: Target) -> Literal["json", "jsonc", "json with comments", "toml", "yaml"]:
-    format = target.location.format
-    return "json" if format == "by suffix" else format
+    Raises:
+        UneditableError: It is malformed or too large.
+    """
+    location = target.location
+    return open_document(
+        raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
+    )
 
 
 def _opened(target: Target, raw: bytes | None) -> tuple[Document, Table, bool]:
     """Return a file's document, where its servers are, and whether it is OpenCode's second kind."""
-    dialect = target.location.dialect
-    path = str(target.path)
-    document = open_document(raw or b"", _format(target), listed=dialect.listed, path=path)
-    nested = next((key for key in dialect.server_keys if "." in key), "")
-    second = (*target.table, "servers")
-    if nested == ".".join(second) and document.entries(second):
+    document, second = open_target(target, raw), (*target.table, "servers")
+    if ".".join(second) in target.location.dialect.server_keys and document.entries(second):
         return document, second, True
     return document, target.table, False
 
@@ -331,7 +297,7 @@ def _read_back(target: Target, name: str, after: bytes | None) -> Iterator[str]:
         dialect=target.location.dialect,
         variables=Variables(environ={}),
     )
-    parsed = parse_document(decode(after or b"", _format(target)), context)
+    parsed = parse_document(decode(after or b"", target.location.format), context)
     found = [each for each in parsed.entries if each.name == name]
     if not found:
         raise BridgeError(f"{target.path} is not changed: the entry would not be read from it.")

@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -26,23 +26,17 @@ class Record:
 
     Attributes:
         id: Given by the journal; newer ones sort later.
-        at: When, in seconds since 1970.
         path: The file, absolute, as it was named.
         name: The bridge's entry.
-        moved: The entries that went behind the bridge.
         before: The content before; None is no file.
         after_sha256: The digest of the content after; empty is no file.
         made_directories: Directories made for the file, the outermost first.
     """
 
     id: str = ""
-    at: float
-    client: str
-    scope: str
     path: str
     action: Literal["install", "move"]
     name: str
-    moved: tuple[str, ...] = ()
     before: bytes | None
     after_sha256: str
     made_directories: tuple[str, ...] = ()
@@ -52,11 +46,17 @@ class Record:
         return digest(present) == self.after_sha256
 
 
-@dataclass(frozen=True, kw_only=True)
-class Undone:
-    """The content that a file had before a change; None is no file."""
+@contextmanager
+def turn_in(directory: Path) -> Iterator[None]:
+    """Keep other bridges from changing what is in a directory of theirs. Blocks.
 
-    content: bytes | None
+    Raises:
+        OSError: The directory cannot be made, or another bridge does not end.
+    """
+    make_directory(directory)
+    # A directory of settings is a link in many homes.
+    with exclusive_lock(directory.resolve(), seconds=TURN_SECONDS):
+        yield
 
 
 class Journal:
@@ -66,16 +66,9 @@ class Journal:
         """Take the state directory's `clients`."""
         self._directory = directory
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Keep other bridges from changing clients' files, and what is kept of them. Blocks.
-
-        Raises:
-            OSError: The directory cannot be made, or another bridge does not end.
-        """
-        make_directory(self._directory)
-        with exclusive_lock(self._directory, seconds=TURN_SECONDS):
-            yield
+    def turn(self) -> AbstractContextManager[None]:
+        """Keep other bridges from changing clients' files, and what is kept of them. Blocks."""
+        return turn_in(self._directory)
 
     def add(self, record: Record) -> Record:
         """Keep a record, durably, and drop the file's oldest; return it with its id.
@@ -95,23 +88,16 @@ class Journal:
             self.drop(old.stem)
         return record
 
-    def latest(self, path: str) -> Record | None:
-        """Return the newest record of a file."""
-        found = reversed(list(self._ids(digest(path.encode())[:16])))
-        return next((record for record in map(self._load, found) if record), None)
-
     def records(self) -> tuple[Record, ...]:
         """Return all records, the oldest first; damaged ones are left out."""
-        return tuple(record for record in map(self._load, self._ids("*")) if record)
+        ids = sorted(path.stem for path in self._directory.glob("*.json"))
+        return tuple(record for record in map(self._load, ids) if record)
 
     def drop(self, id: str) -> None:
         """Forget a record."""
         for path in (self._head(id), self._content(id)):
             with suppress(FileNotFoundError):
                 path.unlink()
-
-    def _ids(self, file: str) -> Iterator[str]:
-        yield from sorted(path.stem for path in self._directory.glob(f"*-{file}.json"))
 
     def _head(self, id: str) -> Path:
         return self._directory / f"{id}.json"
@@ -123,15 +109,10 @@ class Journal:
         try:
             fields = json.loads(self._head(id).read_bytes())
             before = self._content(id).read_bytes() if fields["before"] else None
-            lists = {key: tuple(fields[key]) for key in ("moved", "made_directories")}
-            return Record(**{**fields, **lists, "before": before})
+            made = tuple(fields["made_directories"])
+            return Record(**{**fields, "made_directories": made, "before": before})
         except (OSError, ValueError, TypeError, KeyError):
             return None
-
-
-def undo(record: Record, present: bytes | None) -> Undone | None:
-    """Return what a change's file was before it; None if it has changed since: merge by key."""
-    return Undone(content=record.before) if record.describes(present) else None
 
 
 def digest(content: bytes | None) -> str:

@@ -12,13 +12,15 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.atomic_files import replace_file
-from bridge.clients.document import Document, open_document
+from bridge.clients.document import Document
 from bridge.clients.entry import is_bridge
-from bridge.clients.install import Change
+from bridge.clients.install import Change, open_target
+from bridge.clients.journal import turn_in
 from bridge.clients.writers import Machine, Target, readable
 from bridge.discovery.files import ABSENT, read_regular
 from bridge.discovery.finder import Discovery
@@ -31,6 +33,7 @@ from bridge.discovery.moved import (
     manifest_text,
     read_manifest,
 )
+from bridge.discovery.precedence import SHADOWED, TURNED_OFF
 from bridge.errors import ChangedMeanwhileError, UsageError
 from bridge.model import ServerSpec, Source
 from bridge.private_files import make_directory
@@ -48,30 +51,25 @@ LoggedIn = Callable[[ServerSpec], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused:
-    """An entry that stays in the client's file, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Move:
-    """What is moved out of one file; nothing is written yet.
+class Shift:
+    """Servers that leave one file of a client, or come back into it; nothing is written yet.
 
     Attributes:
-        after: The client's file without the entries; None if there is none.
-        store: The text of the bridge's file with them.
-        file: Its line in the manifest.
-        moved: The entries, by name, decoded.
-        refused: Those that were asked for and stay.
+        before, after: The client's file as it is, and with the change; None if there is none.
+        store: The text of the bridge's file.
+        file: Its line in the manifest; without entries if none is left there.
+        moved: The entries that go from one to the other, by name, decoded.
+        stay: Names of those that were asked for and stay, each with the reason.
+        exact: Whether `after` is, to the byte, what the file was before it lost the entries.
     """
 
+    before: bytes | None
     after: bytes | None
     store: bytes
     file: MovedFile
     moved: Mapping[str, object] = field(default_factory=dict, repr=False)
-    refused: tuple[Refused, ...] = ()
+    stay: tuple[tuple[str, str], ...] = ()
+    exact: bool = False
 
 
 class Kept:
@@ -79,6 +77,10 @@ class Kept:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Keep other bridges from changing what is in it, whichever state they have. Blocks."""
+        return turn_in(self.directory)
 
     def files(self) -> tuple[MovedFile, ...]:
         """Return what was moved, by file.
@@ -149,14 +151,6 @@ class Kept:
 _NONE = object()
 
 
-def open_target(target: Target, raw: bytes | None) -> Document:
-    """Return a client's file as a document."""
-    location = target.location
-    return open_document(
-        raw or b"", location.format, listed=location.dialect.listed, path=str(target.path)
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mover:
     """What decides which servers move.
@@ -166,16 +160,14 @@ class Mover:
         found: What discovery finds with the clients' files as they are.
         kept: Where they go.
         logged_in: Whether the bridge has a login of its own to a server.
-        now: Seconds since the epoch.
     """
 
     names: Sequence[str] | None
     found: Discovery
     kept: Kept
     logged_in: LoggedIn
-    now: float
 
-    def plan(self, tables: Sequence[Target], raw: bytes | None) -> Move:
+    def plan(self, tables: Sequence[Target], raw: bytes | None) -> Shift:
         """Decide what is moved out of one file.
 
         Args:
@@ -190,7 +182,7 @@ class Mover:
         standing, store = self.kept.standing(file, before, store)
         entries = {(each.table, each.name): each for each in standing}
         moved: dict[str, object] = {}
-        refused: list[Refused] = []
+        refused: list[tuple[str, str]] = []
         for target in tables:
             inner = {each.table for each in tables}
             for index, (name, value) in enumerate(before.entries(target.table).items()):
@@ -200,7 +192,7 @@ class Mover:
                 if (target.table, name) in entries:
                     reason = f"another server of this name was moved already, to {file.store}"
                 if reason:
-                    refused.append(Refused(name=name, reason=reason))
+                    refused.append((name, reason))
                     continue
                 entry = before.entry(target.table, name)
                 assert entry is not None
@@ -209,12 +201,13 @@ class Mover:
                 at = MovedEntry(table=target.table, name=name, index=index)
                 entries[target.table, name] = at
                 moved[name] = value
-        return Move(
+        return Shift(
+            before=raw,
             after=document.encode() if moved else raw,
             store=store.encode(),
-            file=replace(file, entries=tuple(entries.values()), at=self.now),
+            file=replace(file, entries=tuple(entries.values())),
             moved=moved,
-            refused=tuple(refused),
+            stay=tuple(refused),
         )
 
     def _wants(self, name: str, value: object, target: Target) -> bool:
@@ -240,9 +233,13 @@ class Mover:
                 # One that is turned off holds its name, and stays off behind the bridge.
                 if each.holds_name:
                     return ""
-                shadowed = each.reason.startswith("shadowed by")
-                tail = "; if the other will do, delete this one" if shadowed else ""
-                return each.reason + tail
+                if not each.reason.startswith(SHADOWED) or each.reason.endswith(TURNED_OFF):
+                    return each.reason
+                other = each.reason.removeprefix(SHADOWED)
+                return (
+                    f"{other} defines another server of this name, and the bridge has one of each: "
+                    "rename one of the two and move again, or delete this one if the other will do"
+                )
         if any(_is_here(each.spec, name, target) for each in self.found.proposed):
             return f"you have not approved it: `mcp-code-bridge servers approve {name}`"
         here = (spec for spec in self.found.servers if _is_here(spec, name, target))
@@ -264,11 +261,26 @@ def _is_at(source: Source, target: Target) -> bool:
     return source.path == str(target.path) and source.key.startswith(target.table[0])
 
 
-@dataclass
-class _Planned:
-    """The move that the latest edit of the file made: what is kept belongs to what is written."""
+class Shifting:
+    """Makes a shift part of a change: what is kept belongs to the latest edit of the file."""
 
-    move: Move
+    def __init__(
+        self, change: Change, kept: Kept, plan: Callable[[bytes | None], Shift], first: Shift
+    ) -> None:
+        """Take the change of the file with the shift, and what plans that for its content."""
+        self._change = change
+        self._kept = kept
+        self._plan = plan
+        self.latest = first
+
+    def edit(self, now: bytes | None) -> bytes | None:
+        """Return the file's new content for its present one."""
+        self.latest = self._plan(now)
+        return self._change.edit(self.latest.after)
+
+    def keep(self) -> None:
+        """Write the bridge's file."""
+        self._kept.write(self.latest.file, self.latest.store)
 
 
 def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
@@ -281,42 +293,32 @@ def with_move(change: Change, tables: Sequence[Target], mover: Mover) -> Change:
         UneditableError: The file cannot be changed exactly.
     """
     first = mover.plan(tables, change.before)
-    planned = _Planned(first)
 
-    def edit(now: bytes | None) -> bytes | None:
-        planned.move = mover.plan(tables, now)
+    def plan(now: bytes | None) -> Shift:
+        shift = mover.plan(tables, now)
         # What moves counts as approved, so it must be what was shown or approved.
-        if any(first.moved.get(name) != value for name, value in planned.move.moved.items()):
+        if any(first.moved.get(name) != value for name, value in shift.moved.items()):
             raise ChangedMeanwhileError(
                 f"{change.target.path} was not changed: its servers are not those shown any more.",
                 remedy="Look at what changed, then try again.",
             )
-        return change.edit(planned.move.after)
+        return shift
 
-    def keep() -> None:
-        mover.kept.write(planned.move.file, planned.move.store)
-
+    shifting = Shifting(change, mover.kept, plan, first)
     return replace(
         change,
-        edit=edit,
-        after=edit(change.before),
-        keep=keep if first.moved else change.keep,
+        edit=shifting.edit,
+        after=shifting.edit(change.before),
+        keep=shifting.keep if first.moved else change.keep,
+        turn=mover.kept.turn if first.moved else change.turn,
         moved=first.moved,
-        refused=tuple((each.name, each.reason) for each in first.refused),
+        refused=first.stay,
     )
 
 
 def move_only(target: Target, raw: bytes | None) -> Change:
     """Return a change that does nothing yet, for a file that does not get the bridge."""
-    return Change(
-        target=target,
-        action="move",
-        name="",
-        value={},
-        edit=lambda now: now,
-        before=raw,
-        after=raw,
-    )
+    return Change(target=target, action="move", edit=lambda now: now, before=raw, after=raw)
 
 
 def tables_of(

@@ -25,6 +25,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Commands = tuple[tuple[str, ...], ...]
 
+Planned = tuple[Change, Commands]
+"""A change, and the client's own commands that make it in place of us; none for most."""
+
 
 def own_commands(change: Change, machine: Machine) -> Commands:
     """Return the client's commands that make a change; none where its file is written."""

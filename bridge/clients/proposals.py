@@ -16,7 +16,7 @@ from bridge.discovery.report import printable
 from bridge.errors import SettingsError
 from bridge.settings import globs
 from bridge.settings.policy import parse_policy
-from bridge.settings.policy_edit import toml_value
+from bridge.settings.policy_edit import rule_lines
 
 _UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow")
 """Fields that list tools which a client calls without asking."""
@@ -69,17 +69,13 @@ def _rule(client: str, server: str, action: str, tools: Iterable[str], why: str)
     tools = list(dict.fromkeys(tools))
     if not tools:
         return ""
-    written = ["*" if tool == "*" else globs.literal(tool) for tool in tools]
-    text = "\n".join(
-        [
-            "[[policy.rules]]",
-            f"name = {toml_value(f'{server}: tools that {why} in {client}')}",
-            f"server = {toml_value(globs.literal(server))}",
-            f"tool = [{', '.join(map(toml_value, written))}]",
-            f'action = "{action}"',
-            "",
-        ]
-    )
+    rule = {
+        "name": f"{server}: tools that {why} in {client}",
+        "server": globs.literal(server),
+        "tool": ["*" if tool == "*" else globs.literal(tool) for tool in tools],
+        "action": action,
+    }
+    text = "\n".join([*rule_lines(rule), ""])
     try:
         parse_policy(tomllib.loads(text)["policy"], "proposed")
     except (SettingsError, tomllib.TOMLDecodeError):

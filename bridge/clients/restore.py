@@ -8,12 +8,13 @@ client has under its name by now is never overwritten.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from bridge.clients.document import Document
-from bridge.clients.install import Change
+from bridge.clients.install import Change, open_target
 from bridge.clients.journal import Journal, Record
-from bridge.clients.move import Kept, open_target
+from bridge.clients.move import Kept, Shift, Shifting
 from bridge.clients.writers import Target
 from bridge.discovery.moved import MovedEntry, MovedFile
 
@@ -21,37 +22,11 @@ TAKEN = "the client has another server of this name now, which is not overwritte
 LOST = "the bridge's file no longer has it"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Restore:
-    """What goes back into one file; nothing is written yet.
-
-    Attributes:
-        before: The client's file as it is.
-        after: The client's file with the entries.
-        store: The text of the bridge's file, with those that stay.
-        file: Its line in the manifest; without entries if all go back.
-        restored: Names.
-        kept: Names of those that stay behind the bridge, each with the reason.
-        exact: Whether `after` is, to the byte, what the file was.
-    """
-
-    before: bytes | None
-    after: bytes | None
-    store: bytes
-    file: MovedFile
-    restored: tuple[str, ...] = ()
-    kept: tuple[tuple[str, str], ...] = ()
-    exact: bool = False
-
-
-def plan_restore(
-    target: Target, raw: bytes | None, *, kept: Kept, records: Sequence[Record] = ()
-) -> Restore:
-    """Decide what goes back into a client's file.
+def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
+    """Decide what goes back into a client's file, by what the journal has of it.
 
     Args:
         raw: The file as it is; None if it is gone.
-        records: The journal's of this file, the oldest first.
 
     Raises:
         UsageError: The bridge's files cannot be read.
@@ -60,15 +35,16 @@ def plan_restore(
     file = kept.file_of(target)
     store = open_target(target, kept.text(file))
     if not file.entries:
-        return Restore(before=raw, after=raw, store=b"", file=file)
-    undone = _undone(raw, records)
+        return Shift(before=raw, after=raw, store=b"", file=file)
+    undone = _undone(raw, _records(journal, target))
     if undone is not None and _has_all(open_target(target, undone), file, store):
-        names = tuple(each.name for each in file.entries)
+        names = {each.name: None for each in file.entries}
         gone = replace(file, entries=())
-        return Restore(before=raw, after=undone, store=b"", file=gone, restored=names, exact=True)
+        return Shift(before=raw, after=undone, store=b"", file=gone, moved=names, exact=True)
     present = open_target(target, raw)
     staying: list[MovedEntry] = []
-    restored, why = [], []
+    restored: dict[str, object] = {}
+    why = []
     # The first of them first: then each comes to stand where it stood.
     for each in sorted(file.entries, key=lambda entry: entry.index):
         entry, there = store.entry(each.table, each.name), present.entries(each.table)
@@ -81,14 +57,14 @@ def plan_restore(
             if each.name not in there:
                 present = present.with_text(each.table, entry, index=each.index)
             store = store.without(each.table, each.name)
-            restored.append(each.name)
-    return Restore(
+            restored[each.name] = entry.value
+    return Shift(
         before=raw,
         after=present.encode() if restored else raw,
         store=store.encode(),
         file=replace(file, entries=tuple(staying)),
-        restored=tuple(restored),
-        kept=tuple(why),
+        moved=restored,
+        stay=tuple(why),
     )
 
 
@@ -112,7 +88,7 @@ def _has_all(document: Document, file: MovedFile, store: Document) -> bool:
 
 
 def with_restore(
-    change: Change, restore: Restore, kept: Kept, journal: Journal, record: Record | None = None
+    change: Change, restore: Shift, kept: Kept, journal: Journal, record: Record | None = None
 ) -> Change:
     """Return a change, planned for a file with its servers back, that puts them back before.
 
@@ -121,37 +97,30 @@ def with_restore(
         record: What it undoes besides.
     """
     target, before = change.target, restore.before
-    made = [restore]
-
-    def edit(now: bytes | None) -> bytes | None:
-        made[0] = plan_restore(target, now, kept=kept, records=_records(journal, target))
-        return change.edit(made[0].after)
+    again = partial(restore_of, target, kept=kept, journal=journal)
+    shifting = Shifting(change, kept, again, restore)
 
     def finish() -> None:
         change.finish()
-        kept.write(made[0].file, made[0].store)
-        done = [] if made[0].file.entries else _records(journal, target)
+        shifting.keep()
+        done = [] if shifting.latest.file.entries else _records(journal, target)
         for each in done:
             if each.action == "move" or each == record:
                 journal.drop(each.id)
 
-    notes = [f"{name} stays behind the bridge: {reason}." for name, reason in restore.kept]
-    if restore.restored and not restore.exact:
+    notes = [f"{name} stays behind the bridge: {reason}." for name, reason in restore.stay]
+    if restore.moved and not restore.exact:
         notes.append("The file has changed since, so the servers are put back one by one.")
     return replace(
         change,
         before=before,
-        after=edit(before),
-        edit=edit,
-        finish=finish if restore.restored else change.finish,
+        after=shifting.edit(before),
+        edit=shifting.edit,
+        finish=finish if restore.moved else change.finish,
+        turn=kept.turn if restore.moved else change.turn,
         notes=(*change.notes, *notes),
-        restored=restore.restored,
+        restored=tuple(restore.moved),
     )
-
-
-def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Restore:
-    """Return what goes back into a file, by what the journal has of it."""
-    return plan_restore(target, raw, kept=kept, records=_records(journal, target))
 
 
 def _records(journal: Journal, target: Target) -> list[Record]:

@@ -35,12 +35,11 @@ class Rewritten:
     """What became of a file.
 
     Attributes:
-        path, real: The file as it was named, and with its links resolved.
+        real: The file, with its links resolved.
         before, after: Its content; None is no file.
         made_directories: Those that were missing, the outermost first.
     """
 
-    path: Path
     real: Path
     before: bytes | None
     after: bytes | None
@@ -72,25 +71,28 @@ def rewrite(
             before = _read(real)
             after = edit(before)
             if after == before:
-                return Rewritten(path=path, real=real, before=before, after=after)
-            made = made or _make_directories(real.parent)
+                return Rewritten(real=real, before=before, after=after)
+            made = made or missing_directories(real)
+            make_directory(real.parent)
             with exclusive_lock(real.parent), suppress(_Changed):
                 _replace(real, before, after, before_replace)
-                return Rewritten(
-                    path=path, real=real, before=before, after=after, made_directories=made
-                )
-    except (OSError, ValueError) as error:
+                return Rewritten(real=real, before=before, after=after, made_directories=made)
+        raise ChangedMeanwhileError(
+            f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
+            remedy="Close the client that it belongs to, then try again.",
+        )
+    except BaseException as error:
         remove_directories(made)
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if not isinstance(error, OSError | ValueError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
         raise UneditableError(f"it cannot be written: {reason}", path=str(path)) from error
-    except BaseException:
-        remove_directories(made)
-        raise
-    remove_directories(made)
-    raise ChangedMeanwhileError(
-        f"{path} was not changed: another program wrote it during each of {ATTEMPTS} attempts.",
-        remedy="Close the client that it belongs to, then try again.",
-    )
+
+
+def missing_directories(path: Path) -> tuple[Path, ...]:
+    """Return the directories that are made for a file, the outermost first."""
+    parents = Path(os.path.realpath(path)).parents
+    return tuple(reversed([each for each in parents if not each.exists()]))
 
 
 def remove_directories(made: tuple[Path, ...]) -> None:
@@ -105,12 +107,6 @@ def _read(real: Path) -> bytes | None:
         return read_regular(real, MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
-
-
-def _make_directories(directory: Path) -> tuple[Path, ...]:
-    missing = [one for one in (directory, *directory.parents) if not one.exists()]
-    make_directory(directory)
-    return tuple(reversed(missing))
 
 
 def _replace(

@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.dialect import Location
@@ -28,20 +28,22 @@ FILE_NAME = "code-bridge"
 """Of a file that is the bridge's alone, where a client reads a directory of files."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Writer:
     """One client that the bridge can be put into.
 
     Attributes:
         id: What a person calls it.
         name: As shown.
+        source: Under which name discovery reads its files.
         user, project: Templates of discovery's table, the preferred first; empty for a scope that
             the client does not have, or that is not written.
-        source: Under which name discovery reads its files, if it is not the id.
-        stdio, http: Members of an entry beside the usual ones; `{name}` stands for its name. None
-            for a transport that the client does not have.
-        ours: Members of both.
-        calls, starts: Its fields for the longest call and the longest start; discovery knows
+        kinds: What an entry says of its kind, with a command and with an address; empty for
+            nothing.
+        stdio_only: Whether the client takes no address.
+        named: Whether an entry holds its name.
+        ours: Members of every entry beside the usual ones.
+        calls, starts: Its field for the longest call, and for the longest start; discovery knows
             their units.
         url_key: The field for an address, if not the first of those that are read.
         table: Where its servers are, if not at the first of the keys that are read.
@@ -54,14 +56,15 @@ class Writer:
 
     id: str
     name: str
+    source: str
     user: tuple[str, ...]
-    project: tuple[str, ...] = ()
-    source: str = ""
-    stdio: Mapping[str, object] | None = field(default_factory=dict)
-    http: Mapping[str, object] | None = field(default_factory=dict)
+    project: tuple[str, ...]
+    kinds: tuple[str, str] = ("", "")
+    stdio_only: bool = False
+    named: bool = False
     ours: Mapping[str, object] = field(default_factory=dict)
-    calls: tuple[str, ...] = ()
-    starts: tuple[str, ...] = ()
+    calls: str = ""
+    starts: str = ""
     url_key: str = ""
     table: Table = ()
     each: bool = False
@@ -97,230 +100,176 @@ class Target:
     root: Path | None = None
 
 
-_TYPED_HTTP = {"type": "http"}
+def _row(
+    id: str,
+    name: str = "",
+    *,
+    source: str = "",
+    user: tuple[str, ...] | None = None,
+    project: tuple[str, ...] | None = None,
+    **others: Any,
+) -> Writer:
+    """Return a client's row; what it does not say is what discovery reads first."""
+    source = source or id
+    rows = [row for row in LOCATIONS if row.id == source and not row.dialect.per_project]
+    if user is None:
+        user = tuple(row.template for row in rows if row.scope == "user" and not row.in_project)[:1]
+    if project is None:
+        project = tuple(row.template for row in rows if row.in_project)[:1]
+    name = name or rows[0].client
+    return Writer(id=id, name=name, source=source, user=user, project=project, **others)
+
+
 _DESKTOP = "Claude/claude_desktop_config.json"
 _LIST = ("mcp", "list")
 
 _ROWS = (
-    Writer(
+    _row(
         "claude-code",
-        "Claude Code",
-        ("{claude_state}/.claude.json",),
-        ("{upwards}/.mcp.json",),
-        stdio={"type": "stdio"},
-        http=_TYPED_HTTP,
-        calls=("timeout",),
+        kinds=("stdio", "http"),
+        calls="timeout",
         program="claude",
         listing=_LIST,
         contended=True,
     ),
-    Writer(
+    _row(
         "claude-desktop",
-        "Claude Desktop",
-        (
+        user=(
             f"{{packages}}/Claude_*/LocalCache/Roaming/{_DESKTOP}",
             *(f"{place}/{_DESKTOP}" for place in ("{config}", "{library}", "{appdata}")),
         ),
-        http=None,
+        project=(),
+        stdio_only=True,
         each=True,
         note="Restart it. It gives up on a call after 60 seconds, whatever its configuration says.",
     ),
-    Writer("cursor", "Cursor", ("{home}/.cursor/mcp.json",), ("{workspace}/.cursor/mcp.json",)),
-    Writer(
+    _row("cursor"),
+    _row(
         "vscode",
-        "VS Code",
-        ("{vscode}/mcp.json", "{vscode}/profiles/*/mcp.json"),
-        ("{workspace}/.vscode/mcp.json",),
-        stdio={"type": "stdio"},
-        http=_TYPED_HTTP,
+        user=("{vscode}/mcp.json", "{vscode}/profiles/*/mcp.json"),
+        kinds=("stdio", "http"),
         each=True,
         program="code",
     ),
-    Writer(
+    _row(
         "devin",
         "Devin Desktop",
-        ("{devin}/mcp_config.json",),
-        ("{workspace}/.devin/mcp_config.json",),
         source="windsurf",
+        user=("{devin}/mcp_config.json",),
+        project=("{workspace}/.devin/mcp_config.json",),
         url_key="url",
     ),
-    Writer(
+    _row(
         "windsurf",
-        "Windsurf",
-        ("{home}/.codeium/windsurf/mcp_config.json", "{home}/.codeium/mcp_config.json"),
+        user=("{home}/.codeium/windsurf/mcp_config.json", "{home}/.codeium/mcp_config.json"),
+        project=(),
     ),
-    Writer(
+    _row(
         "codex",
-        "Codex",
-        ("{codex}/config.toml",),
-        ("{within}/.codex/config.toml",),
-        calls=("tool_timeout_sec",),
-        starts=("startup_timeout_sec",),
+        calls="tool_timeout_sec",
+        starts="startup_timeout_sec",
         program="codex",
         listing=_LIST,
     ),
-    Writer(
-        "gemini",
-        "Gemini CLI",
-        ("{gemini}/settings.json",),
-        ("{cwd}/.gemini/settings.json",),
-        calls=("timeout",),
-        program="gemini",
-        listing=_LIST,
-    ),
-    Writer(
-        "qwen",
-        "Qwen Code",
-        ("{qwen}/settings.json",),
-        ("{cwd}/.qwen/settings.json",),
-        calls=("timeout",),
-        program="qwen",
-        listing=_LIST,
-    ),
-    Writer(
-        "zed",
-        "Zed",
-        ("{zed}/settings.json",),
-        ("{workspace}/.zed/settings.json",),
-        calls=("timeout",),
-        program="zed",
-    ),
-    Writer(
+    _row("gemini", calls="timeout", program="gemini", listing=_LIST),
+    _row("qwen", calls="timeout", program="qwen", listing=_LIST),
+    _row("zed", calls="timeout", program="zed"),
+    _row(
         "continue",
-        "Continue",
-        ("{continue}/mcpServers/*.json",),
-        ("{workspace}/.continue/mcpServers/*.json",),
-        stdio={"type": "stdio"},
-        http={"type": "streamable-http"},
+        user=("{continue}/mcpServers/*.json",),
+        project=("{workspace}/.continue/mcpServers/*.json",),
+        kinds=("stdio", "streamable-http"),
         program="cn",
     ),
-    Writer(
+    _row(
         "cline",
-        "Cline",
-        (
+        user=(
             "{cline_settings}",
             "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ),
-        http={"type": "streamableHttp"},
+        kinds=("", "streamableHttp"),
         ours={"disabled": False},
-        calls=("timeout",),
+        calls="timeout",
         each=True,
         program="cline",
         listing=("config", "mcp"),
     ),
-    Writer(
+    _row(
         "opencode",
-        "OpenCode",
-        ("{opencode}/opencode.json", "{opencode}/opencode.jsonc"),
-        ("{within}/opencode.json", "{within}/opencode.jsonc"),
-        stdio={"type": "local"},
-        http={"type": "remote"},
+        user=("{opencode}/opencode.json", "{opencode}/opencode.jsonc"),
+        project=("{within}/opencode.json", "{within}/opencode.jsonc"),
+        kinds=("local", "remote"),
         ours={"enabled": True},
-        calls=("timeout",),
+        calls="timeout",
         table=("mcp",),
         program="opencode",
         listing=_LIST,
     ),
-    Writer(
+    _row(
         "goose",
-        "Goose",
-        ("{goose}/config.yaml",),
-        stdio={"name": "{name}", "type": "stdio"},
-        http={"name": "{name}", "type": "streamable_http"},
+        kinds=("stdio", "streamable_http"),
+        named=True,
         ours={"enabled": True},
-        calls=("timeout",),
+        calls="timeout",
         program="goose",
     ),
-    Writer("lm-studio", "LM Studio", ("{home}/.lmstudio/mcp.json",), program="lms"),
-    Writer(
-        "amazon-q",
-        "Amazon Q",
-        ("{home}/.aws/amazonq/mcp.json",),
-        ("{cwd}/.amazonq/mcp.json",),
-        http=None,
-        calls=("timeout",),
-        program="q",
-    ),
-    Writer(
-        "kiro",
-        "Kiro",
-        ("{home}/.kiro/settings/mcp.json",),
-        ("{workspace}/.kiro/settings/mcp.json",),
-        program="kiro",
-    ),
-    Writer(
-        "junie",
-        "Junie",
-        ("{home}/.junie/mcp/mcp.json",),
-        ("{workspace}/.junie/mcp/mcp.json",),
+    _row("lm-studio", program="lms"),
+    _row("amazon-q", stdio_only=True, calls="timeout", program="q"),
+    _row("kiro", program="kiro"),
+    _row("junie", "Junie", source="jetbrains"),
+    _row(
+        "jetbrains-copilot",
+        "Copilot for JetBrains",
         source="jetbrains",
+        user=("{intellij}/mcp.json",),
+        project=(),
     ),
-    Writer(
-        "jetbrains-copilot", "Copilot for JetBrains", ("{intellij}/mcp.json",), source="jetbrains"
-    ),
-    Writer(
+    _row(
         "antigravity",
-        "Antigravity",
-        ("{home}/.gemini/config/mcp_config.json", "{home}/.gemini/antigravity/mcp_config.json"),
+        user=(
+            "{home}/.gemini/config/mcp_config.json",
+            "{home}/.gemini/antigravity/mcp_config.json",
+        ),
+        project=(),
     ),
-    Writer(
+    _row(
         "copilot",
-        "Copilot CLI",
-        ("{copilot}/mcp-config.json",),
-        stdio={"type": "local"},
-        http=_TYPED_HTTP,
+        project=(),
+        kinds=("local", "http"),
         ours={"tools": ["*"]},
         program="copilot",
         listing=_LIST,
     ),
-    Writer(
+    _row(
         "amp",
-        "Amp",
-        ("{config}/amp/settings.json", "{config}/amp/settings.jsonc"),
-        ("{workspace}/.amp/settings.json", "{workspace}/.amp/settings.jsonc"),
+        user=("{config}/amp/settings.json", "{config}/amp/settings.jsonc"),
+        project=("{workspace}/.amp/settings.json", "{workspace}/.amp/settings.jsonc"),
         program="amp",
         note="Amp asks before it starts a project's server.",
     ),
-    Writer("roo", "Roo Code", ()),
-    Writer("trae", "Trae", ("{trae}/mcp.json",), ("{workspace}/.trae/mcp.json",), each=True),
-    Writer(
+    _row("roo", user=(), project=()),
+    _row("trae", each=True),
+    _row(
         "kimi",
-        "Kimi Code",
-        ("{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
-        ("{cwd}/.kimi-code/mcp.json",),
-        calls=("toolTimeoutMs",),
-        starts=("startupTimeoutMs",),
+        user=("{kimi}/mcp.json", "{kimi_cli}/mcp.json"),
+        calls="toolTimeoutMs",
+        starts="startupTimeoutMs",
         program="kimi",
     ),
-    Writer(
-        "droid",
-        "Droid",
-        ("{home}/.factory/mcp.json",),
-        ("{workspace}/.factory/mcp.json",),
-        stdio={"type": "stdio"},
-        http=_TYPED_HTTP,
-        starts=("connectTimeout",),
-        program="droid",
-    ),
-    Writer(
+    _row("droid", kinds=("stdio", "http"), starts="connectTimeout", program="droid"),
+    _row(
         "crush",
-        "Crush",
-        ("{crush}/crush.json",),
-        ("{within}/crush.json", "{within}/.crush.json"),
-        stdio={"type": "stdio"},
-        http=_TYPED_HTTP,
-        starts=("timeout",),
+        user=("{crush}/crush.json",),
+        project=("{within}/crush.json", "{within}/.crush.json"),
+        kinds=("stdio", "http"),
+        starts="timeout",
         program="crush",
     ),
-    Writer(
+    _row(
         "vibe",
-        "Mistral Vibe",
-        ("{vibe}/config.toml",),
-        ("{within}/.vibe/config.toml",),
-        stdio={"transport": "stdio"},
-        http={"transport": "streamable-http"},
-        calls=("tool_timeout_sec",),
-        starts=("startup_timeout_sec",),
+        kinds=("stdio", "streamable-http"),
+        calls="tool_timeout_sec",
+        starts="startup_timeout_sec",
         program="vibe",
     ),
 )
@@ -411,17 +360,15 @@ def readable(machine: Machine, gone: Collection[Path] = ()) -> Iterator[Target]:
     """
     seen: set[tuple[Path, Table]] = set()
     for writer in WRITERS.values():
-        source = writer.source or writer.id
-        theirs = [row for row in _locations(machine) if row.id == source]
+        theirs = _locations(writer, machine)
         own = [row for row in theirs if row.template in (*writer.user, *writer.project)]
-        for row in (*own, *(theirs if writer.id == source else ())):
-            scope: Scope = "project" if row.in_project else "user"
-            for target in _in_location(writer, scope, row, machine, present=True):
+        for row in (*own, *(theirs if writer.id == writer.source else ())):
+            for target in _in_location(writer, row, machine, present=True):
                 for table in _tables(row, machine.project):
                     there = target.exists or target.path in gone
                     if there and (target.path, table) not in seen:
                         seen.add((target.path, table))
-                        yield Target(**{**vars(target), "table": table})
+                        yield replace(target, table=table)
 
 
 def _tables(row: Location, project: Project) -> Iterator[Table]:
@@ -437,25 +384,25 @@ def _table(key: str, row: Location) -> Table:
     return (key,) if row.dialect.flat_keys else tuple(key.split("."))
 
 
-def _locations(machine: Machine) -> tuple[Location, ...]:
-    return tuple(row for row in LOCATIONS if machine.context.platform in row.platforms)
+def _locations(writer: Writer, machine: Machine) -> list[Location]:
+    rows = (row for row in LOCATIONS if row.id == writer.source)
+    return [row for row in rows if machine.context.platform in row.platforms]
 
 
 def _candidates(writer: Writer, scope: Scope, machine: Machine) -> Iterator[Target]:
-    source = writer.source or writer.id
     for template in writer.templates(scope):
-        for row in _locations(machine):
-            if row.id == source and row.template == template and not row.dialect.per_project:
-                yield from _in_location(writer, scope, row, machine)
+        for row in _locations(writer, machine):
+            if row.template == template and not row.dialect.per_project:
+                yield from _in_location(writer, row, machine)
 
 
 def _in_location(
-    writer: Writer, scope: Scope, row: Location, machine: Machine, *, present: bool = False
+    writer: Writer, row: Location, machine: Machine, *, present: bool = False
 ) -> Iterator[Target]:
     """Yield the files of one row; of a directory of files the present ones, or the bridge's own."""
     table = writer.table or _table(row.dialect.server_keys[0], row)
     for path, place in filled(row.template, machine.places):
-        if scope == "project" and not place.is_relative_to(machine.root):
+        if row.in_project and not place.is_relative_to(machine.root):
             continue
         paths: tuple[Path, ...] = (path,)
         if path.name.startswith("*"):
@@ -464,13 +411,13 @@ def _in_location(
         for each in paths:
             yield Target(
                 writer=writer,
-                scope=scope,
+                scope="project" if row.in_project else "user",
                 path=each,
                 exists=each.is_file(),
                 table=table,
                 location=row,
                 place=place,
-                root=machine.root if scope == "project" else None,
+                root=machine.root if row.in_project else None,
             )
 
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
-from bridge.clients.document import Document, EntryText, Table, spliced
+from bridge.clients.document import NAME_KEY, Table, spliced
+from bridge.clients.line_text import LineText, Row
 from bridge.discovery.documents import yaml_node
 
 _PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|[yn])$)[A-Za-z/][\w./@+-]*", re.I | re.A)
@@ -18,24 +19,7 @@ _STEP = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Row:
-    """An entry's lines.
-
-    Attributes:
-        start, end: Its lines, with comments directly above.
-        first: Where the line of its key, or of its dash, starts.
-        column: How far that is indented.
-    """
-
-    name: str
-    start: int
-    first: int
-    end: int
-    column: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class YamlText(Document):
+class YamlText(LineText):
     """A YAML file."""
 
     NULL_IS_EMPTY = True
@@ -44,24 +28,23 @@ class YamlText(Document):
     def _root(self) -> Any:
         return yaml_node(self.text)
 
-    def _find(self, table: Table) -> tuple[Any, Any, int]:
-        """Return the innermost node on a table's path, its key's node, and its depth."""
+    def _find(self, table: Table) -> tuple[Any, Any]:
+        """Return the node of a table that exists, and that of its key."""
         node, key = self._root, None
-        for depth, name in enumerate(table):
-            pairs = node.value if _is_mapping(node) else ()
-            found = [pair for pair in pairs if pair[0].value == name]
-            if not found:
-                return node, key, depth
-            if len(found) > 1:
-                raise self._refused(f"the key {name} is there twice", found[1][0].start_mark.index)
-            key, node = found[0]
-        return node, key, len(table)
+        for name in table:
+            first, *others = (pair for pair in node.value if pair[0].value == name)
+            if others:
+                raise self._refused(f"the key {name} is there twice", others[0][0].start_mark.index)
+            key, node = first
+        return node, key
 
-    def _rows_of(self, node: Any, key: Any) -> list[_Row]:
-        """Return the rows of a mapping or list that is not empty."""
+    def _lines_of(self, table: Table) -> list[Row]:
+        node, key = self._find(table)
+        if not _items(node):
+            return []
         if node.flow_style:
             raise self._refused("a table in brackets cannot be extended", node.start_mark.index)
-        found: list[_Row] = []
+        found: list[Row] = []
         firsts = [self._first(item) for item in node.value]
         floor = self._line_after(key.end_mark.index) if key is not None else 0
         limits = [self._line(first) for first in firsts[1:]]
@@ -72,10 +55,9 @@ class YamlText(Document):
             column = first - line
             if self.text[line:first].strip(" ") or limit <= line:
                 raise self._refused("several entries share a line", first)
-            start = self._comments(floor, line)
             end = self._content_end(line, limit, column)
-            name = self._name(item)
-            found.append(_Row(name=name, start=start, first=line, end=end, column=column))
+            start, name = self._above(floor, line), self._name(item)
+            found.append(Row(name=name, start=start, first=line, end=end, indent=column))
             floor = end
         return found
 
@@ -85,22 +67,11 @@ class YamlText(Document):
             return int(item[0].start_mark.index)
         return self.text.rfind("-", 0, item.start_mark.index)
 
-    def _name(self, item: Any) -> str:
+    def _name(self, item: Any) -> str | None:
         if isinstance(item, tuple):
             return str(item[0].value)
         pairs = item.value if _is_mapping(item) else ()
-        return next((str(value.value) for key, value in pairs if key.value == self.name_key), "")
-
-    def _comments(self, floor: int, line: int) -> int:
-        """Return where the comments directly above a line start."""
-        start = line
-        while start > floor:
-            above = self._line(start - 1)
-            if above < floor or not self.text[above:start].lstrip().startswith("#"):
-                break
-            start = above
-        # Empty lines above go with it, so that what is put back stands as before.
-        return start if self.text[floor:start].strip() else floor
+        return next((str(value.value) for key, value in pairs if key.value == NAME_KEY), None)
 
     def _content_end(self, line: int, limit: int, column: int) -> int:
         """Return where a row ends: what stands above the next one is not its own."""
@@ -113,99 +84,58 @@ class YamlText(Document):
                 return end
             end = last
 
-    def _check_table(self, table: Table) -> None:
-        node, key, _ = self._find(table)
-        seen = set()
-        for row in self._rows_of(node, key):
-            if row.name in seen and row.name:
-                raise self._refused(f"{row.name} is there twice", row.first + row.column)
-            seen.add(row.name)
-        if seen - {""} != {name for name, _ in self._named(self._rows(table)) if name}:
+    def _keys(self, table: Table) -> Iterator[tuple[object, int]]:
+        node, _ = self._find(table)
+        rows = self._lines_of(table)
+        yield from ((row.name, row.first + row.indent) for row in rows)
+        if {row.name for row in rows} != {name for name, _ in self.named(table)}:
             raise self._refused("its keys must be text", node.start_mark.index)
 
-    def _row(self, table: Table, name: str) -> _Row | None:
-        node, key, depth = self._find(table)
-        rows = self._rows_of(node, key) if depth == len(table) and _items(node) else []
-        return next((row for row in rows if row.name == name), None)
+    def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        if self.listed and value:
+            lines = [("  " if at else "- ") + line for at, line in enumerate(_block(value))]
+        else:
+            lines = list(_block({name: value}))
+        return "\n".join(lines)
 
-    def _entry_text(self, table: Table, name: str) -> str:
-        row = self._row(table, name)
-        return self.text[row.start : row.end].rstrip("\r\n") if row else ""
+    def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
+        [row] = self._own(table, name)
+        lines = self._written(table, name, value).split("\n")
+        new = self._joined(row.first, lines, row.indent)
+        return spliced(self.text, [(row.first, row.end, new)])
 
-    def _with_table(self, table: Table) -> Self:
-        made = self
-        while (depth := made._find(table)[2]) < len(table):
-            listed = self.listed and depth == len(table) - 1
-            line = f"{_scalar(table[depth])}: {'[]' if listed else '{}'}"
-            made = made._parsed(made._inserted(table[:depth], [line]))
-        return made
-
-    def _put(self, table: Table, name: str, value: Mapping[str, object]) -> str:
-        lines = list(_block(value if self.listed else {name: value}))
-        if self.listed:
-            lines = [("  " if at else "- ") + line for at, line in enumerate(lines)]
-        row = self._row(table, name)
-        if row is None:
-            return self._inserted(table, lines)
-        return spliced(
-            self.text, [(row.first, row.end, self._joined(row.first, row.column, lines))]
-        )
-
-    def _put_text(self, table: Table, entry: EntryText, index: int) -> str:
-        lines = entry.text.replace("\r\n", "\n").split("\n")
+    def _inserted(self, table: Table, name: str, text: str, index: int) -> str:
+        node, key = self._find(table)
+        lines = text.replace("\r\n", "\n").split("\n")
         own = [line for line in lines if line.strip() and line.lstrip()[0] != "#"]
         column = len(own[0]) - len(own[0].lstrip(" ")) if own else 0
-        return self._inserted(table, [_dedented(line, column) for line in lines], index)
+        lines = [line[min(column, len(line) - len(line.lstrip(" "))) :] for line in lines]
+        if rows := self._lines_of(table):
+            above = rows[:index][-1:]
+            place = above[0].end if above else self._line_after(key.end_mark.index)
+            return spliced(self.text, [(place, place, self._joined(place, lines, rows[0].indent))])
+        if key is None:
+            start = node.start_mark.index if node else len(self.text)
+            end = self._line_after(node.end_mark.index) if node else start
+            return spliced(self.text, [(start, end, self._joined(start, lines))])
+        # The brackets go; a null has none.
+        colon = self.text.index(":", key.end_mark.index) + 1
+        end = max(colon, node.end_mark.index) if node.value == [] else colon
+        place, outer = self._line_after(end), key.start_mark.column
+        # As far in as a comment that is left there, or that would become part of the new row.
+        left = _COMMENT_NEXT.match(self.text, place)
+        column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
+        new = self._joined(place, lines, column)
+        return spliced(self.text, [(colon, end, ""), (place, place, new)])
 
     def _cut(self, table: Table, name: str) -> str:
-        node, key, _ = self._find(table)
-        row = self._row(table, name)
-        assert row is not None, "the caller has found it"
+        node, key = self._find(table)
+        [row] = self._own(table, name)
         edits = [(row.start, row.end, "")]
         if len(node.value) == 1:
             colon = self.text.index(":", key.end_mark.index) + 1
             edits.append((colon, colon, " []" if self.listed else " {}"))
         return spliced(self.text, edits)
-
-    def _inserted(self, table: Table, lines: list[str], index: int | None = None) -> str:
-        """Return the text with lines as a new row of a mapping or list that exists."""
-        node, key, _ = self._find(table)
-        if _items(node):
-            rows = self._rows_of(node, key)
-            index = len(rows) if index is None else index
-            place = rows[index - 1].end if index else self._line_after(key.end_mark.index)
-            return spliced(self.text, [(place, place, self._joined(place, rows[0].column, lines))])
-        if key is None:
-            start, end = (
-                (node.start_mark.index, node.end_mark.index) if node else (len(self.text),) * 2
-            )
-            end = self._line_after(end)
-            return spliced(self.text, [(start, end, self._joined(start, 0, lines))])
-        # The brackets go; a null has none.
-        colon = self.text.index(":", key.end_mark.index) + 1
-        end = max(colon, node.end_mark.index) if node.value == [] else colon
-        place = self._line_after(end)
-        outer = key.start_mark.column
-        # As far in as a comment that is left there, or that would become part of the new row.
-        left = _COMMENT_NEXT.match(self.text, place)
-        column = len(left[1]) if left and len(left[1]) > outer else outer + _STEP
-        return spliced(
-            self.text,
-            [(colon, end, ""), (place, place, self._joined(place, column, lines))],
-        )
-
-    def _joined(self, place: int, column: int, lines: list[str]) -> str:
-        """Return lines as they stand at a place, which starts a line or ends the text."""
-        nl = self._line_end(place)
-        opening = nl if place and self.text[place - 1] != "\n" else ""
-        return opening + "".join(" " * column * bool(line) + line + nl for line in lines)
-
-    def _line(self, at: int) -> int:
-        return self.text.rfind("\n", 0, max(at, 0)) + 1
-
-    def _line_after(self, at: int) -> int:
-        found = self.text.find("\n", at)
-        return len(self.text) if found < 0 else found + 1
 
 
 def _is_mapping(node: Any) -> bool:
@@ -215,10 +145,6 @@ def _is_mapping(node: Any) -> bool:
 def _items(node: Any) -> bool:
     """Return whether a node is a mapping or list with something in it."""
     return node is not None and node.id != "scalar" and bool(node.value)
-
-
-def _dedented(line: str, column: int) -> str:
-    return line[min(column, len(line) - len(line.lstrip(" "))) :]
 
 
 def _block(value: Mapping[str, object]) -> Iterator[str]:

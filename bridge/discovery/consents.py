@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 
 from bridge.atomic_files import exclusive_lock, replace_file
-from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.files import read_own
 from bridge.discovery.report import Definition
 from bridge.private_files import make_directory
 
@@ -134,16 +134,9 @@ class ConsentFile:
         Raises:
             ConsentError: The file exists and cannot be read, so that nothing is approved.
         """
-        raw = read_regular(self.path, limit=MAX_BYTES)
-        if raw == ABSENT:
-            return ()
         try:
-            if isinstance(raw, str):
-                raise ValueError(raw)
-            document = json.loads(raw)
-            if document["form"] != _FORM:
-                raise ValueError(f"its form is {document['form']!r:.40}")
-            return tuple(_parse_consent(each) for each in document["approved"])
+            found = read_own(self.path, form=_FORM, limit=MAX_BYTES)
+            return tuple(map(_parse_consent, found["approved"] if found else ()))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             message = (
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "

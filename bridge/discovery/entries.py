@@ -96,7 +96,7 @@ def read_entry(
             # It is not approved, so that no file that it names is opened.
             variables = replace(context.variables, read=_empty_file)
             reader.context = replace(context, variables=variables)
-        spec = _read_fields(name, _normalize(value, context.dialect), source, reader)
+        spec = _read_fields(name, normalized(value, context.dialect), source, reader)
         spec = replace(spec, written=written)
     except UnusableError as error:
         reason = str(error)
@@ -182,8 +182,12 @@ def _is_foreign(entry: Mapping[str, object], dialect: Dialect) -> bool:
     )
 
 
-def _normalize(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
-    """Return the entry with command, arguments and transport in the fields of most clients."""
+def normalized(entry: Mapping[str, object], dialect: Dialect) -> Mapping[str, object]:
+    """Return the entry with command, arguments and transport in the fields of most clients.
+
+    Raises:
+        UnusableError: Its command cannot be read.
+    """
     inner = entry.get(dialect.nested) if dialect.nested else None
     if isinstance(inner, Mapping):
         entry = {**{key: value for key, value in entry.items() if key != dialect.nested}, **inner}

@@ -8,10 +8,12 @@ and each file is read and decoded once in one discovery.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from bridge.discovery.dialect import Format
 from bridge.discovery.documents import MAX_ENV_FILE_BYTES, MalformedError, decode, kind, size_limit
@@ -84,6 +86,24 @@ def list_directories(directory: Path, prefix: str) -> tuple[Path, ...]:
     except OSError:
         return ()
     return tuple(directory / name for name in names[:MAX_FILES_PER_DIRECTORY])
+
+
+def read_own(path: Path, *, form: int, limit: int, private: bool = False) -> Any:
+    """Return a document that a bridge wrote; None if there is none.
+
+    Raises:
+        ValueError, RecursionError: It cannot be read.
+        KeyError, TypeError: It is something else.
+    """
+    raw = read_regular(path, limit=limit, private=private)
+    if raw == ABSENT:
+        return None
+    if isinstance(raw, str):
+        raise ValueError(raw)
+    document = json.loads(raw)
+    if document["form"] != form:
+        raise ValueError(f"its form is {document['form']!r:.40}; a newer bridge wrote it")
+    return document
 
 
 def fingerprint(path: Path) -> Fingerprint:

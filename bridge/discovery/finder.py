@@ -44,7 +44,7 @@ from bridge.discovery.locations import (
     find_project,
     path_variables,
 )
-from bridge.discovery.moved import Moved, MovedFile, read_moved, with_surroundings
+from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, merge
@@ -153,11 +153,13 @@ def discover(context: DiscoveryContext) -> Discovery:
     project, places = project_and_places(context)
     exposed = WritablePaths(context.exposed)
     reader = Reader(exposed)
+    # A move that ends between this and the survey, which looks again, starts the search anew.
+    manifest = fingerprint(context.moved / MANIFEST) if context.moved else None
     moved = read_moved(context.moved)
     candidates = list(_candidates(context, places, reader.warnings, moved))
     # Before any other read, so that a change during one is noticed by the next comparison.
     stamp = _survey(context, project, places, candidates, moved).stamp()
-    if read_moved(context.moved) != moved:
+    if manifest and manifest not in stamp:
         return discover(context)
     reader.skip_absent(
         Path(each[0]) for each in stamp if not isinstance(each, str) and is_absent(each)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bridge.discovery.dialect import Dialect
-from bridge.discovery.files import ABSENT, read_regular
+from bridge.discovery.files import read_own
+from bridge.discovery.parser import lookup
 from bridge.discovery.report import ConfigWarning
 
 MANIFEST = "moved.json"
@@ -49,14 +50,12 @@ class MovedFile:
         original: The client's file, absolute.
         store: The bridge's file with the entries, absolute.
         client: The source's id, as in `MCP_BRIDGE_SOURCES`.
-        at: When it was last moved from, in seconds since the epoch.
     """
 
     original: Path
     store: Path
     client: str
     entries: tuple[MovedEntry, ...]
-    at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +98,9 @@ def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
     Raises:
         ManifestError: It exists and cannot be read.
     """
-    raw = read_regular(directory / MANIFEST, limit=MAX_BYTES, private=True)
-    if raw == ABSENT:
-        return ()
     try:
-        if isinstance(raw, str):
-            raise ValueError(raw)
-        document = json.loads(raw)
-        if document["form"] != _FORM:
-            raise ValueError(f"its form is {document['form']!r:.40}; a newer bridge wrote it")
-        return tuple(_file(each, directory) for each in document["files"])
+        found = read_own(directory / MANIFEST, form=_FORM, limit=MAX_BYTES, private=True)
+        return tuple(_file(each, directory) for each in (found["files"] if found else ()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"the servers that were moved behind the bridge are not used: {error!s:.200}"
         raise ManifestError(message) from None
@@ -121,11 +113,7 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
             "original": str(each.original),
             "store": each.store.name,
             "client": each.client,
-            "at": each.at,
-            "entries": [
-                {"table": list(entry.table), "name": entry.name, "index": entry.index}
-                for entry in each.entries
-            ],
+            "entries": [asdict(entry) for entry in each.entries],
         }
         for each in files
     ]
@@ -133,7 +121,7 @@ def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
 
 
 def _file(value: Mapping[str, object], directory: Path) -> MovedFile:
-    original, store, client, at = (value[key] for key in ("original", "store", "client", "at"))
+    original, store, client = (value[key] for key in ("original", "store", "client"))
     entries = value["entries"]
     if not (isinstance(original, str) and isinstance(store, str) and isinstance(client, str)):
         raise ValueError("a file's name is no text")
@@ -151,7 +139,6 @@ def _file(value: Mapping[str, object], directory: Path) -> MovedFile:
             )
             for each in entries
         ),
-        at=float(at) if isinstance(at, int | float) else 0.0,
     )
 
 
@@ -169,12 +156,8 @@ def with_surroundings(
             places.append(f"{parent}.inputs" if parent else "inputs")
     found = document
     for place in places:
-        keys = place.split(".")
-        value: object = original
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if value is not None:
-            found = _with_value(found, keys, value)
+        if (value := lookup(original, place)) is not None:
+            found = _with_value(found, place.split("."), value)
     return found
 
 

@@ -89,7 +89,7 @@ def _with_inputs(
 ) -> EntryContext:
     """Return the setting for one table of servers, with the `inputs` next to it."""
     parent = prefix.rpartition(".")[0]
-    described = _lookup(document, f"{parent}.inputs" if parent else "inputs")
+    described = lookup(document, f"{parent}.inputs" if parent else "inputs")
     inputs = _inputs(described) if setting.dialect.inputs else {}
     return replace(
         setting, variables=replace(setting.variables, inputs=inputs, budget=InsertBudget())
@@ -126,7 +126,7 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
     """Return why a list of the file turns a server off; empty if none does."""
     if dialect.gates is None:
         return ""
-    allowed, excluded = (_lookup(document, place) for place in dialect.gates)
+    allowed, excluded = (lookup(document, place) for place in dialect.gates)
     if isinstance(excluded, list) and name in excluded[:MAX_ITEMS]:
         return f"turned off by {dialect.gates[1]}"
     if isinstance(allowed, list) and allowed and name not in allowed[:MAX_ITEMS]:
@@ -134,7 +134,7 @@ def _off_reason(name: str, document: Mapping[str, object], dialect: Dialect) -> 
     return ""
 
 
-def _lookup(document: object, place: str) -> object:
+def lookup(document: object, place: str) -> object:
     """Return the value at a dotted key; None if there is none."""
     for part in place.split("."):
         document = document.get(part) if isinstance(document, Mapping) else None
@@ -172,7 +172,7 @@ def _server_tables(
     taken: dict[str, str] = {}
     for place in dialect.server_keys:
         outer, _, inner = ("", "", place) if dialect.flat_keys else place.rpartition(".")
-        holder = _lookup(document, outer) if outer else document
+        holder = lookup(document, outer) if outer else document
         if not isinstance(holder, Mapping) or inner not in holder:
             continue
         table = holder[inner]

@@ -36,6 +36,11 @@ NOT_APPROVED = "a project's server that you have not approved"
 CHANGED = "its definition has changed since it was approved"
 """Reasons why a project's server needs approval."""
 
+ITSELF = "it would start this bridge again"
+SHADOWED = "shadowed by "
+TURNED_OFF = ", which turns it off"
+"""Reasons why a server is left out, the place between the last two."""
+
 _MAX_SPELLED = 64
 _UNSPELLED = re.compile(r"[^a-z0-9_]+")
 
@@ -208,7 +213,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
     reason = reason or rules.restrictions.reason(entry, claude=claude)
     if not reason and not rules.allow_self and _is_self(entry):
-        reason = "it would start this bridge again"
+        reason = ITSELF
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
     if location.in_project and rules.project_servers == "approved" and not location.moved:
@@ -251,8 +256,8 @@ def _is_self(spec: ServerSpec) -> bool:
 
 
 def _shadowed(entry: ServerSpec | SkippedServer, holder: Source, holder_off: bool) -> SkippedServer:
-    off = ", which turns it off" if holder_off else ""
-    reason = f"shadowed by {where(holder.path, holder.key)}{off}"
+    off = TURNED_OFF if holder_off else ""
+    reason = f"{SHADOWED}{where(holder.path, holder.key)}{off}"
     return SkippedServer(name=entry.name, source=entry.source, reason=reason)
 
 

@@ -131,6 +131,7 @@ class Pins:
 
     def __init__(self, store: Store | None = None) -> None:
         self._kept = store
+        # Of a server's store only that it was read is known: see `refresh`.
         self._state: tuple[int, ...] | None = None
         self._stored = _Stored()
         self._damage = ""
@@ -140,7 +141,7 @@ class Pins:
     def change(self, tool: Tool, server_definition: str = "") -> str:
         """Return what has changed of a tool since it was first allowed; empty if nothing has.
 
-        Looks at the store only if the tool is not known as it is now; see `look`.
+        Looks at the store only if the tool is not known as it is now; see `refresh`.
         """
         if self._kept is None or self._knows(tool, server_definition):
             return ""
@@ -239,13 +240,15 @@ class Pins:
     async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
         """Read what is stored, in a thread, if it may have changed.
 
+        A server is asked here and nowhere else, since other methods are called on the event loop.
+
         Args:
             tool: The tool to be asked about; nothing is read if its definition is known.
         """
         if self._kept is None or (tool is not None and self._knows(tool, server_definition)):
             return
         state = self._kept.state()
-        if state != self._state:
+        if state != self._state or self._kept.shared:
             self._take(state, *await anyio.to_thread.run_sync(_read, self._kept))
 
     def _refresh_now(self) -> None:
@@ -388,8 +391,13 @@ def _read(store: Store) -> tuple[_Stored, str]:
     except (OSError, ValueError, RecursionError) as error:
         logger.warning(
             "what is remembered of tools in %s cannot be read (%s): every tool counts as changed",
-            store.directory,
+            store.place,
             error,
+        )
+    if store.shared:
+        return _Stored(), (
+            "what it was when it was allowed is not known, because the database that "
+            "MCP_BRIDGE_STORE names cannot be read"
         )
     return _Stored(), (
         "what it was when it was allowed is not known, because store.db in the bridge's state "

@@ -42,7 +42,8 @@ from bridge.guest.schema.validation import problem
 from bridge.large_text import with_plain_text
 from bridge.model import ApplyRequest, Json, Reason, RunResult, Status, Usage
 from bridge.plans.approver import PlanApprover
-from bridge.plans.plan_store import PlanStore, StoredPlan
+from bridge.plans.plan_store import StoredPlan
+from bridge.plans.shared_plans import Plans
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.values import tool_error, wire_value
@@ -131,7 +132,7 @@ class PlanExecutor:
         self,
         servers: Servers,
         services: GateServices,
-        plans: PlanStore,
+        plans: Plans,
         times: Times | None = None,
     ) -> None:
         self._servers = servers
@@ -148,7 +149,7 @@ class PlanExecutor:
             SettingsError: The policy does not parse.
         """
         run_id = uuid.uuid4().hex
-        kept = self._take(request, run_id)
+        kept = await self._take(request, run_id)
         begun = False
         try:
             run = self._services.begin(run_id, request, caller, planned_by=kept.run_id)
@@ -167,21 +168,21 @@ class PlanExecutor:
         except ApprovalRefusedError:
             begun = True
             why = f"the client was asked at {_now()}, and did not approve of it"
-            self._plans.close(kept, why)
+            await self._plans.close(kept, why)
             raise
         finally:
             if not begun:
                 # No person could be asked, or the question was cancelled: no call was made.
-                self._plans.give_back(kept)
+                await self._plans.give_back(kept)
 
-    def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
+    async def _take(self, request: ApplyRequest, run_id: str) -> StoredPlan:
         """Take the plan.
 
         Raises:
             UnknownPlanError: There is none to take; says why.
         """
         try:
-            return self._plans.take(request.plan_id, request.owner, run_id=run_id)
+            return await self._plans.take(request.plan_id, request.owner, run_id=run_id)
         except UnknownPlanError:
             if not self._services.journals.knows(request.plan_id, request.owner):
                 raise
@@ -225,7 +226,7 @@ class PlanExecutor:
             )
             result = replace(result, usage=usage, timeout_seconds=self._times.apply)
             record(result)
-            self._plans.close(
+            await self._plans.close(
                 kept,
                 f"it was applied by the run {run_id}, which ended at {_now()}: "
                 f"{result.summary.rstrip('.')}",

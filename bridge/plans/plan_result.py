@@ -10,7 +10,7 @@ from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Done
 from bridge.model import RunResult
 from bridge.offload import offload
-from bridge.plans.plan_store import PlanStore
+from bridge.plans.shared_plans import Plans
 from bridge.render.plan import plan_summary
 
 HELD_RESULT_ERROR = "HeldResultError"
@@ -20,9 +20,7 @@ MAX_STOPPED = 2_000
 """Characters of that error's message."""
 
 
-async def planned(
-    result: RunResult, done: Done | None, run: RunContext, plans: PlanStore
-) -> RunResult:
+async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
     held_calls = run.held_calls
     if held_calls is None:
@@ -37,7 +35,14 @@ async def planned(
     # Computed in a thread; `plans.keep` then has it.
     await offload([request.call.arguments for request in held_calls.requests], held_calls.shown)
     failed = result.status != "success"
-    plan = plans.keep(held_calls, run.owner, run_id=result.run_id, stopped=stopped, failed=failed)
+    plan = await plans.keep(
+        held_calls,
+        run.owner,
+        run_id=result.run_id,
+        stopped=stopped,
+        failed=failed,
+        here=not run.context.vault.idle,
+    )
     plan = replace(plan, askable=run.caller.identified)
     if plan.plan_id:
         known = {
@@ -49,7 +54,7 @@ async def planned(
         try:
             await run.audit.event("plan", known)
         except AuditError as error:
-            plan = plans.withdraw(plan, error.message)
+            plan = await plans.withdraw(plan, run.owner, error.message)
     if not failed:
         result = replace(result, summary=plan_summary(plan))
     return replace(result, plan=plan)

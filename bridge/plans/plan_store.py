@@ -131,7 +131,7 @@ class PlanStore:
             message = f"There is no plan {plan_id!r:.80} for this caller."
             raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
         del self._kept[plan_id]
-        self.close(kept, f"the run {run_id} took it at {_now()}, and a plan is used once")
+        self.close(kept, f"the run {run_id} took it at {now_in_words()}, and a plan is used once")
         return kept
 
     def knows(self, plan_id: str, owner: str) -> bool:
@@ -143,6 +143,10 @@ class PlanStore:
         """Return whether the end of a plan is remembered."""
         gone = self._gone.get(plan_id)
         return gone is not None and gone[0] == owner
+
+    def take_out(self, plan_id: str) -> StoredPlan:
+        """Return a plan that is kept elsewhere from now on."""
+        return self._kept.pop(plan_id)
 
     def withdraw(self, plan: Plan, why: str) -> Plan:
         """Drop a plan, and return it as one that cannot be applied."""
@@ -190,5 +194,6 @@ _UNKNOWN_REMEDY = (
 )
 
 
-def _now() -> str:
+def now_in_words() -> str:
+    """Return the time for messages."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

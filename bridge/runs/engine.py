@@ -23,13 +23,14 @@ from bridge.model import (
 )
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
-from bridge.plans.plan_store import PlanStore
+from bridge.plans.shared_plans import Plans
 from bridge.runs.admission import Admission
 from bridge.runs.execution import Executions
 from bridge.runs.places import Places
 from bridge.runs.runner import Runner, attended, caller_of
 from bridge.runs.sandboxes import Sandboxes
 from bridge.runs.suspended_runs import MAX_WAITING, SuspendedRuns
+from bridge.runs.under_way import UnderWay
 from bridge.sandbox.backend import Backend
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.process.host import usable_cpus
@@ -61,20 +62,19 @@ class Engine:
         self.packages = Packages(settings, self.sandboxes.facts)
         lasting = self.sandboxes.reserve_lasting
         self.sessions = Sessions(settings, lasting, store_of(settings), self.packages.resolve)
-        runs = settings.runs or default_runs(
-            usable_cpus(), usable_memory(), limits_for(settings).memory_bytes
-        )
+        runs = _runs_at_once(settings)
         self.queue = RunQueue(runs)
         # What waits for people leaves places for what does not.
-        self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)))
+        self.suspended = SuspendedRuns(min(MAX_WAITING, max(1, runs // 2)), settings.replica)
+        self.under_way = UnderWay(settings.replica)
         self.artifacts = store_for(settings)
-        self.plans = PlanStore()
+        self.plans = Plans(store_of(settings))
         self.gate = GateServices(
             settings,
             Definitions(servers),
             servers.secrets.redactor,
             _current_asker,
-            self.plans.knows,
+            self.plans.local.knows,
         )
         servers.pool.admission = self.gate.starts
         self.skills = Skills(
@@ -146,7 +146,8 @@ class Engine:
 
     async def run(self, request: RunRequest, client: Client | None = None) -> RunResult:
         """Run a program and return its result; see `Runner.run`."""
-        return await self._runner.run(request, client)
+        with self.under_way.one():
+            return await self._runner.run(request, client)
 
     async def apply(self, request: ApplyRequest, client: Client | None = None) -> RunResult:
         """Make the held calls of a plan, after a person has approved exactly those.
@@ -155,10 +156,16 @@ class Engine:
             UnknownPlanError: There is no such plan for this caller.
             RefusedError: It was not approved.
         """
-        await self._servers.refresh()
-        caller = caller_of(request, client)
-        work = attended(caller, self.plan_executor.apply(request, caller))
-        return await cleared(work, self._servers.secrets.redactor)
+        with self.under_way.one():
+            await self._servers.refresh()
+            caller = caller_of(request, client)
+            work = attended(caller, self.plan_executor.apply(request, caller))
+            return await cleared(work, self._servers.secrets.redactor)
+
+
+def _runs_at_once(settings: Settings) -> int:
+    memory = limits_for(settings).memory_bytes
+    return settings.runs or default_runs(usable_cpus(), usable_memory(), memory)
 
 
 def _current_asker() -> StartApprover | None:

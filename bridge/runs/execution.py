@@ -19,7 +19,7 @@ from bridge.model import Json, Provenance, RunResult, Tool
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.plan_result import planned
-from bridge.plans.plan_store import PlanStore
+from bridge.plans.shared_plans import Plans
 from bridge.render.receipt import bytes_returned
 from bridge.rpc.dispatcher import Answer, with_call_errors
 from bridge.runs.collect import Collector
@@ -50,7 +50,7 @@ class Executions:
         artifacts: ArtifactStore,
         packages: Packages,
         sandboxes: Sandboxes,
-        plans: PlanStore,
+        plans: Plans,
     ) -> None:
         self.settings = settings
         self.servers = servers

@@ -27,6 +27,7 @@ def run_result(
         status=verdict.status,
         summary=verdict.summary,
         reason=verdict.reason,
+        code=verdict.code,
         exit_code=verdict.exit_code,
         stdout=left.stdout,
         stderr=left.stderr,

@@ -21,7 +21,7 @@ from types import TracebackType
 import anyio
 from anyio.abc import TaskGroup
 
-from bridge.errors import CannotAskError, InvalidRequestError
+from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
 from bridge.model import Json, RunResult
 from bridge.upstream.client_features import Method
 
@@ -43,6 +43,7 @@ GATHER_SECONDS = 0.02
 only some ten rounds of questions for one request."""
 
 SECRET_BYTES = 32
+SECRET_CHARS = 43
 
 
 @dataclass(eq=False)
@@ -135,10 +136,13 @@ class SuspendedRuns:
 
     Args:
         asking: How many may wait for an answer at a time: each has a run's place as long.
+        replica: This bridge's name among several; it begins the secrets, so that another can say
+            where a run waits.
     """
 
-    def __init__(self, asking: int = MAX_WAITING) -> None:
+    def __init__(self, asking: int = MAX_WAITING, replica: str = "") -> None:
         self._asking = asking
+        self._prefix = f"{replica}." if replica else ""
         self._tasks: TaskGroup | None = None
         self._waiting: dict[str, SuspendedRun] = {}
         self._live: set[SuspendedRun] = set()
@@ -228,7 +232,7 @@ class SuspendedRuns:
         Raises:
             InvalidRequestError: There is none, or it belongs to another caller.
         """
-        run = self._waiting.get(secret)
+        run = self._found(secret)
         if run is None or run.owner != owner:
             message = "There is no such task: it was cancelled, given up, or never was."
             raise InvalidRequestError(message)
@@ -241,7 +245,7 @@ class SuspendedRuns:
         Raises:
             InvalidRequestError: There is none, or it belongs to another caller.
         """
-        run = self._waiting.get(secret)
+        run = self._found(secret)
         if run is None or run.owner != owner:
             message = (
                 "No run waits for this requestState: it was used already, or its run was given up "
@@ -253,6 +257,18 @@ class SuspendedRuns:
             raise InvalidRequestError(message, remedy="Make the same call as before.")
         del self._waiting[secret]
         run.scope.deadline = math.inf
+        return run
+
+    def _found(self, secret: str) -> SuspendedRun | None:
+        run = self._waiting.get(secret)
+        replica = secret[: -SECRET_CHARS - 1]
+        if run is None and self._prefix and replica and not secret.startswith(self._prefix):
+            message = f"This run waits in another replica of the bridge, {replica!r:.70}."
+            remedy = (
+                "Send the request there, or wait until that one gives the run up. Only if it is "
+                "gone make the call again from the beginning: part of it may have happened."
+            )
+            raise ElsewhereError(message, remedy=remedy)
         return run
 
     def check_room(self, run: SuspendedRun) -> None:
@@ -292,7 +308,7 @@ class SuspendedRuns:
             await run.changed.wait()
 
     def _keep(self, run: SuspendedRun) -> str:
-        secret = secrets.token_urlsafe(SECRET_BYTES)
+        secret = self._prefix + secrets.token_urlsafe(SECRET_BYTES)
         self._waiting[secret] = run
         run.scope.deadline = anyio.current_time() + run.kept_seconds
         return secret

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal as signals
 from dataclasses import dataclass
 
+from bridge.errors import SandboxLostError
 from bridge.guest.protocol.wire import Done, Exited
 from bridge.model import Limits, Reason, Status
 from bridge.sandbox.backend import ExitReport
@@ -51,13 +52,14 @@ class Ending:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Status and reason of a run, one sentence about it, and its exit code if it had one."""
+    """Status and reason of a run, one sentence about it, its exit code and the error's code."""
 
     status: Status
     reason: Reason | None
     summary: str
     exit_code: int | None = None
     error: str = ""
+    code: str = ""
 
 
 _SIGNAL_BASE = 128
@@ -79,6 +81,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         return Verdict(
             status="error",
             reason="engine",
+            code=SandboxLostError.code,
             summary=message,
             error=f"{message} Output up to then is kept. `mcp-code-bridge doctor` tries again.",
         )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from bridge.sandbox.process.backend import BubblewrapBackend
     from bridge.sandbox.process.landlock_backend import LandlockBackend
     from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
+    from bridge.sandbox.ssh.backend import SshBackend
 
     _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
 
@@ -83,18 +84,25 @@ def engines(settings: Settings) -> tuple[str, ...]:
         name for name in candidates(settings.runtime) if name not in (*_PROCESS, *ELSEWHERE)
     )
     if not found:
-        message = f"{settings.place('runtime')}: {settings.runtime} uses no images."
+        message = f"{settings.place('runtime')}: {settings.runtime} uses no images of this machine."
         raise SettingsError(message, remedy="Name podman or docker with --runtime.")
     return found
 
 
 async def _open(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
+) -> tuple[ContainerBackend | KubernetesBackend | SshBackend | _ProcessBackend, Trial]:
     """Return a backend, and the function that probes it."""
     if name == "kubernetes":
         cluster = await _kubernetes(settings)
         return cluster, cluster.probe
+    if name == "ssh":
+        _require_hosts(settings)
+        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
+        from bridge.sandbox.ssh.backend import SshBackend
+
+        hosts = SshBackend(settings, pull=pull)
+        return hosts, hosts.probe
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
@@ -135,6 +143,16 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
     return kubernetes_backend(settings)
 
 
+def _require_hosts(settings: Settings) -> None:
+    place = settings.place("runtime")
+    if not settings.ssh_hosts:
+        message = f"{place}: ssh needs hosts, and config.toml has none."
+        raise SettingsError(message, remedy="Add [[ssh.hosts]] with a `destination` there.")
+    if settings.offered_directories:
+        message = f"{place}: SSH hosts have no [directories] of this machine."
+        raise SettingsError(message, remedy="Remove them, or set `allow_directories` to 0.")
+
+
 async def select_present(settings: Settings) -> Backend:
     """Return the first backend that works without fetching an image; see `select_backend`.
 
@@ -147,32 +165,46 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
     """Return the first backend that works, open.
 
     Args:
-        pull: Whether to fetch an image that an engine lacks.
+        pull: Whether to fetch an image where no backend works without.
 
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
             import.
         NoSandboxError: None works; the message has the reason and remedy for each.
     """
-    failures: list[Probe] = []
-    for name in _admitted(settings):
-        async with AsyncExitStack() as stack:
-            backend, attempt = await _open(name, settings, pull=pull)
-            stack.push_async_exit(backend)
-            probe = await attempt()
-            if probe.ok:
-                _announce(name, probe)
-                stack.pop_all()
-                return backend
-            if name in _PROCESS and probe.error_code == SettingsError.code:
-                # Another backend would have the same problem.
-                raise SettingsError(probe.summary, remedy=probe.remedy)
-            failures.append(probe)
-            logger.info("%s cannot be used: %s", name, probe.summary)
+    failures: dict[str, Probe] = {}
+    names = _admitted(settings)
+    for name in names:
+        if backend := await _select(name, settings, failures, pull=False):
+            return backend
+    missing = [name for name in names if failures[name].error_code == ImageMissingError.code]
+    for name in missing if pull else ():
+        if backend := await _select(name, settings, failures, pull=True):
+            return backend
     raise NoSandboxError(
-        "No sandbox is available, so nothing was run. " + " ".join(_reasons(failures)),
+        "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
         remedy="`mcp-code-bridge doctor --fix` says what to install, and does what needs no root.",
     )
+
+
+async def _select(
+    name: str, settings: Settings, failures: dict[str, Probe], *, pull: bool
+) -> Backend | None:
+    """Return a backend, open, if it works; else note how it failed."""
+    async with AsyncExitStack() as stack:
+        backend, attempt = await _open(name, settings, pull=pull)
+        stack.push_async_exit(backend)
+        probe = await attempt()
+        if probe.ok:
+            _announce(name, probe)
+            stack.pop_all()
+            return backend
+        if name in _PROCESS and probe.error_code == SettingsError.code:
+            # Another backend would have the same problem.
+            raise SettingsError(probe.summary, remedy=probe.remedy)
+        failures[name] = probe
+        logger.info("%s cannot be used: %s", name, probe.summary)
+    return None
 
 
 def _announce(name: str, probe: Probe) -> None:
@@ -185,7 +217,7 @@ def _announce(name: str, probe: Probe) -> None:
 
 
 async def probe_all(settings: Settings) -> list[Probe]:
-    """Probe every backend that the settings admit and return the results.
+    """Probe every backend that the settings admit and return the results; fetch no image.
 
     Raises:
         SettingsError: The settings contradict each other, or name packages that no program could
@@ -193,7 +225,7 @@ async def probe_all(settings: Settings) -> list[Probe]:
     """
     probes = []
     for name in _admitted(settings):
-        backend, attempt = await _open(name, settings)
+        backend, attempt = await _open(name, settings, pull=False)
         async with backend:
             probes.append(await attempt())
     return probes
@@ -256,6 +288,10 @@ async def select_for_profile(settings: Settings, profile: CommandProfile) -> Bac
         SettingsError: A runtime is required that bubblewrap cannot use.
         SandboxError: No backend is usable; the remedy says what to do.
     """
+    if settings.runtime in ELSEWHERE:
+        message = f"{profile.place}: commands use directories of this machine, which"
+        message += f" {settings.runtime} does not reach ({settings.place('runtime')})."
+        raise SettingsError(message, remedy="Set MCP_BRIDGE_RUNTIME to a backend of this machine.")
     require_own_kernel(settings, profile)
     if profile.runtime == "process":
         backend, _ = await _open("bubblewrap", replace(settings, packages=None))

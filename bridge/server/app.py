@@ -204,12 +204,13 @@ class _Surface:
         client = HandshakeClient(context, self._runs.principal)
 
         async def run() -> CommandResult:
-            return await commands.run(
-                parse_command(params.arguments, commands.profiles),
-                client.progress if client.wants_progress else None,
-                principal=self._runs.principal,
-                client=self._runs.introduction(context),
-            )
+            with self._engine.under_way.one():
+                return await commands.run(
+                    parse_command(params.arguments, commands.profiles),
+                    client.progress if client.wants_progress else None,
+                    principal=self._runs.principal,
+                    client=self._runs.introduction(context),
+                )
 
         result = await result_or_error("command", run(), partial(failed, kind=CommandResult))
         return command_result(result, self._engine.settings.structured)

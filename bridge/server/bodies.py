@@ -6,6 +6,7 @@ Wraps the SDK's application, which takes one message at a time.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import anyio
 import httpx2
@@ -67,14 +68,14 @@ class Bodies:
                     problem = (
                         f"The message is too large; at most {MAX_MESSAGE_BYTES} bytes are taken."
                     )
-                    await _refuse(413, problem)(scope, receive, send)
+                    await refuse(413, problem)(scope, receive, send)
                     return
                 if size > LARGE_BODY and not large:
                     if self._large >= MAX_LARGE:
                         problem = (
                             f"{MAX_LARGE} requests of more than {LARGE_BODY} bytes are under way."
                         )
-                        await _refuse(503, f"{problem} Try again.")(scope, receive, send)
+                        await refuse(503, f"{problem} Try again.")(scope, receive, send)
                         return
                     self._large += 1
                     large = True
@@ -86,7 +87,7 @@ class Bodies:
                         f"The message did not come within {LARGE_SECONDS:g} s, "
                         f"which one of more than {LARGE_BODY} bytes has."
                     )
-                    await _refuse(408, problem)(scope, receive, send)
+                    await refuse(408, problem)(scope, receive, send)
                     return
                 if message["type"] != "http.request":
                     return
@@ -98,7 +99,7 @@ class Bodies:
 
     async def _serve(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if await is_too_complex(Line(body)):
-            await _refuse(400, TOO_MANY)(scope, receive, send)
+            await refuse(400, TOO_MANY)(scope, receive, send)
             return
         headers = Headers(scope=scope)
         # Clients of later versions say which one they use; `initialize` comes alone.
@@ -110,7 +111,7 @@ class Bodies:
                 return
             if found.answers:
                 error = found.answers[0].error
-                await _refuse(400, error.message, error.code)(scope, receive, send)
+                await refuse(400, error.message, error.code)(scope, receive, send)
                 return
         await self._app(scope, _replay(body, receive), send)
 
@@ -130,7 +131,7 @@ class Bodies:
         if events.begun:
             await send({"type": "http.response.body", "body": b""})
         elif events.gone:
-            await _refuse(404, "Session not found")(scope, receive, send)
+            await refuse(404, "Session not found")(scope, receive, send)
         else:
             await Response(status_code=202)(scope, receive, send)
 
@@ -186,7 +187,13 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _refuse(status: int, problem: str, code: int = INVALID_REQUEST) -> Response:
+def refuse(
+    status: int,
+    problem: str,
+    code: int = INVALID_REQUEST,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a refusal of a request that was not passed on."""
     error = ErrorData(code=code, message=problem)
     body = encode(JSONRPCError(jsonrpc="2.0", id=None, error=error))
-    return Response(body, status_code=status, media_type="application/json")
+    return Response(body, status, headers, media_type="application/json")

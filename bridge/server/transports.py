@@ -7,8 +7,8 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import anyio
@@ -22,6 +22,7 @@ from bridge.server.app import build_server
 from bridge.server.bodies import Bodies
 from bridge.server.greeting import NO_GREETING, Greeting
 from bridge.server.notices import NotifyingServer
+from bridge.server.replica import Replica
 from bridge.server.stdio import (
     MAX_MESSAGE_BYTES,
     StdinMessages,
@@ -29,6 +30,7 @@ from bridge.server.stdio import (
     claimed_stdin,
     claimed_stdout,
 )
+from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class HttpServer(uvicorn.Server):
 
     Args:
         listening: Told the port once clients can come.
+        replica: Answers probes, and has a name among several; None for neither.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class HttpServer(uvicorn.Server):
         host: str,
         port: int,
         listening: Callable[[int], None] = lambda port: None,
+        replica: Replica | None = None,
     ) -> None:
         self._address = (host, port)
         self._listening = listening
@@ -102,8 +106,9 @@ class HttpServer(uvicorn.Server):
             session_idle_timeout=HTTP_IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
+        bounded = Bodies(app, self._guard)
         config = uvicorn.Config(
-            Bodies(app, self._guard),
+            bounded if replica is None else replica.around(bounded),
             host=host,
             port=port,
             log_level="warning",
@@ -127,6 +132,11 @@ class HttpServer(uvicorn.Server):
         await super().startup(self._listeners)
         self._listening(port)
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the command, which drains first or cancels this."""
+        yield
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for those under way."""
         self._notices.end_streams()
@@ -134,19 +144,32 @@ class HttpServer(uvicorn.Server):
 
 
 async def serve_http(
-    engine: Engine, host: str, port: int, listening: Callable[[int], None] = lambda port: None
+    engine: Engine,
+    host: str,
+    port: int,
+    listening: Callable[[int], None] = lambda port: None,
+    ending: anyio.Event | None = None,
 ) -> None:
     """Serve any number of clients at `http://HOST:PORT/mcp` until cancelled.
 
     Args:
         listening: Told the port once clients can come.
+        ending: Once set, no more runs begin; this returns when those under way have ended.
 
     Raises:
         UsageError: The address cannot be listened on.
     """
-    server = HttpServer(build_server(engine), host, port, listening)
+    replica = Replica(engine)
+    server = HttpServer(build_server(engine), host, port, listening, replica)
+
+    async def end() -> None:
+        await (ending or anyio.Event()).wait()
+        await replica.drain()
+        server.should_exit = True
+
     try:
-        await server.serve()
+        async with background_task(replica.tend), background_task(end):
+            await server.serve()
     except anyio.get_cancelled_exc_class():
         if server.started:
             with anyio.move_on_after(LAST_SECONDS, shield=True):

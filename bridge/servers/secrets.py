@@ -132,6 +132,8 @@ def environment_secrets(environ: Mapping[str, str]) -> Found:
             # Clients ask for inputs as passwords, so any value of one counts.
             if could_be_secret(value) or has_known_format(value):
                 yield name, value
+        elif name == "MCP_BRIDGE_STORE":
+            yield from url_secrets(name, value)
         elif not name.startswith(OWN_PREFIX) and names_setting(name):
             yield from setting_secrets(name, value)
 

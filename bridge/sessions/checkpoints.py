@@ -4,8 +4,9 @@ Owns a row for each session and the state as a content, replaced together, and r
 is not what was written. What a state consists of only a guest knows. A disk that fails costs the
 state that was to be saved or read, and no run.
 
-Several bridges may use one store: who saves last wins, and after a power cut it is the old or the
-new. A state is the program's own data: readable by this user alone, and not encrypted.
+Several bridges may use one store: who saves last wins, unless they serve as one and claim their
+sessions (`bridge.sessions.claims`); after a power cut it is the old or the new. A state is the
+program's own data: readable by this user alone, and not encrypted.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import errno
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from time import time
@@ -31,6 +31,8 @@ from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 
 if TYPE_CHECKING:
     from sqlalchemy import Delete, Row, Select, Table
+
+    from bridge.sessions.claims import Claims
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,13 @@ MAX_FACTS_BYTES = 1024 * 1024
 
 _DAY = 24 * 3600.0
 
+_PIECE = 1024 * 1024
+
 _TIDY_SECONDS = 600.0
 """After which a save looks at what has expired."""
+
+CLAIM = "claim"
+"""The kind of documents that say which of several bridges has a session."""
 
 _DAMAGED = "its checkpoint is damaged, or somebody changed it"
 
@@ -82,6 +89,7 @@ class Checkpoints:
         days: For how long.
         total_bytes: Of all of them.
         now: Seconds since the epoch.
+        claims: Which of several bridges may save what; None if there is one.
     """
 
     def __init__(
@@ -91,8 +99,10 @@ class Checkpoints:
         days: int,
         total_bytes: int = TOTAL_BYTES,
         now: Callable[[], float] = time,
+        claims: Claims | None = None,
     ) -> None:
         self._store = store
+        self._claims = claims
         self._seconds = days * _DAY
         self._total_bytes = total_bytes
         self._now = now
@@ -134,6 +144,20 @@ class Checkpoints:
         except OSError as error:
             logger.warning("what was saved of a session cannot be removed: %s", error)
 
+    async def described(self, owner: str, session_id: str) -> Saved | None:
+        """Return what is saved by that id, but for its data.
+
+        Raises:
+            OSError: That cannot be read.
+        """
+
+        def read() -> Saved | None:
+            with self._store.reading() as kept:
+                row = _row(kept, owner_digest(owner), session_id)
+            return None if row is None else _saved(row)
+
+        return await anyio.to_thread.run_sync(read)
+
     async def listed(self, owner: str) -> tuple[Saved, ...]:
         """Return what is saved of an owner's sessions, but for their data."""
         try:
@@ -160,7 +184,8 @@ class Checkpoints:
             raise OSError(errno.EFBIG, message)
         moment = self._now()
         row = {
-            "name": saved.name.encode("utf-8", "replace").decode(),
+            # Not every database has text with these.
+            "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": moment,
             "size": len(saved.data),
             "digest": hashlib.sha256(saved.data).hexdigest(),
@@ -178,6 +203,8 @@ class Checkpoints:
             unfinished.write(data)
             with self._store.writing_blob(unfinished, row["digest"], durable=True) as kept:
                 assert kept.connection is not None
+                if self._claims is not None:
+                    self._claims.check(kept, owner, session_id)
                 found = _row(kept, owner, session_id)
                 before = None if found is None else found.digest
                 kept.connection.execute(_statements()[1], key)
@@ -205,9 +232,12 @@ class Checkpoints:
         return found, ""
 
     def _data(self, row: Row[Any]) -> bytes:
-        descriptor = self._store.blobs.open(row.digest)
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(MAX_STATE_BYTES + 1)
+        with closing(self._store.blobs.open(row.digest)) as blob:
+            pieces, size = [], 0
+            while size <= MAX_STATE_BYTES and (piece := blob.read(_PIECE, size)):
+                pieces.append(piece)
+                size += len(piece)
+        return b"".join(pieces)
 
     def all(self, owner: str) -> tuple[Saved, ...]:
         """Return what is saved of an owner's sessions, the last saved first."""
@@ -258,6 +288,8 @@ class Checkpoints:
             for one in goes:
                 ours = (table.c.owner == one.owner) & (table.c.id == one.id)
                 kept.connection.execute(table.delete().where(ours))
+            if self._claims is not None:
+                kept.prune(CLAIM, most=MAX_KEPT, oldest=self._oldest())
         self._store.drop(one.digest for one in goes)
         return len(goes)
 

@@ -189,6 +189,7 @@ class Session:
         since: When it was last used, in seconds as `anyio.current_time` has them.
         memory_bytes: What its sandbox may use; 0 while it never had one.
         over: Whether it has ended.
+        claimed: Whether this bridge has it, of several; `claiming` is held to change that.
     """
 
     def __init__(self, record: Record, table: Sessions) -> None:
@@ -196,6 +197,8 @@ class Session:
         self.memory_bytes = 0
         self.since = anyio.current_time()
         self.over = False
+        self.claimed = False
+        self.claiming = anyio.Lock()
         self._table = table
         self._queue: deque[QueuedRun] = deque()
         self._open = self._leaving = self._active = False
@@ -291,6 +294,8 @@ class Session:
             self._refuse_all(None)
             self._active = False
             self._table.settled(self)
+            with anyio.CancelScope(shield=True):
+                await self._table.release(self)
 
     async def _serve_queue(self) -> None:
         if self.over:
@@ -362,10 +367,19 @@ class Session:
             if queued.request is None:
                 await self._end(queued)
                 return
-            await self._run(queued, guest, saved)
-            if record.begun and record.intact and not self.over:
-                saved = None
-                await self._save(guest)
+            try:
+                await self._run(queued, guest, saved)
+                if record.begun and record.intact and not self.over:
+                    saved = None
+                    await self._save(guest)
+                    if record.recoverable:
+                        await self._table.release(self)
+            finally:
+                # Without an outcome it failed in the bridge, which `serve` tells.
+                if queued.outcome is not None:
+                    queued.finish(queued.outcome)
+            if queued not in self._queue:
+                queued.finish(queued.outcome)
             if self.over or not record.intact:
                 return
 
@@ -458,7 +472,10 @@ class Session:
             record.given_up()
         if queued.ends:
             await self._forget()
-        queued.finish(outcome)
+        queued.outcome = outcome
+        if self._table.claims is None:
+            # Of several bridges another may get the next run, and needs what is saved of this one.
+            queued.finish(outcome)
 
     # --- what is kept, and the end --------------------------------------------------------------
 

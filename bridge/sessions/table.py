@@ -14,13 +14,18 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
-from bridge.errors import InvalidRequestError, SessionLimitError, UnknownSessionError
+from bridge.errors import (
+    BridgeError,
+    InvalidRequestError,
+    SessionLimitError,
+    UnknownSessionError,
+)
 from bridge.model import Limits, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.sessions.admission import Admission
@@ -29,6 +34,9 @@ from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
 from bridge.sessions.session import SAVE_SECONDS, QueuedRun, Reserved, Session, Work
 from bridge.settings import Settings
 from bridge.store import Store
+
+if TYPE_CHECKING:
+    from bridge.sessions.claims import Claims
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +101,13 @@ class Sessions:
         self._settings = settings
         self._reserve = reserve
         self._resolve_packages = resolve_packages
-        self.checkpoints = Checkpoints(store, days=settings.session_days)
+        self.claims: Claims | None = None
+        if settings.replica:
+            # Imported here: a bridge that is alone does without.
+            from bridge.sessions.claims import Claims
+
+            self.claims = Claims(store, settings.replica)
+        self.checkpoints = Checkpoints(store, days=settings.session_days, claims=self.claims)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
         longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
@@ -102,6 +116,8 @@ class Sessions:
 
     async def __aenter__(self) -> Sessions:
         self._tasks = await anyio.create_task_group().__aenter__()
+        if self.claims is not None:
+            self._tasks.start_soon(self.claims.renewing)
         return self
 
     async def __aexit__(
@@ -221,11 +237,20 @@ class Sessions:
         return tuple(latest[:MAX_LISTED])
 
     async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
-        """Wait until a run is served; None if the session had ended before."""
-        if self._tasks is None:
-            raise SessionLimitError("The bridge is ending.")
-        if session.put(queued):
-            self._tasks.start_soon(session.serve)
+        """Wait until a run is served; None if the session had ended before.
+
+        Raises:
+            ElsewhereError: Another of several bridges has it.
+        """
+        async with session.claiming:
+            if self.claims is not None:
+                session = await self._claimed(session, self.claims)
+            if session.over:
+                return None
+            if self._tasks is None:
+                raise SessionLimitError("The bridge is ending.")
+            if session.put(queued):
+                self._tasks.start_soon(session.serve)
         try:
             await queued.over.wait()
         except BaseException:
@@ -236,6 +261,45 @@ class Sessions:
         if isinstance(queued.outcome, RunResult) or queued.outcome is None:
             return queued.outcome
         raise queued.outcome
+
+    async def _claimed(self, session: Session, claims: Claims) -> Session:
+        """Claim a session; return it, or what it has become in another replica."""
+        if session.claimed or session.over:
+            return session
+        record = session.record
+        try:
+            gone = await claims.take(record.owner, record.session_id)
+            saved = await self.checkpoints.described(record.owner, record.session_id)
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await claims.release(record.owner, record.session_id)
+            if not isinstance(error, OSError):
+                raise
+            message = f"The session cannot be had: {error.strerror or error}. Nothing was run."
+            raise BridgeError(message, remedy="Try again once the store can be used.") from error
+        # No `await` from here on: what is claimed must be used, so that it is released.
+        if record.saved != (0 if saved is None else saved.run):
+            session.over = True
+            if self._tasks is not None:
+                self._tasks.start_soon(session.put_away)
+            if saved is None:
+                # It was ended there.
+                await claims.release(record.owner, record.session_id)
+                return session
+            session = self._add(Record(record.owner, record.name, saved))
+        session.claimed = True
+        if gone and not session.is_open:
+            session.record.lose(f"replica {gone!r} of the bridge ended while it had it")
+        return session
+
+    async def release(self, session: Session) -> None:
+        """Let other bridges have a session, unless something waits for it here."""
+        if self.claims is None:
+            return
+        async with session.claiming:
+            if session.claimed and not session.in_use:
+                await self.claims.release(session.owner, session.record.session_id)
+                session.claimed = False
 
     # --- which session it is --------------------------------------------------------------------
 
@@ -312,8 +376,10 @@ class Sessions:
     def settled(self, session: Session) -> None:
         """Forget sessions that the store has, and those that ended long ago."""
         key = session.record.session_id
+        if self._sessions.get(key) is not session:
+            return
         if session.over or session.record.recoverable:
-            self._sessions.pop(key, None)
+            del self._sessions[key]
             return
         self._sessions.move_to_end(key)
         resting = [key for key, each in self._sessions.items() if not each.is_open]

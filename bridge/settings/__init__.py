@@ -96,7 +96,7 @@ class _Setting:
 SETTINGS: Mapping[str, _Setting] = {
     "runtime": _Setting(
         parsers.runtime,
-        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
+        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes, ssh or an engine's path",
     ),
     "runtime_order": _Setting(
         parsers.runtime_order, "what auto tries, in order, such as docker,bubblewrap", many=True
@@ -158,6 +158,8 @@ SETTINGS: Mapping[str, _Setting] = {
     "artifact_days": _Setting(parsers.integer(1, parsers.MAX_KEPT_DAYS)),
     "store": _Setting(parsers.database),
     "skills_dir": _Setting(parsers.whole_path),
+    "replica": _Setting(parsers.replica),
+    "drain_seconds": _Setting(parsers.seconds),
     "roots": _Setting(
         parsers.directories,
         "directories that servers are told of when they ask for roots",
@@ -183,7 +185,10 @@ def variable(name: str) -> str:
     return SETTINGS[name].variable or f"{PREFIX}{name.upper()}"
 
 
-_TABLES = ("profiles", "commands", "policy", "directories", "dependencies", "servers", "kubernetes")
+_TABLES = (
+    *("profiles", "commands", "policy", "directories", "dependencies", "servers"),
+    *("kubernetes", "ssh"),
+)
 """Tables of the settings file, besides the settings."""
 
 
@@ -234,6 +239,7 @@ def load(
         dependencies=file.dependencies,
         kubernetes=file.kubernetes,
         server_settings=file.servers,
+        ssh_hosts=file.ssh_hosts,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(
@@ -242,7 +248,7 @@ def load(
         ),
     )
     require_private(settings.state_dir, "The state directory")
-    if settings.store is not None:
+    if isinstance(settings.store, Path):
         require_private(settings.store, "The store")
     settings = _with_consistent_timeouts(settings, asked="timeout" in values)
     return _with_directories(settings, file) if file.directories else settings
@@ -285,7 +291,8 @@ def _with_directories(settings: Settings, file: ConfigFile) -> Settings:
 
 def private_places(settings: Settings) -> tuple[Path, ...]:
     """Return the directories of the bridge and the engines, to which no program gets access."""
-    kept = (settings.store, store_of(settings).blobs.root)
+    file = settings.store if isinstance(settings.store, Path) else None
+    kept = (file, store_of(settings).blobs.root)
     chosen = (settings.policy.path, settings.skills_dir, packages_dir(settings), *kept)
     kept_servers = moved_dir(settings.environ)
     own = (settings.state_dir, runtime_dir(settings), kept_servers, *filter(None, chosen))
@@ -391,5 +398,5 @@ def _parse(key: str, text: str, place: str) -> _Value:
         return _Value(SETTINGS[key].parse(text), place)
     except ValueError as error:
         # An address may hold a login.
-        shown = re.sub("(?<=://)[^/@]*@", "", text)
+        shown = re.sub("(?<=://).*@|(?<=password=)[^&]*", "", text)
         raise SettingsError(f"{place}: {shown!r} {error}.") from None

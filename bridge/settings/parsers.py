@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bridge.store.server_url import SCHEMES, ServerUrl, server_url
+
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
 """Below this an interpreter with asyncio imported does not start reliably."""
 
@@ -67,7 +69,7 @@ WEAKER = ("landlock",)
 """What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
 the ladder, so nothing falls back to it."""
 
-ELSEWHERE = ("kubernetes",)
+ELSEWHERE = ("kubernetes", "ssh")
 """What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
@@ -198,14 +200,16 @@ def whole_path(text: str) -> Path:
     return found
 
 
-def database(text: str) -> Path:
-    """Return a path, or sqlite:///PATH as SQLAlchemy writes it."""
+def database(text: str) -> Path | ServerUrl:
+    """Return a path, sqlite:///PATH as SQLAlchemy writes it, or postgresql://... as libpq does."""
     scheme, mark, rest = text.strip().partition("://")
     if not mark:
         return whole_path(text)
+    if scheme in SCHEMES:
+        return server_url(text.strip())
     if scheme not in ("sqlite", "sqlite+pysqlite") or not rest.startswith("/") or "?" in rest:
         raise ValueError(
-            "is no SQLite database, which is all that is supported: give a path, or sqlite:///PATH"
+            "is no database that is supported: give a path, sqlite:///PATH, or postgresql://..."
         )
     return whole_path(rest[1:])
 
@@ -213,6 +217,14 @@ def database(text: str) -> Path:
 def lowered(text: str) -> str:
     """Return a name in small letters."""
     return text.strip().lower()
+
+
+def replica(text: str) -> str:
+    """Return a replica's name: it becomes part of headers and ids."""
+    found = text.strip()
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", found):
+        raise ValueError("must be letters, digits, dots and dashes, 63 at most")
+    return found
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -236,6 +248,8 @@ def runtime_order(text: str) -> tuple[str, ...]:
     """Return names of backends in order, each once."""
     found = names(text)
     for name in found:
+        if name in ELSEWHERE:
+            raise ValueError(f"names {name}, which is used only when named as the runtime")
         if name in WEAKER:
             message = f"names {name}, which is weaker: it is used only when named as the runtime"
             raise ValueError(message)

@@ -10,7 +10,7 @@ from pathlib import Path
 from bridge.errors import SettingsError
 from bridge.settings import parsers
 from bridge.settings.values import Settings
-from bridge.store import Store
+from bridge.store import ServerUrl, Store
 
 MAX_RUNTIME_DIR_BYTES = 70
 """A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
@@ -72,6 +72,10 @@ def store_of(settings: Settings) -> Store:
     """Return the store that the settings configure."""
     if settings.store is None:
         return Store(settings.state_dir)
+    if isinstance(settings.store, ServerUrl):
+        from bridge.store.postgresql import ServerStore
+
+        return ServerStore(settings.state_dir, settings.store)
     return Store(settings.store.parent, settings.store.name)
 
 

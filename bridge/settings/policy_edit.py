@@ -166,7 +166,7 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
     listed = [*rules[:index], wanted, *rules[index:]]
     expected = {**document, "policy": {**document["policy"], "rules": listed}}
     for position in _places(text, None if before is None else index):
-        changed = _inserted(text, position, _block(rule.comment, wanted))
+        changed = _inserted(text, position, rule_lines(wanted, rule.comment))
         if _says(changed, expected):
             # What it says to the parser of policies is known only now.
             parse_policy(expected["policy"], f"{place}: policy")
@@ -259,14 +259,14 @@ def _inserted(text: str, position: int, lines: Sequence[str]) -> str:
 def rule_for(name: str, server: str, tool: str, action: Action) -> list[str]:
     """Return the lines of a rule on one tool, to be put into a policy."""
     rule = {"name": name, "server": literal(server), "tool": literal(tool), "action": action}
-    return _block("", rule)
+    return rule_lines(rule)
 
 
-def _block(comment: str, rule: Mapping[str, Json]) -> list[str]:
-    lines = [f"# {_written(comment)}"] if comment else []
-    lines.append("[[policy.rules]]")
-    lines += [f"{_key(key)} = {toml_value(value)}" for key, value in rule.items()]
-    return lines
+def rule_lines(rule: Mapping[str, Json], comment: str = "") -> list[str]:
+    """Return the lines of a rule, to be put into a policy."""
+    above = [f"# {_written(comment)}"] if comment else []
+    fields = (f"{toml_key(key)} = {toml_value(value)}" for key, value in rule.items())
+    return [*above, "[[policy.rules]]", *fields]
 
 
 def _written(text: str) -> str:
@@ -280,7 +280,8 @@ def _written(text: str) -> str:
     return "".join(found)
 
 
-def _key(key: str) -> str:
+def toml_key(key: str) -> str:
+    """Return a key as TOML has it."""
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 
@@ -299,6 +300,6 @@ def toml_value(value: Json, depth: int = 0) -> str:
     if isinstance(value, list):
         return f"[{', '.join(toml_value(item, depth + 1) for item in value)}]"
     if isinstance(value, dict):
-        pairs = [f"{_key(key)} = {toml_value(item, depth + 1)}" for key, item in value.items()]
+        pairs = [f"{toml_key(key)} = {toml_value(item, depth + 1)}" for key, item in value.items()]
         return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
     raise SettingsError(f"A rule's {type(value).__name__} cannot be written.")

@@ -12,6 +12,8 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.policy import PolicySpec
+from bridge.settings.ssh import SshHost
+from bridge.store import ServerUrl
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
 RecordPlace = Literal["meta", "content"]
@@ -28,7 +30,8 @@ class Settings:
 
     Attributes:
         runtime: What runs programs: "auto" (the first that works), "podman", "docker",
-            "bubblewrap", "seatbelt", "landlock", "kubernetes" or an engine's path.
+            "bubblewrap", "seatbelt", "landlock", "kubernetes", "ssh" (the hosts of `[[ssh.hosts]]`)
+            or an engine's path.
         runtime_order: What `auto` tries, in order; podman, docker, bubblewrap, seatbelt if empty.
         oci_runtime: What the engine starts containers with: "runc", "crun", "runsc", ... It is used
             or refused, never replaced. Empty leaves it to the engine.
@@ -77,9 +80,12 @@ class Settings:
         artifact_bytes: What is kept of all runs: files, whole outputs, pictures.
         artifact_run_bytes: What is kept of one run.
         artifact_days: Days that it is kept.
-        store: The database of what is kept: a path or `sqlite:///PATH`; `store.db` in the state
-            directory if not set.
+        store: The database of what is kept: a path or `sqlite:///PATH`, or `postgresql://...` for
+            several bridges; `store.db` in the state directory if not set.
         skills_dir: Where saved skills are, as plain files; in the state directory if not set.
+        replica: What this bridge is called among several that serve HTTP as one; the machine's name
+            if not set.
+        drain_seconds: For runs to end by themselves once a bridge that serves HTTP is told to end.
         directories: Of the host, which programs may use, as the file names them.
         dependencies: Which packages a run may ask for, and where they come from.
         allow_packages: Whether runs get packages that `[dependencies]` allows; all but strict ones
@@ -87,6 +93,7 @@ class Settings:
         allow_directories: Whether runs get `[directories]`; all but strict ones do if not set.
         kubernetes: Where and how pods are made, where those run programs.
         server_settings: What the file sets of single servers, by name.
+        ssh_hosts: The hosts that programs run on when the runtime is "ssh".
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         places: Where each setting stands that does not have its default, for errors.
@@ -135,12 +142,15 @@ class Settings:
     artifact_bytes: int = 1024**3
     artifact_run_bytes: int = 64 * 1024**2
     artifact_days: int = 7
-    store: Path | None = None
+    store: Path | ServerUrl | None = None
     skills_dir: Path | None = None
+    replica: str = ""
+    drain_seconds: float = 30.0
     directories: tuple[Directory, ...] = ()
     dependencies: Dependencies = field(default_factory=Dependencies)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
+    ssh_hosts: tuple[SshHost, ...] = ()
     allow_packages: bool | None = None
     allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)

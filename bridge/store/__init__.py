@@ -5,6 +5,7 @@ What is kept, for whom and how much of it is for those who keep it. SQLAlchemy i
 something is first kept or looked for in a database that is there, and not before.
 """
 
-from bridge.store.store import Document, Store, Transaction, owner_digest
+from bridge.store.server_url import ServerUrl
+from bridge.store.store import Document, Store, StoreError, Transaction, owner_digest
 
-__all__ = ["Document", "Store", "Transaction", "owner_digest"]
+__all__ = ["Document", "ServerUrl", "Store", "StoreError", "Transaction", "owner_digest"]

@@ -5,7 +5,7 @@
 
 A file is complete before it gets its name. Files are named and removed only inside a write
 transaction of the database, so that none is removed that a new row refers to. Everything here
-blocks, and raises OSError.
+blocks, and raises OSError. `bridge.store.postgresql` has contents in a database instead.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from bridge.private_files import make_directory
+
+if TYPE_CHECKING:
+    from bridge.store.store import Transaction
 
 _WRITING = "writing"
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -44,11 +48,47 @@ class Unfinished:
             view = view[os.write(self.descriptor, view) :]
 
 
+class OpenBlob(Protocol):
+    """A content that is open for reading."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        ...
+
+    def read(self, size: int, start: int) -> bytes:
+        """Return a range of it, which may be shorter than asked for; empty at the end."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class _OpenFile:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, size: int, start: int) -> bytes:
+        return os.pread(self._descriptor, size, start)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
 class Blobs:
     """The directory of contents, made at the first write."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    def exist(self) -> bool:
+        """Return whether anything was ever written."""
+        return self.root.is_dir()
 
     def begin(self) -> Unfinished:
         """Create an unfinished file."""
@@ -63,10 +103,16 @@ class Blobs:
             # Another bridge removed it before it was locked, as a dead bridge's file.
             os.close(descriptor)
 
-    def publish(self, unfinished: Unfinished, digest: str, *, durable: bool = False) -> None:
+    def prepare(self, unfinished: Unfinished, digest: str) -> None:
+        """Do what takes long of `publish`, before the transaction."""
+
+    def publish(
+        self, kept: Transaction, unfinished: Unfinished, digest: str, *, durable: bool = False
+    ) -> None:
         """Give a finished file its name; its descriptor stays open.
 
         Args:
+            kept: The write transaction of the rows that refer to it.
             durable: Whether it has to survive a power cut from now on.
         """
         path = self._folder(digest[:2]) / digest
@@ -86,8 +132,8 @@ class Blobs:
             unfinished.path.unlink(missing_ok=True)
         os.close(unfinished.descriptor)
 
-    def open(self, digest: str) -> int:
-        """Open a content for reading; return the descriptor.
+    def open(self, digest: str) -> OpenBlob:
+        """Open a content for reading.
 
         Raises:
             FileNotFoundError: There is no such content.
@@ -97,10 +143,14 @@ class Blobs:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a plain file")
-        return descriptor
+        return _OpenFile(descriptor)
 
-    def remove(self, digest: str) -> bool:
-        """Remove a content, or the link in its place; return whether it existed."""
+    def remove(self, kept: Transaction, digest: str) -> bool:
+        """Remove a content, or the link in its place; return whether it existed.
+
+        Args:
+            kept: The write transaction in which no row refers to it.
+        """
         try:
             (self.root / digest[:2] / digest).unlink()
         except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The tables, their migrations, and the connections to databases.
 
-Only opening a connection and beginning a transaction are specific to SQLite. Imported by
-`bridge.store.store` alone, when it is needed, because SQLAlchemy is slow to import.
+Only opening a connection and beginning a transaction are specific to SQLite, and to servers in
+`bridge.store.postgresql`. Imported when it is needed, because SQLAlchemy is slow to import.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import atexit
 import errno
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Float,
+    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -36,13 +38,19 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
 from bridge.store.legacy_files import import_legacy_files
-from bridge.store.store import BUSY_SECONDS
+from bridge.store.store import BUSY_SECONDS, StoreError
+
+RETRY_SECONDS = 1.0
+"""A server that could not be reached is not asked again before: each of many threads would wait."""
 
 MAX_DATABASES = 8
 """Databases with open connections. A bridge has one."""
 
 WRITES = "bridge_writes"
 """The execution option of write transactions, which take the write lock before they read."""
+
+LOCKED = "bridge_locked"
+"""The execution option of write transactions without it: they wait for no turn, on a server."""
 
 DURABLE = "bridge_durable"
 """The execution option of those that have to survive a power cut: they wait for the disk."""
@@ -102,21 +110,40 @@ CONTENTS = (artifacts, sessions)
 """The tables with a digest of a file. A file that none of them names is unused."""
 
 
-def _create_tables(connection: Connection, directory: Path) -> None:
+server_metadata = MetaData()
+
+blobs = Table(
+    "blobs",
+    server_metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("size", BigInteger, nullable=False),
+)
+"""Contents, where they are not files."""
+
+pieces = Table(
+    "pieces",
+    server_metadata,
+    Column("digest", ForeignKey(blobs.c.digest, ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""Their data, in rows of one size but for the last."""
+
+
+def _create_tables(connection: Connection, directory: Path | None) -> None:
     metadata.create_all(connection)
-    import_legacy_files(connection, documents, directory)
+    if directory is None:
+        server_metadata.create_all(connection)
+    else:
+        import_legacy_files(connection, documents, directory)
 
 
-MIGRATIONS: tuple[Callable[[Connection, Path], None], ...] = (_create_tables,)
+MIGRATIONS: tuple[Callable[[Connection, Path | None], None], ...] = (_create_tables,)
 """Each changes a database of one version into the next. A released one never changes: a difference
 is a new one at the end. The first makes all tables of an empty database."""
 
 
-class StoreError(OSError):
-    """The database cannot be used: full, damaged, locked by another process, or too new."""
-
-
-def prepare(connection: Connection, directory: Path) -> None:
+def prepare(connection: Connection, directory: Path | None) -> None:
     """Migrate the database to this version, in the open transaction.
 
     Raises:
@@ -146,14 +173,22 @@ class Databases:
 
     def __init__(self) -> None:
         self._engines: OrderedDict[str, tuple[Engine, tuple[int, int]]] = OrderedDict()
+        self._failed: dict[str, tuple[float, BaseException]] = {}
         self._changing = threading.Lock()
 
-    def engine(self, url: str, file: tuple[int, int], directory: Path) -> Engine:
+    def engine(
+        self,
+        url: str,
+        file: tuple[int, int],
+        directory: Path | None,
+        make: Callable[[str], Engine] | None = None,
+    ) -> Engine:
         """Return the engine of a database, migrated to this version.
 
         Args:
             file: Device and inode of its file: a replaced file gets a new engine.
-            directory: Earlier versions' files, which an empty database imports.
+            directory: Earlier versions' files, which an empty database imports; None on a server.
+            make: Returns a new engine; None for SQLite's.
         """
         with self._changing:
             engine, known = self._engines.get(url, (None, None))
@@ -162,9 +197,20 @@ class Databases:
                 return engine
             if engine is not None:
                 engine.dispose()
-            engine = _engine(url)
-            with engine.execution_options(**{WRITES: True}).begin() as connection:
-                prepare(connection, directory)
+            moment, failure = self._failed.pop(url, (0.0, None))
+            if failure is not None and 0 <= time.monotonic() - moment < RETRY_SECONDS:
+                self._failed[url] = moment, failure
+                raise failure
+            engine = (make or _engine)(url)
+            try:
+                options = {WRITES: True, DURABLE: make is not None}
+                with engine.execution_options(**options).begin() as connection:
+                    prepare(connection, directory)
+            except BaseException as error:
+                engine.dispose()
+                if make is not None:
+                    self._failed[url] = time.monotonic(), error
+                raise
             self._engines[url] = engine, file
             while len(self._engines) > MAX_DATABASES:
                 self._engines.popitem(last=False)[1][0].dispose()

@@ -2,7 +2,7 @@
 
 A write transaction holds the database's only write lock from its beginning to its end, so that no
 other writer changes what it has read; a read transaction sees one snapshot. Everything here blocks:
-call it in threads.
+call it in threads. `bridge.store.postgresql` is the same on a server.
 """
 
 from __future__ import annotations
@@ -42,6 +42,18 @@ BATCH = 500
 """Contents removed in one transaction."""
 
 
+class StoreError(OSError):
+    """The database cannot be used: full, damaged, locked, out of reach, or too new.
+
+    Attributes:
+        remedy: What to do about it; empty if the reader of an OSError knows.
+    """
+
+    def __init__(self, number: int, message: str, remedy: str = "") -> None:
+        super().__init__(number, message)
+        self.remedy = remedy
+
+
 class Document(NamedTuple):
     """The columns of a document without its data."""
 
@@ -62,13 +74,23 @@ class Store:
     Args:
         directory: Of the database; made at the first write.
         name: Of the database's file.
+
+    Attributes:
+        shared: Whether it is a server's, so that only asking it tells whether it has changed.
     """
+
+    shared = False
 
     def __init__(self, directory: Path, name: str = FILE) -> None:
         self.directory = directory
         self.blobs = Blobs(directory / (BLOBS if name == FILE else f"{name}-{BLOBS}"))
         self._file = directory / name
         self._url = f"sqlite:///{self._file}"
+
+    @property
+    def place(self) -> Path | str:
+        """Where it is, for messages."""
+        return self.directory
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -77,12 +99,10 @@ class Store:
         Raises:
             OSError: The database cannot be read.
         """
-        if not _exists(self._file):
-            if not has_legacy_files(self.directory):
-                yield Transaction(None, time.time)
-                return
-            _make_private(self._file)
-        with self._connected(writes=False) as connection:
+        if not self._is_there():
+            yield Transaction(None, time.time)
+            return
+        with self.connected(writes=False) as connection:
             yield Transaction(connection, time.time)
 
     def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
@@ -113,9 +133,8 @@ class Store:
         Raises:
             OSError: It cannot be written: the disk is full (`ENOSPC`), for instance.
         """
-        make_directory(self.directory)
-        _make_private(self._file)
-        with self._connected(writes=True, durable=durable) as connection:
+        self._make()
+        with self.connected(writes=True, durable=durable) as connection:
             yield Transaction(connection, time.time)
 
     @contextmanager
@@ -128,13 +147,16 @@ class Store:
             OSError: It cannot be written; see `writing`.
         """
         try:
+            self.blobs.prepare(unfinished, digest)
             with self.writing(durable=durable) as kept:
                 yield kept
-                self.blobs.publish(unfinished, digest, durable=durable)
-        except OSError:
-            # The content may have been published although the rows were rolled back.
-            with suppress(OSError):
-                self.drop([digest])
+                self.blobs.publish(kept, unfinished, digest, durable=durable)
+        except BaseException as error:
+            # The content may have been published although the rows were rolled back; on a server
+            # it was sent before anybody decided that there is room for it.
+            if self.shared or isinstance(error, OSError):
+                with suppress(OSError):
+                    self.drop([digest])
             raise
 
     def state(self) -> tuple[int, ...]:
@@ -160,7 +182,7 @@ class Store:
             some, left = left[:BATCH], left[BATCH:]
             with self.writing() as kept:
                 used = kept.used(some)
-                removed += sum(self.blobs.remove(one) for one in some if one not in used)
+                removed += sum(self.blobs.remove(kept, one) for one in some if one not in used)
         return removed
 
     def close(self) -> None:
@@ -168,8 +190,28 @@ class Store:
         if "bridge.store.schema" in sys.modules:
             sys.modules["bridge.store.schema"].databases.close(self._url)
 
+    def check(self) -> None:
+        """Raise StoreError unless the database can be read; nothing is made."""
+        with self.reading():
+            pass
+
+    def _is_there(self) -> bool:
+        """Return whether there is anything to read; earlier versions' files are imported."""
+        if _exists(self._file):
+            return True
+        found = has_legacy_files(self.directory)
+        if found:
+            _make_private(self._file)
+        return found
+
+    def _make(self) -> None:
+        """Make the database if it does not exist."""
+        make_directory(self.directory)
+        _make_private(self._file)
+
     @contextmanager
-    def _connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
+    def connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
+        """Open a transaction in a database that exists; see `reading` and `writing`."""
         from sqlalchemy.exc import SQLAlchemyError
 
         from bridge.store.schema import DURABLE, WRITES, as_store_error, databases

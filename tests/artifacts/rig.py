@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Row
 
 from bridge.artifacts import ArtifactStore
-from bridge.store import Store, Transaction
+from bridge.store import Transaction
 from bridge.store.schema import artifacts
+from tests.postgresql import store_at
 
 RUN = "0123456789abcdef0123456789abcdef"
 OTHER_RUN = "fedcba9876543210fedcba9876543210"
@@ -39,12 +41,18 @@ def store(
 ) -> ArtifactStore:
     """Return a store."""
     return ArtifactStore(
-        Store(root), total_bytes=total, run_bytes=run, days=days, now=now or Clock()
+        store_at(root), total_bytes=total, run_bytes=run, days=days, now=now or Clock()
     )
 
 
 def contents(root: Path) -> set[str]:
-    """Return the digests of the contents on disk, each of which is what its name says."""
+    """Return the digests of the contents, each of which is what its name says."""
+    kept = store_at(root)
+    if kept.shared:
+        for digest in kept.blobs.all():
+            with closing(kept.blobs.open(digest)) as blob:
+                assert hashlib.sha256(blob.read(blob.size, 0)).hexdigest() == digest
+        return kept.blobs.all()
     found = [path for path in (root / "blobs").glob("??/*") if path.is_file()]
     for path in found:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
@@ -54,7 +62,7 @@ def contents(root: Path) -> set[str]:
 
 def entries(root: Path) -> set[str]:
     """Return the digests that entries speak of."""
-    with Store(root).reading() as kept:
+    with store_at(root).reading() as kept:
         return kept.used()
 
 

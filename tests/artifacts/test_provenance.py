@@ -10,9 +10,11 @@ import pytest
 from bridge.artifacts.writer import MAX_NAME
 from bridge.model import Provenance
 from bridge.model.provenance import MAX_DOCUMENT
-from bridge.store import Store
 from bridge.store.schema import artifacts
 from tests.artifacts.rig import OTHER_RUN, RUN, store
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 
 def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_it_is_what_was_read_when_the_thing_was_finished(tmp_path: Path) -> None
 def test_what_no_bridge_wrote_is_the_worst(tmp_path: Path, damage: object) -> None:
     kept = store(tmp_path)
     made = kept.of_run("me", RUN).add("a", b"1")
-    with Store(tmp_path).writing() as database:
+    with store_at(tmp_path).writing() as database:
         assert database.connection is not None
         text = damage if isinstance(damage, str) else json.dumps(damage)
         database.connection.execute(artifacts.update().values(provenance=text))

@@ -13,7 +13,7 @@ from bridge.artifacts.store import SWEEP_SECONDS
 from bridge.artifacts.writer import MAX_RUN_ENTRIES
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind
-from bridge.store import Store, owner_digest
+from bridge.store import owner_digest
 from bridge.store.retention import items_to_remove
 from tests.artifacts.rig import (
     DAY,
@@ -27,6 +27,9 @@ from tests.artifacts.rig import (
     store,
     unfinished,
 )
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 
 def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_pa
     assert kept.remove_all("you") == 0
     assert len(kept.listed("me")) == 2
     # Nor do the names on disk tell who it is.
-    with Store(tmp_path).reading() as database:
+    with store_at(tmp_path).reading() as database:
         assert {row.owner for row in rows(database)} == {owner_digest("me")}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +18,7 @@ from bridge.errors import (
     EngineDownError,
     EngineNotFoundError,
     EnginePermissionError,
+    ImageMissingError,
     ImagePullError,
     LaunchError,
     OciRuntimeError,
@@ -118,12 +122,13 @@ def test_what_works_is_left_alone(tmp_path: Path) -> None:
     assert step.engine == "podman"
 
 
-def test_a_missing_image_is_built(tmp_path: Path) -> None:
-    """And the command is named that builds it where no registry answers."""
-    found = plan([_failed("podman", ImagePullError)], _settings(tmp_path), DEBIAN)
-    assert [step.engine for step in found.steps] == ["podman"]
-    assert found.as_root == ("# for podman:", "sudo apt-get install -y mmdebstrap")
-    own = plan([_failed("podman", ImagePullError)], _settings(tmp_path, image="x:1"), DEBIAN)
+def test_a_missing_image_is_built_and_one_that_is_named_is_fetched(tmp_path: Path) -> None:
+    """No registry has one of this machine's own."""
+    missing = [_failed("podman", ImageMissingError)]
+    assert [step.engine for step in plan(missing, _settings(tmp_path), DEBIAN).steps] == ["podman"]
+    [step] = plan(missing, _settings(tmp_path, image="x:1"), DEBIAN).steps
+    assert step.argv == ("podman", "pull", "x:1")
+    own = plan(missing, _settings(tmp_path, image="localhost/x:1"), DEBIAN)
     assert own.steps == ()
 
 
@@ -176,5 +181,98 @@ async def test_the_image_is_built_from_packages_where_no_registry_answers(
     await doctor_fix._build_on(settings, build)
     assert tried == [False, True]
     tool.unlink()
-    with pytest.raises(ImagePullError):
+    with pytest.raises(ImagePullError, match="Debian's packages, after: .*mmdebstrap"):
         await doctor_fix._build_on(settings, build)
+
+
+def test_a_directory_that_somebody_named_is_not_closed_unasked(tmp_path: Path) -> None:
+    """With /var for its state, the bridge as root would close that to the whole system."""
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    link = tmp_path / "mcp-code-bridge"
+    link.symlink_to(shared)
+    for place in (shared, link):
+        settings = _settings(tmp_path, state_dir=str(place))
+        seen = this_machine(settings)
+        assert (seen.state, seen.state_fault) == (str(shared), "open")
+        found = plan(
+            NOTHING, settings, replace(DEBIAN, state=seen.state, state_fault=seen.state_fault)
+        )
+        assert found.steps == ()
+        assert found.as_root[1] == f"chmod go-rwx {shared}"
+        assert found.as_root[-1] == NO_BUBBLEWRAP
+
+
+def test_a_state_directory_is_opened_to_its_user_and_left_to_root_if_another_s(
+    tmp_path: Path,
+) -> None:
+    settings = _settings(tmp_path)
+    place = str(settings.state_dir)
+    settings.state_dir.mkdir(parents=True, mode=0o500)
+    assert this_machine(settings).state_fault == "closed"
+    closed = plan(NOTHING, settings, replace(DEBIAN, state=place, state_fault="closed"))
+    assert [step.argv for step in closed.steps] == [("chmod", "u+rwx", place)]
+    foreign = plan(NOTHING, settings, replace(DEBIAN, state=place, state_fault="foreign"))
+    assert foreign.steps == ()
+    assert foreign.as_root[1] == f"sudo chown -R ann {place}"
+
+
+async def test_doctor_fails_where_nothing_can_be_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run would be refused: it has to write its log before it calls."""
+    settings = _settings(tmp_path)
+    settings.state_dir.parent.mkdir(parents=True)
+    for broken in ("file", "dangling link"):
+        if broken == "file":
+            settings.state_dir.touch()
+        else:
+            settings.state_dir.symlink_to(tmp_path / "nowhere")
+        asked = SimpleNamespace(fix=False, yes=False, json=True)
+        assert await doctor(asked, settings) == 1
+        state = json.loads(capsys.readouterr().out)["state"]
+        assert state == {"path": str(settings.state_dir), "problem": "File exists"}
+        assert await doctor(SimpleNamespace(fix=True, yes=True, json=False), settings) == 1
+        told = capsys.readouterr()
+        assert (
+            f"FAIL  state: nothing can be kept in {settings.state_dir}: File exists.\n" in told.out
+        )
+        assert "MCP_BRIDGE_STATE_DIR" in told.out
+        settings.state_dir.unlink()
+    status = await doctor(SimpleNamespace(fix=False, yes=False, json=True), settings)
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"]["problem"] == ""
+    assert status == (0 if document["chosen"] else 1)
+
+
+def test_the_user_is_who_runs_it_not_who_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sudo -E` leaves the names; and in a container a user may have none."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "mallory")
+    assert this_machine(_settings(tmp_path)).user == pwd.getpwuid(os.geteuid()).pw_name
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    assert this_machine(_settings(tmp_path)).user == "4000000"
+
+
+def test_systemd_that_did_not_start_the_system_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, which often has its commands."""
+    (tmp_path / "systemctl").touch(mode=0o755)
+    settings = load({}, {"HOME": str(tmp_path), "PATH": str(tmp_path)})
+    monkeypatch.setattr(doctor_fix, "_BOOTED", tmp_path / "none")
+    assert "systemctl" not in this_machine(settings).commands
+    monkeypatch.setattr(doctor_fix, "_BOOTED", tmp_path)
+    assert "systemctl" in this_machine(settings).commands
+
+
+async def test_a_step_whose_command_cannot_be_started_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load({}, {"HOME": str(tmp_path), "PATH": str(tmp_path)})
+    (tmp_path / "broken").touch(mode=0o644)
+    steps = tuple(Step(says=name, argv=(name, "x")) for name in ("gone", "broken"))
+    assert await fix(Plan(steps, ()), settings, yes=True) == ()
+    assert capsys.readouterr().err.count("failed: ") == 2

@@ -12,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ class Newcomer:
     home: Path
     command: tuple[str, ...]
     library: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
 
     def say(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command; whatever it says, no traceback."""
@@ -51,6 +53,7 @@ class Newcomer:
             "PATH": str(self.home / "bin"),
             "PYTHONPATH": self.library,
             "LANG": "C.UTF-8",
+            **self.more,
         }
         done = subprocess.run(
             (*self.command, *words),
@@ -118,7 +121,28 @@ def test_bubblewrap_alone_is_enough_to_run_a_program(newcomer: Newcomer) -> None
     assert "Programs run in: bubblewrap\n" in report.stdout
     mended = newcomer.say("doctor", "--fix", "--json")
     assert json.loads(mended.stdout)["chosen"] == "bubblewrap"
-    assert "nothing to do" in mended.stderr
+    assert "there is nothing that it can do" in mended.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("bwrap") is None or shutil.which("podman") is None, reason="needs both"
+)
+def test_an_engine_without_an_image_is_not_waited_for_where_bubblewrap_works(
+    newcomer: Newcomer,
+) -> None:
+    """`run` uses what `serve` uses and `doctor` names, and none of them fetches anything."""
+    newcomer.install("bwrap", "podman")
+    places = {name: newcomer.home / name for name in ("graphroot", "runroot")}
+    lines = "".join(f'{name} = "{place}"\n' for name, place in places.items())
+    (newcomer.home / "storage.conf").write_text(f'[storage]\ndriver = "vfs"\n{lines}')
+    storage = {"CONTAINERS_STORAGE_CONF": str(newcomer.home / "storage.conf")}
+    newcomer = replace(newcomer, more=storage)
+    report = newcomer.say("doctor")
+    assert "off   podman: podman has no runtime image yet.\n" in report.stdout
+    assert "Programs run in: bubblewrap\n" in report.stdout
+    ran = newcomer.say("run", "-c", "print(6 * 7)")
+    assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
+    assert "pull" not in report.stderr + ran.stderr
 
 
 @pytest.mark.full

@@ -214,3 +214,76 @@ def test_a_name_that_not_every_client_takes_is_refused(name: str, shell: Shell) 
     assert "is no name" in err
     assert "\x1b" not in err
     assert (shell.home / ".cursor" / "mcp.json").read_text() == before
+
+
+def test_a_password_in_an_address_is_written_and_not_shown(shell: Shell) -> None:
+    url = "http://ann:s3cret@127.0.0.1:8000/mcp?key=s3cret"
+    status, out, err = shell("install", "cursor", "--http", url, "--yes")
+    assert (status, "s3cret" in out + err) == (0, False)
+    assert "http://•••@127.0.0.1:8000/mcp?•••" in out
+    assert json.loads((shell.home / ".cursor/mcp.json").read_text())["mcpServers"][
+        "code-bridge"
+    ] == {"url": url}
+    for mistake in ("ftp://ann:s3cret@x/", "http://ann:s3cret@x/ y", 'http://ann:s3cret@x/"'):
+        status, out, err = shell("install", "cursor", "--http", mistake)
+        assert (status, "s3cret" in out + err) == (2, False)
+        assert "is no address" in err
+    command(shell.home, "gemini", f"echo 'code-bridge: {url} (http) - Connected'")
+    status, out, err = shell("install", "gemini", "--http", url, "--check", "--yes")
+    assert (status, "s3cret" in out + err) == (0, False)
+    assert "Gemini CLI lists:\n  code-bridge: http://•••@127.0.0.1:8000/mcp?•••" in out
+
+
+def test_several_clients_get_one_line_with_the_path(shell: Shell) -> None:
+    """It is the same for each; of one client it stands in the diff."""
+    (shell.home / ".codex").mkdir()
+    path = os.environ["PATH"]
+    one = shell("install", "cursor", "--dry-run")[1]
+    assert path in one
+    assert "<your PATH>" not in one
+    _, out, _ = shell("install", "cursor", "codex", "--dry-run")
+    assert out.count(path) == 1
+    assert out.endswith(f"<your PATH> stands for: {path}\n")
+    assert 'PATH = "<your PATH>"\n' in out
+    assert "  with PATH=<your PATH>\n" in out
+    assert shell("install", "cursor", "codex", "--yes")[0] == 0
+    for file in (".cursor/mcp.json", ".codex/config.toml"):
+        text = (shell.home / file).read_text()
+        assert path in text
+        assert "<your PATH>" not in text
+
+
+def test_a_client_that_trusts_no_folder_here_has_the_bridge_all_the_same(shell: Shell) -> None:
+    """As Gemini CLI 0.46 prints it: no failure of the installation."""
+    command(
+        shell.home,
+        "gemini",
+        "printf 'Warning: MCP servers are configured but disabled because this folder is "
+        "untrusted.\n\nConfigured MCP servers:\n\n"
+        "○ code-bridge: /x/mcp-code-bridge serve (stdio) - Disabled\n'",
+    )
+    status, out, err = shell("install", "gemini", "--check", "--yes")
+    assert (status, "has trouble" in err) == (0, False)
+    assert "only in folders that you let it trust" in out
+    command(shell.home, "gemini", "printf '○ code-bridge: x serve (stdio) - Disabled\n'")
+    assert shell("install", "gemini", "--check", "--yes")[0] == 1
+
+
+def command(home: Path, name: str, script: str) -> None:
+    """Put a command of this home on the PATH."""
+    place = home / "bin" / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(f"#!/bin/sh\n{script}\n")
+    place.chmod(0o755)
+
+
+def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
+    """The file can be written before the client is there."""
+    (shell.home / ".cursor" / "mcp.json").unlink()
+    (shell.home / ".cursor").rmdir()
+    for words in (("install",), ("install", "all"), ("setup", "--clients", "all", "--yes")):
+        status, _, err = shell(*words)
+        assert status == (0 if words == ("install",) else 1)
+        assert "no client was found here. Name one" in err
+    assert "`mcp-code-bridge install` puts it there" in shell("installed")[1]
+    assert shell("install", "cursor", "--yes")[0] == 0

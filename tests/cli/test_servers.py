@@ -20,6 +20,7 @@ from bridge.cli import servers as servers_module
 from bridge.cli import tools as tools_module
 from bridge.cli.output import table
 from bridge.discovery.finder import Discovery
+from bridge.discovery.precedence import ITSELF, SHADOWED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, ServerSettings, Source, ToolFilter
@@ -48,13 +49,14 @@ class Finder(ListFinder):
 
     warnings: tuple[ConfigWarning, ...] = ()
     proposed: tuple[ProposedServer, ...] = ()
+    skipped: tuple[SkippedServer, ...] = (SKIPPED,)
 
     def find(self) -> Discovery:
         """Return all of it."""
         return Discovery(
             servers=self.specs,
             proposed=self.proposed,
-            skipped=(SKIPPED,),
+            skipped=self.skipped,
             warnings=self.warnings,
             stamp=(),
         )
@@ -327,3 +329,31 @@ async def test_servers_that_wait_for_approval_are_named_below_the_tools(
     assert "Not approved, so not started (servers of this project): wiki." in (
         capsys.readouterr().err
     )
+
+
+async def test_what_is_left_out_for_one_reason_takes_one_line(
+    commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After an install each client has an entry that starts this bridge; --json has each file."""
+
+    def left_out(name: str, client: str, reason: str) -> SkippedServer:
+        source = replace(CURSOR, client=client, path=f"/{client}.json")
+        return SkippedServer(name=name, source=source, reason=reason)
+
+    commands.finder.skipped = (
+        SKIPPED,
+        left_out("code-bridge", "Codex", ITSELF),
+        left_out("code-bridge", "Cursor", ITSELF),
+        left_out("github", "Codex", f"{SHADOWED}/a.json (mcpServers.github)"),
+        left_out("github", "Zed", f"{SHADOWED}/a.json (mcpServers.github)"),
+        left_out("linear", "Zed", f"{SHADOWED}/a.json (mcpServers.linear)"),
+    )
+    assert await commands.servers() == 0
+    assert capsys.readouterr().out.endswith(
+        "\nLeft out:\n  off, Cursor, /c.json (mcpServers.github): it is disabled\n"
+        "\nLeft out, as an earlier file has another of this name: github in Codex, Zed; linear in "
+        "Zed.\n\nThe bridge itself: code-bridge in Codex, Cursor.\n"
+    )
+    assert await commands.servers(json=True) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert "/Zed.json (mcpServers.github)" in [row["source"] for row in rows]

@@ -12,10 +12,14 @@ import anyio
 import pytest
 
 from bridge.cli.app import read_words
+from bridge.cli.install import STOPPED
 from bridge.cli.line import Invocation
 from bridge.cli.main import main
 from bridge.cli.run import request_of
+from bridge.cli.setup import setup
+from bridge.errors import ImageMissingError
 from bridge.runs import open_engine
+from bridge.sandbox.backend import Probe
 from bridge.settings import load
 from tests.engine_rig import WORKSHOP, backend
 from tests.fakes.backend import FakeBackend
@@ -66,11 +70,12 @@ def moved(home: Path) -> Path:
     return home / ".config" / "mcp-code-bridge" / "moved"
 
 
-async def at_terminal(*words: str, answers: tuple[str, ...]) -> str:
+async def at_terminal(*words: str, answers: tuple[str, ...], path: str = "/usr/bin:/bin") -> str:
     """Type each answer as a question comes; return what stood there in the end."""
     typist, line = pty.openpty()
     argv = [sys.executable, "-c", TERMINAL, *words]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "TERM": "dumb"}
+    environ["PATH"] = path
     try:
         process = await anyio.open_process(argv, stdin=line, stdout=line, stderr=line, env=environ)
         async with process, typing_answers(typist, *answers) as told:
@@ -104,6 +109,23 @@ async def test_who_leaves_at_a_question_leaves_everything_as_it_was(home: Path, 
     assert told.endswith("^C\nNothing was changed.\n")
     assert cursor(home) == CONFIG
     assert not moved(home).exists()
+
+
+async def test_who_stops_it_while_it_writes_hears_what_was_done(home: Path) -> None:
+    """A client's own command may take seconds."""
+    os.mkfifo(home / "never")
+    claude = home / "bin" / "claude"
+    claude.parent.mkdir()
+    claude.write_text(f"#!/bin/sh\nprintf 'now: ' >/dev/tty\nread line <{home / 'never'}\n")
+    claude.chmod(0o755)
+    words = ("install", "cursor", "claude-code")
+    told = await at_terminal(
+        *words, answers=("yes\n", "\x03"), path=f"{home / 'bin'}:/usr/bin:/bin"
+    )
+    assert f"code-bridge is in {home / '.cursor' / 'mcp.json'}.\nnow: " in told
+    assert told.endswith(f"{STOPPED}\n")
+    assert "mcp-code-bridge" in cursor(home)
+    assert not (home / ".claude.json").exists()
 
 
 def test_each_answer_has_a_flag_and_all_comes_back(
@@ -171,3 +193,46 @@ def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend)
     assert main(["install", "cursor", "--move", "shop", "--yes"]) == 0
     assert anyio.run(answer) == before
     assert before == ("success", {"sum": 42})
+
+
+def test_without_a_sandbox_setup_says_so_and_what_to_do(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The clients' files are written all the same; a script is not asked."""
+    monkeypatch.setenv("PATH", str(home / "nothing"))
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{home / 'none.sock'}")
+    assert main(["setup", "--clients", "cursor", "--skip-cost", "--yes"]) == 1
+    told = capsys.readouterr()
+    assert "Programs cannot run here yet: no sandbox works.\n  podman: " in told.out
+    assert "Seatbelt" not in told.out
+    assert "Next: `mcp-code-bridge doctor --fix`" in " ".join(told.err.split())
+    assert "mcp-code-bridge" in cursor(home)
+    assert main(["setup", "--clients", "cursor", "--skip-cost", "--fix", "--yes"]) == 1
+    assert "install bubblewrap" in capsys.readouterr().out
+
+
+async def test_who_has_no_image_is_asked_to_build_it_after_the_clients(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is fetched before."""
+
+    async def survey(_: object) -> list[Probe]:
+        code = ImageMissingError.code
+        return [Probe(backend="podman", ok=False, summary="has no image.", error_code=code)]
+
+    monkeypatch.setattr("bridge.cli.setup.probe_all", survey)
+    typist, line = pty.openpty()
+    with (
+        os.fdopen(line, encoding="utf-8") as reader,
+        os.fdopen(os.dup(line), "w", encoding="utf-8") as writer,
+    ):
+        monkeypatch.setattr(sys, "stdin", reader)
+        monkeypatch.setattr(sys, "stderr", writer)
+        async with typing_answers(typist, "yes\n", "no\n") as told:
+            given = ("--clients", "cursor", "--move", "none", "--skip-cost")
+            asked = read_words(["setup", *given])
+            assert isinstance(asked, Invocation)
+            assert await setup(asked.arguments, load({}, dict(os.environ))) == 1
+    os.close(typist)
+    assert told[0].index("Change this as shown?") < told[0].index("fix: Build the runtime image")
+    assert "Do it?" in told[0]

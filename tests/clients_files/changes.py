@@ -16,8 +16,8 @@ def check_each_change(document: Document, table: Table) -> None:
         without = document.without(table, name)
         assert set(without.entries(table)) == set(names) - {name}
         back = without.with_text(table, entry, index=index)
-        assert back.value() == document.value()
-        assert back.without(table, name).value() == without.value()
+        assert back.decoded == document.decoded
+        assert back.without(table, name).decoded == without.decoded
         stored = open_document(b"", document.format, listed=document.listed)
         assert stored.with_text(table, entry).entries(table) == {name: entry.value}
         replaced = document.with_entry(table, name, ENTRY).entries(table)[name]
@@ -25,5 +25,5 @@ def check_each_change(document: Document, table: Table) -> None:
         assert replaced == ({"name": name, **ENTRY} if document.listed else ENTRY)
     made = document.with_entry(table, "bridge", ENTRY)
     assert made.without(table, "bridge").entries(table) == document.entries(table)
-    others = {key: item for key, item in document.value().items() if key != table[0]}
-    assert {key: item for key, item in made.value().items() if key != table[0]} == others
+    others = {key: item for key, item in document.decoded.items() if key != table[0]}
+    assert {key: item for key, item in made.decoded.items() if key != table[0]} == others

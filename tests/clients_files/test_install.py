@@ -187,6 +187,16 @@ def test_the_bridge_under_another_name_is_that_entry(machine: Machine) -> None:
     assert json.loads(change.after or b"")["mcpServers"].keys() == {"bridge"}
 
 
+def test_a_command_that_is_one_text_is_read_as_its_client_reads_it(machine: Machine) -> None:
+    raw = b'[[mcp_servers]]\nname = "mine"\ncommand = "uvx mcp-code-bridge serve"\n'
+    target = _one("vibe", machine)
+    assert plan_install(target, COMMAND, raw).name == "mine"
+    target.path.parent.mkdir()
+    target.path.write_bytes(raw)
+    [standing] = standings(machine)
+    assert standing.command == ("uvx", "mcp-code-bridge", "serve")
+
+
 def test_the_second_format_of_opencode_is_kept(machine: Machine) -> None:
     target = _one("opencode", machine)
     raw = b'{"mcp": {"servers": {"other": {"type": "local", "command": ["o"]}}}}'

@@ -6,16 +6,12 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from bridge.clients.journal import KEPT_PER_FILE, Journal, Record, Undone, digest, undo
+from bridge.clients.journal import KEPT_PER_FILE, Journal, Record, digest
 
 INSTALLED = Record(
-    at=1.0,
-    client="cursor",
-    scope="user",
     path="/home/me/.cursor/mcp.json",
     action="move",
     name="code-bridge",
-    moved=("one", "two"),
     before=b"\xff old",
     after_sha256=digest(b"new"),
     made_directories=("/home/me/.cursor",),
@@ -26,7 +22,6 @@ def test_a_record_is_read_as_it_was_added(tmp_path: Path) -> None:
     kept = Journal(tmp_path / "clients").add(INSTALLED)
     assert replace(kept, id="") == INSTALLED
     assert Journal(tmp_path / "clients").records() == (kept,)
-    assert Journal(tmp_path / "clients").latest(INSTALLED.path) == kept
 
 
 def test_records_are_of_this_user_alone(tmp_path: Path) -> None:
@@ -39,17 +34,14 @@ def test_records_are_of_this_user_alone(tmp_path: Path) -> None:
 def test_the_newest_of_each_file_stay(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     other = journal.add(replace(INSTALLED, path="/other", before=None))
-    for at in range(KEPT_PER_FILE + 3):
-        journal.add(replace(INSTALLED, at=float(at)))
-    times = [record.at for record in journal.records() if record.path == INSTALLED.path]
-    assert times == [float(at) for at in range(3, KEPT_PER_FILE + 3)]
-    assert journal.latest("/other") == other
-    newest = journal.latest(INSTALLED.path)
-    assert newest is not None
+    for number in range(KEPT_PER_FILE + 3):
+        journal.add(replace(INSTALLED, name=str(number)))
+    names = [record.name for record in journal.records() if record.path == INSTALLED.path]
+    assert names == [str(number) for number in range(3, KEPT_PER_FILE + 3)]
+    assert other in journal.records()
+    newest = journal.records()[-1]
     journal.drop(newest.id)
-    latest = journal.latest(INSTALLED.path)
-    assert latest is not None
-    assert latest.at == newest.at - 1
+    assert (newest.name, journal.records()[-1].name) == (names[-1], names[-2])
     assert len(list(tmp_path.iterdir())) == 2 * (KEPT_PER_FILE - 1) + 1
 
 
@@ -58,18 +50,15 @@ def test_a_damaged_record_is_left_out(tmp_path: Path) -> None:
     first, second = journal.add(INSTALLED), journal.add(INSTALLED)
     (tmp_path / f"{second.id}.before").unlink()
     assert journal.records() == (first,)
-    assert journal.latest(INSTALLED.path) == first
 
 
 def test_no_records_are_read_without_making_anything(tmp_path: Path) -> None:
     assert Journal(tmp_path / "clients").records() == ()
-    assert Journal(tmp_path / "clients").latest("/x") is None
     assert not (tmp_path / "clients").exists()
 
 
-def test_a_change_is_undone_to_the_byte_unless_something_came_after() -> None:
-    assert undo(INSTALLED, b"new") == Undone(content=b"\xff old")
-    assert undo(INSTALLED, b"newer") is None
-    assert undo(INSTALLED, None) is None
-    assert undo(replace(INSTALLED, before=None), b"new") == Undone(content=None)
-    assert undo(replace(INSTALLED, after_sha256=digest(None)), None) == Undone(content=b"\xff old")
+def test_a_change_is_known_by_what_it_left() -> None:
+    assert INSTALLED.describes(b"new")
+    assert not INSTALLED.describes(b"newer")
+    assert not INSTALLED.describes(None)
+    assert replace(INSTALLED, after_sha256=digest(None)).describes(None)

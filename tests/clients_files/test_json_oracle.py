@@ -56,9 +56,9 @@ def test_each_edit_means_what_it_means_to_jsonc_parser(oracle: Oracle, raw: byte
     edits += [document.without(TABLE, name) for name in names]
     changes += [[[*TABLE, name], None] for name in names]
     theirs = oracle(document.text, changes)
-    assert (theirs["value"], theirs["errors"]) == (document.value(), 0)
+    assert (theirs["value"], theirs["errors"]) == (document.decoded, 0)
     for edit, change in zip(edits, theirs["changed"], strict=True):
         ours = oracle(edit.text, [])
-        assert (ours["value"], ours["errors"]) == (edit.value(), 0)
+        assert (ours["value"], ours["errors"]) == (edit.decoded, 0)
         # After a trailing comma its `modify` adds another one.
-        assert change["errors"] or change["value"] == edit.value()
+        assert change["errors"] or change["value"] == edit.decoded

@@ -110,7 +110,7 @@ def test_tables_on_the_way_are_made() -> None:
 
 def test_a_key_with_dots_is_one_key() -> None:
     made = open_document(b'{"amp": {}}', "jsonc").with_entry(("amp.mcpServers",), "b", ENTRY)
-    assert made.value() == {"amp": {}, "amp.mcpServers": {"b": ENTRY}}
+    assert made.decoded == {"amp": {}, "amp.mcpServers": {"b": ENTRY}}
 
 
 COMMENTED = """{

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.atomic_files import exclusive_lock
 from bridge.clients.entry import Entry
 from bridge.clients.install import Change, apply, plan_install, plan_uninstall, read_target
 from bridge.clients.journal import Journal
@@ -49,7 +50,6 @@ class Rig:
             found=discover(self.context),
             kept=self.kept,
             logged_in=lambda spec: logged_in,
-            now=1.0,
         )
 
     def planned(self, path: Path, mover: Mover, client: str, scope: str = "user") -> Change:
@@ -148,7 +148,7 @@ def test_a_move_after_an_installation_comes_back_and_the_installation_goes(
     rig.move(cursor, "cursor")
     rig.restore(target)
     raw = read_target(target)
-    apply(plan_uninstall(target, change.name, raw, rig.journal.latest(str(cursor))), rig.journal)
+    apply(plan_uninstall(target, change.name, raw, rig.journal.records()[-1]), rig.journal)
     assert cursor.read_text() == CURSOR
 
 
@@ -275,8 +275,43 @@ def test_a_server_with_a_prompted_input_stays(rig: Rig) -> None:
 def test_a_server_that_another_clients_file_shadows_stays(rig: Rig, cursor: Path) -> None:
     write(rig.context.home / ".claude.json", {"mcpServers": {"first": {"command": "other"}}})
     change = rig.planned(cursor, rig.mover(), "cursor")
-    assert dict(change.refused)["first"].startswith("shadowed by")
-    assert "delete this one" in dict(change.refused)["first"]
+    reason = dict(change.refused)["first"]
+    assert reason.startswith(f"{rig.context.home / '.claude.json'} (mcpServers.first) defines")
+    assert "rename one of the two and move again, or delete this one" in reason
+
+
+def test_what_to_do_with_a_shadowed_server_does_it(rig: Rig, cursor: Path) -> None:
+    """Renamed, it is a server of its own, and moves beside the other."""
+    claude = {"mcpServers": {"first": {"command": "other"}}}
+    path = write(rig.context.home / ".claude.json", claude)
+    rig.move(path, "claude-code")
+    assert "first" in dict(rig.planned(cursor, rig.mover(), "cursor").refused)
+    cursor.write_text(cursor.read_text().replace('"first"', '"first-of-cursor"'))
+    assert "first-of-cursor" in rig.move(cursor, "cursor").moved
+    assert {"first", "first-of-cursor"} <= set(rig.names())
+
+
+def test_no_other_bridge_changes_what_moved_meanwhile(rig: Rig, cursor: Path) -> None:
+    """Whichever state directory it has: the moved servers lie with the settings."""
+    held = []
+
+    def look() -> None:
+        with pytest.raises(TimeoutError), exclusive_lock(rig.kept.directory, seconds=0):
+            pytest.fail("another bridge could have had it")
+        held.append(True)
+
+    change = rig.planned(cursor, rig.mover(), "cursor")
+    apply(replace(change, finish=look), rig.journal)
+    target = change.target
+    restore = restore_of(target, read_target(target), rig.kept, rig.journal)
+    back = with_restore(move_only(target, restore.after), restore, rig.kept, rig.journal)
+
+    def finish() -> None:
+        look()
+        back.finish()
+
+    apply(replace(back, finish=finish), rig.journal)
+    assert held == [True, True]
 
 
 def test_the_same_server_moves_out_of_each_clients_file(rig: Rig, cursor: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.clients.document import open_document
-from bridge.clients.journal import Journal, Record, Undone, digest, undo
+from bridge.clients.journal import Journal, Record, digest
 from bridge.clients.rewrite import remove_directories, rewrite
 from bridge.discovery.dialect import Format
 from tests.clients_files.changes import ENTRY
@@ -52,9 +52,6 @@ def install_and_undo(home: Path, path: Path, format: Format) -> None:
     def record(before: bytes | None, after: bytes | None) -> None:
         journal.add(
             Record(
-                at=0.0,
-                client="c",
-                scope="user",
                 path=str(path),
                 action="install",
                 name="bridge",
@@ -67,11 +64,10 @@ def install_and_undo(home: Path, path: Path, format: Format) -> None:
     done = rewrite(path, edit, before_replace=record)
     assert done.after is not None
     assert open_document(done.after, format).entries(table) == {"bridge": ENTRY}
-    latest = journal.latest(str(path))
-    assert latest is not None
-    undone = undo(latest, path.read_bytes())
-    assert undone == Undone(content=done.before)
-    rewrite(path, lambda present: undone.content)
+    latest = journal.records()[-1]
+    assert latest.describes(path.read_bytes())
+    assert latest.before == done.before
+    rewrite(path, lambda present: latest.before)
     remove_directories(done.made_directories)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.rig import (
     ENGINELESS,
+    INDIRECT,
     EngineShelf,
     Rig,
     open_descriptors,
@@ -21,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that wants an engine on every one, or on the real ones only."""
     for fixture in ("engine", "real_engine"):
         if fixture in metafunc.fixturenames:
-            names = [n for n in wanted_engines() if fixture == "engine" or n not in ENGINELESS]
+            names = [n for n in wanted_engines() if fixture == "engine" or n not in INDIRECT]
             parameters = [
                 pytest.param(n, marks=[] if n in ENGINELESS else [getattr(pytest.mark, n)])
                 for n in names

@@ -41,10 +41,14 @@ from bridge.sandbox.container.image import local_name
 from bridge.sandbox.container.service import service_argv
 from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.ssh.backend import SshBackend
 from tests.fakes.backend import FakeBackend
+from tests.ssh_rig import Fleet, fleet
 
-ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless")
+ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", "ssh")
 ENGINELESS = ("fake", "bubblewrap")
+INDIRECT = (*ENGINELESS, "ssh")
+"""What is no engine that a container backend talks to by itself."""
 DEFAULT_USER = "mcpbridge-test"
 SET_UP = {
     "HOME": "MCP_TEST_ROOTLESS_HOME",
@@ -77,6 +81,7 @@ class Engine:
         url: Its socket; empty for the fake.
         environ: The environment the backend is given.
         applies_limits: Whether memory limits are applied.
+        fleet: The hosts, if it is on hosts.
         open_backend: What opens the backend, where the engine's name does not say which it is.
     """
 
@@ -86,6 +91,7 @@ class Engine:
     environ: Mapping[str, str]
     image: str
     applies_limits: bool = True
+    fleet: Fleet | None = None
     open_backend: Callable[[], AbstractAsyncContextManager[Backend]] | None = None
 
     @property
@@ -188,6 +194,10 @@ class EngineShelf:
                 # An ordinary user may have no control group to put it into.
                 applies_limits=os.getuid() == 0,
             )
+        if name == "ssh":
+            under = self.get("podman")
+            hosts = self._stack.enter_context(fleet(2, own_storage=False))
+            return replace(under, name=name, fleet=hosts, environ=environ)
         if name == "docker":
             url = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
             engine = Engine(name=name, command="docker", url=url, environ=environ, image=image)
@@ -351,7 +361,7 @@ def _service(
 
 
 def _services(runtime_dir: Path) -> list[Path]:
-    return list(runtime_dir.glob("podman-*"))
+    return list(runtime_dir.glob("*-*"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,6 +389,13 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
     if engine.name == "bubblewrap":
         async with BubblewrapBackend(environ=engine.environ) as process_backend:
             yield Rig(backend=process_backend, engine=engine)
+        return
+    if engine.fleet is not None:
+        settings = engine.fleet.settings(runtime_dir, slots=20)
+        async with SshBackend(settings) as hosts:
+            yield Rig(backend=hosts, engine=engine)
+        assert engine.ours() == []
+        assert _services(settings.state_dir / "run") == []
         return
     backend = ContainerBackend(
         engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ

@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from bridge.discovery import finder
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover, survey
 from bridge.discovery.moved import (
     MANIFEST,
     ManifestError,
+    Moved,
     MovedEntry,
     MovedFile,
     manifest_text,
     read_manifest,
+    read_moved,
 )
 from bridge.discovery.report import SkippedServer
 from bridge.model import ServerSpec
@@ -152,3 +155,26 @@ def test_a_damaged_manifest_is_a_warning(context: DiscoveryContext, text: str) -
         read_manifest(directory)
     found = discover(replace(context, moved=directory))
     assert [(each.path, each.own) for each in found.warnings] == [(str(path), True)]
+
+
+@pytest.mark.parametrize("moves_meanwhile", [False, True])
+def test_the_list_of_moved_servers_is_read_again_only_if_it_has_changed_meanwhile(
+    moves_meanwhile: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = machine(tmp_path, "linux")
+    original = context.home / ".cursor" / "mcp.json"
+    context = replace(context, moved=context.home / ".config" / "mcp-code-bridge" / "moved")
+    read = []
+
+    def read_then_move(directory: Path | None) -> Moved:
+        read.append(directory)
+        moved = read_moved(directory)
+        if moves_meanwhile and len(read) == 1:
+            keep(context, original, {"mcpServers": {"x": {"command": "x"}}})
+        return moved
+
+    monkeypatch.setattr(finder, "read_moved", read_then_move)
+    found = discover(context)
+    assert len(read) == (2 if moves_meanwhile else 1)
+    assert [spec.name for spec in found.servers] == (["x"] if moves_meanwhile else [])
+    assert found.stamp == survey(context).stamp()

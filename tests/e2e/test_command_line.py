@@ -136,6 +136,16 @@ def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
     assert "layers seen from inside: no-network" in plain.stdout
 
 
+def test_doctor_fetches_no_image_and_says_what_does(user: User) -> None:
+    """A script would wait for minutes, and not know for what."""
+    done = user.command("doctor", "--json", "--image", "registry.invalid/own:1")
+    [probe] = json.loads(done.stdout)["backends"]
+    assert (done.returncode, probe["error_code"]) == (1, "image_missing")
+    assert "doctor --fix" in probe["remedy"]
+    asked = user.command("doctor", "--fix", "--image", "registry.invalid/own:1")
+    assert f"{user.engine} pull registry.invalid/own:1\n     not done: " in asked.stderr
+
+
 @on_one_engine
 def test_doctor_without_an_engine_refuses_with_a_remedy(user: User) -> None:
     """Exit status 1, and never a run without a sandbox."""

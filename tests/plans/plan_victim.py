@@ -79,7 +79,7 @@ async def plan(engine: Engine, second: str) -> str:
     await gate.call(
         "log", "create", {"title": "three", "parent": {WHOLE: write(holding.plan, 1, ["id"])}}
     )
-    made = engine.plans.keep(holding, "", run_id="planned")
+    made = await engine.plans.keep(holding, "", run_id="planned")
     facts: dict[str, Json] = {"plan": made.plan_id, "calls": len(made.calls)}
     await run.audit.event("plan", facts)
     return made.plan_id

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 import anyio
 import pytest
 
-from bridge.errors import CannotAskError, InvalidRequestError
+from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
 from bridge.model import Json, RunResult
 from bridge.runs.suspended_runs import (
     KEEP_SECONDS,
@@ -155,6 +155,20 @@ async def test_a_secret_is_good_for_one_use(runs: SuspendedRuns) -> None:
     for secret in (waiting.secret, "", "guessed"):
         with pytest.raises(InvalidRequestError, match="No run waits"):
             runs.resume(secret, OWNER, REQUEST)
+
+
+async def test_another_replica_says_where_a_run_waits() -> None:
+    """Of several bridges; a secret that no replica gave away is unknown to all."""
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with SuspendedRuns(replica="a.host") as here, SuspendedRuns(replica="b") as other:
+            run, waiting = await _suspended(here)
+            with pytest.raises(ElsewhereError, match="another replica of the bridge, 'a.host'"):
+                other.resume(waiting.secret, OWNER, REQUEST)
+            with pytest.raises(ElsewhereError):
+                other.task(waiting.secret, OWNER)
+            with pytest.raises(InvalidRequestError, match="No run waits"):
+                other.resume("made-up", OWNER, REQUEST)
+            assert here.resume(waiting.secret, OWNER, REQUEST) is run
 
 
 async def test_each_suspension_has_another_secret(runs: SuspendedRuns) -> None:

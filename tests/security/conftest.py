@@ -19,6 +19,7 @@ MARKS = {
     "docker": ["docker"],
     "gvisor": ["podman"],
     "bubblewrap": [],
+    "ssh": ["podman", "ssh"],
 }
 
 

@@ -37,7 +37,7 @@ from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
 
-BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
+BACKENDS = ("bubblewrap", "podman", "docker", "gvisor", "ssh")
 
 PATIENCE_SECONDS = 300.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
@@ -246,6 +246,11 @@ class Arena:
         found = await self.engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=1)"))
         assert found.result == {"sum": 2}, found
 
+    @property
+    def _spare_sockets(self) -> int:
+        fleet = None if self.outside is None else self.outside.fleet
+        return SPARE_SOCKETS * (1 if fleet is None else len(fleet.hosts))
+
     def footprint(self) -> Mapping[str, Any]:
         """Return what this process holds and has started, by number, and its files by name."""
         held = descriptors()
@@ -256,7 +261,7 @@ class Arena:
                 for kind, n in held.items()
                 if kind != "socket" and not kind.startswith("/proc/") and REMEMBERED not in kind
             },
-            "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
+            "too many sockets": held.get("socket", 0) > self.sockets + self._spare_sockets,
             "children": len(children()),
             "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
             "files": sorted(
@@ -385,6 +390,9 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
         flags["image"] = outside_of(name, shelf).image
     run = home / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hosts = shelf.get(name).fleet if name == "ssh" else None
+    if hosts is not None:
+        environ["MCP_BRIDGE_CONFIG"] = str(hosts.config(home, slots=20))
     environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
     environ["MCP_BRIDGE_STATE_DIR"] = str(home / "state")
     return load(flags, environ)

@@ -397,7 +397,7 @@ async def test_a_machine_without_an_engine_runs_code_in_bubblewrap(
 ) -> None:
     """`doctor` says so, and what it would not do instead."""
     ground.stand_in(f'#!/bin/sh\nexec {REAL} "$@"\n')
-    assert await doctor(SimpleNamespace(json=False), ground.settings()) == 0
+    assert await doctor(SimpleNamespace(json=False, fix=False, yes=False), ground.settings()) == 0
     told = capsys.readouterr().out
     assert "Programs run in: bubblewrap\n" in told
     assert "n/a   seatbelt: Only macOS has Seatbelt." in told

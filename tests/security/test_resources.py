@@ -28,7 +28,7 @@ SHARED_MEMORY = ("kubernetes",)
 """Where engines give each sandbox 64 MiB of /dev/shm beside what the bridge asks for; it counts
 towards the limit of memory, which is met first."""
 
-UNCOUNTED_FILES = ("podman", "gvisor")
+UNCOUNTED_FILES = ("podman", "gvisor", "ssh")
 """Where the number of files has no limit of its own, so that the memory limit is what stops them:
 podman knows no such option of a mount, gVisor does not obey it."""
 

@@ -81,17 +81,19 @@ def test_headers_and_addresses_of_a_remote_server() -> None:
 
 def test_what_servers_inherit_is_secret_by_name() -> None:
     """And what answers the inputs of a configuration."""
-    texts = ("tok-1-abc", "inp-2-abc", "q8Zt4LkX0bVn7RwY2mHs")
+    texts = ("tok-1-abc", "inp-2-abc", "q8Zt4LkX0bVn7RwY2mHs", "dbp-3-abc")
     told = found(
         *texts,
         GITHUB_TOKEN="tok-1-abc",
         MCP_BRIDGE_INPUT_KEY="inp-2-abc",
         SOME_DIGEST="q8Zt4LkX0bVn7RwY2mHs",
+        MCP_BRIDGE_STORE="postgresql://me:dbp-3-abc@host/db",
     )
     assert told == [
         "[redacted: GITHUB_TOKEN of the environment]",
         "[redacted: MCP_BRIDGE_INPUT_KEY of the environment]",
         "q8Zt4LkX0bVn7RwY2mHs",
+        "[redacted: password in MCP_BRIDGE_STORE of the environment]",
     ]
 
 

@@ -14,8 +14,11 @@ import bridge
 from bridge.model import Loss
 from bridge.sessions import checkpoints
 from bridge.sessions.checkpoints import Checkpoints, Saved
-from bridge.store import Store
 from bridge.store.schema import sessions
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 DAY = 24 * 3600.0
 
@@ -48,11 +51,17 @@ def clock() -> Time:
 
 @pytest.fixture
 def kept(tmp_path: Path, clock: Time) -> Checkpoints:
-    return Checkpoints(Store(tmp_path), days=7, now=clock)
+    return Checkpoints(store_at(tmp_path), days=7, now=clock)
 
 
 def contents(tmp_path: Path) -> list[Path]:
-    return [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    """Return the files of states and, on a server, a path for each state."""
+    files = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    store = store_at(tmp_path)
+    return files if not store.shared else [*files, *map(Path, store.blobs.all())]
+
+
+on_files = pytest.mark.parametrize("each_database", ["sqlite"], indirect=True)
 
 
 async def test_what_is_saved_comes_back_as_it_was(kept: Checkpoints, clock: Time) -> None:
@@ -93,6 +102,7 @@ async def test_nobody_has_anothers(kept: Checkpoints) -> None:
     assert kept.remove("you", "s-1") is False
 
 
+@on_files
 def test_files_are_this_users_alone(kept: Checkpoints, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     kept.write("../../me", replace(ONE, session_id="../../etc/passwd"))
@@ -100,6 +110,7 @@ def test_files_are_this_users_alone(kept: Checkpoints, tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
+@on_files
 def test_a_changed_state_is_noticed(kept: Checkpoints, tmp_path: Path) -> None:
     kept.write("me", ONE)
     (file,) = contents(tmp_path)
@@ -121,7 +132,7 @@ def test_a_changed_state_is_noticed(kept: Checkpoints, tmp_path: Path) -> None:
 @pytest.mark.parametrize("facts", ["", "{}", "[1]", "null", "[" * 100_000, '{"id": 1, "run": 1}'])
 def test_a_row_that_says_nothing_is_refused(kept: Checkpoints, tmp_path: Path, facts: str) -> None:
     kept.write("me", ONE)
-    with Store(tmp_path).writing() as database:
+    with store_at(tmp_path).writing() as database:
         assert database.connection is not None
         database.connection.execute(sessions.update().values(facts=facts))
     assert kept.loaded("me", "s-1") == (None, "its checkpoint is damaged, or somebody changed it")
@@ -143,7 +154,7 @@ def test_of_too_much_the_oldest_go(kept: Checkpoints, tmp_path: Path, clock: Tim
     for number in range(5):
         clock.now += 1
         kept.write("me", replace(ONE, session_id=f"s-{number}", data=bytes([number]) * 3000))
-    small = Checkpoints(Store(tmp_path), days=7, total_bytes=10_500, now=clock)
+    small = Checkpoints(store_at(tmp_path), days=7, total_bytes=10_500, now=clock)
     assert small.tidy() == 2
     assert sorted(each.session_id for each in small.all("me")) == ["s-2", "s-3", "s-4"]
     with pytest.raises(OSError, match="larger than the limit"):
@@ -158,10 +169,10 @@ def test_of_too_much_what_goes_is_of_the_owner_who_has_most(
     for number, owner in enumerate(whose):
         clock.now += 1
         kept.write(owner, replace(ONE, session_id=f"s-{number}", data=bytes([number]) * 3000))
-    small = Checkpoints(Store(tmp_path), days=7, total_bytes=27_500, now=clock)
+    small = Checkpoints(store_at(tmp_path), days=7, total_bytes=27_500, now=clock)
     assert small.tidy() == 2
     assert sorted(each.session_id for each in small.all("you")) == ["s-4", "s-5"]
-    smaller = Checkpoints(Store(tmp_path), days=7, total_bytes=7_000, now=clock)
+    smaller = Checkpoints(store_at(tmp_path), days=7, total_bytes=7_000, now=clock)
     smaller.tidy()
     assert len(smaller.all("stdio")) == 1
     assert len(contents(tmp_path)) == 2
@@ -197,14 +208,14 @@ async def test_what_cannot_be_saved_leaves_what_was(kept: Checkpoints, tmp_path:
         kept.write("me", replace(ONE, facts={"much": "y" * 2_000_000}))
     assert kept.loaded("me", "s-1")[0] is not None
     (tmp_path / "file").touch()
-    blocked = Checkpoints(Store(tmp_path / "file"), days=7)
+    blocked = Checkpoints(store_at(tmp_path / "file"), days=7)
     assert "could not write it down" in await blocked.save("me", ONE)
 
 
 def test_several_bridges_share_a_store_and_the_last_to_save_wins(
     kept: Checkpoints, tmp_path: Path, clock: Time
 ) -> None:
-    other = Checkpoints(Store(tmp_path), days=7, now=clock)
+    other = Checkpoints(store_at(tmp_path), days=7, now=clock)
     for one, data in ((kept, b"one"), (other, b"two"), (kept, b"three")):
         one.write("me", replace(ONE, data=data))
         for each in (kept, other):
@@ -218,10 +229,10 @@ import os, signal, sys
 from pathlib import Path
 from sqlalchemy import Engine, event
 from bridge.sessions.checkpoints import Checkpoints, Saved
-from bridge.store import Store
+from tests.postgresql import store_at
 
 def save(root, number):
-    kept = Checkpoints(Store(root), days=7)
+    kept = Checkpoints(store_at(root), days=7)
     kept.write("me", Saved(session_id="s-1", name="n", run=1, data=b"old" * 100_000))
     left = number
     def step(*_):
@@ -250,12 +261,13 @@ print(number)
 def test_a_bridge_that_is_killed_while_it_saves_leaves_the_old_or_the_new(tmp_path: Path) -> None:
     # One process for all points: to import the engine takes longer than everything else here.
     command = [sys.executable, "-c", SAVER, str(tmp_path)]
-    saver = subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY)
+    home = Path(__file__).parents[2]
+    saver = subprocess.run(command, check=True, capture_output=True, text=True, cwd=home)
     numbers = range(int(saver.stdout))
     assert len(numbers) > 10
     found = set()
     for number in numbers:
-        kept = Checkpoints(Store(tmp_path / str(number)), days=7)
+        kept = Checkpoints(store_at(tmp_path / str(number)), days=7)
         saved, why = kept.loaded("me", "s-1")
         assert saved is not None, why
         assert saved.data in (b"old" * 100_000, b"new" * 100_000)

@@ -85,6 +85,10 @@ def test_the_file_is_found_under_the_configuration_directory(tmp_path: Path) -> 
         ("MCP_BRIDGE_RUNTIME_ORDER", "/usr/bin/podman", "is not one of"),
         ("MCP_BRIDGE_PREFLIGHT", "maybe", "is not one of check, off"),
         ("MCP_BRIDGE_ROOTS", "relative/place", "is not an absolute path"),
+        *[
+            ("MCP_BRIDGE_REPLICA", name, "must be letters, digits, dots and dashes, 63 at most")
+            for name in ("a b", "-a", "a\r\nx: y", "a" * 64)
+        ],
     ],
 )
 def test_a_value_that_does_not_parse_names_its_variable(

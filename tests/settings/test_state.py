@@ -165,9 +165,9 @@ def test_the_store_may_be_elsewhere(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["postgresql://me:s3cret@host/db", "sqlite://", "sqlite:///relative.db", "kept.db"]
+    "text", ["mysql://me:s3cret@host/db", "sqlite://", "sqlite:///relative.db", "kept.db"]
 )
-def test_a_store_that_is_no_sqlite_database_is_refused_with_what_would_do(
+def test_a_store_that_is_no_known_database_is_refused_with_what_would_do(
     tmp_path: Path, text: str
 ) -> None:
     with pytest.raises(SettingsError, match="MCP_BRIDGE_STORE") as refused:
@@ -180,3 +180,39 @@ def test_a_store_where_others_could_change_it_is_refused(tmp_path: Path) -> None
     tmp_path.chmod(0o777)
     with pytest.raises(SettingsError, match="every user can write"):
         load({}, {"HOME": "/h", "MCP_BRIDGE_STORE": str(tmp_path / "kept.db")})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:s3cret/x@host/db",
+        "postgresql://me:s3cret@x@host/db",
+        "postgresql://me:s3cret%@host/db",
+        "postgresql://me:s3cret#x@host/db",
+        "postgresql://me:s3cret?x@host/db",
+        "postgresql://me:s3cret%zz@host/db?sslmode=require",
+    ],
+)
+def test_a_login_that_would_be_read_wrongly_is_refused_and_not_shown(
+    tmp_path: Path, text: str
+) -> None:
+    """libpq would take a part of the password for the host, and say it."""
+    with pytest.raises(SettingsError, match="MCP_BRIDGE_STORE.*%2F") as refused:
+        load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_STORE": text})
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://me:s3cret%2F@host:5433/db", "postgresql://me@host:5433/db"),
+        ("postgres://a,b:1/db?password=s3cret&user=me", "postgresql://a,b:1/db"),
+        ("postgresql://?service=bridge", "postgresql://"),
+    ],
+)
+def test_a_store_on_a_server_is_shown_without_its_password(
+    tmp_path: Path, text: str, shown: str
+) -> None:
+    settings = load({}, {"HOME": str(tmp_path), "MCP_BRIDGE_STORE": text})
+    assert str(settings.store) == str(store_of(settings).place) == shown
+    assert "s3cret" not in repr(settings.store)

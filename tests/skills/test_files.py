@@ -20,13 +20,15 @@ from bridge.skills.files import (
     SkillFiles,
 )
 from bridge.skills.source import read_skill, text_digest
-from bridge.store import Store
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> SkillFiles:
     """The files of a folder that is not there yet."""
-    return SkillFiles(tmp_path / "skills", Store(tmp_path / "state"))
+    return SkillFiles(tmp_path / "skills", store_at(tmp_path / "state"))
 
 
 def source(number: int) -> str:
@@ -124,8 +126,8 @@ VICTIM = """
 import sys
 from pathlib import Path
 from bridge.skills.files import SkillFiles
-from bridge.store import Store
-files = SkillFiles(Path(sys.argv[1]) / "skills", Store(Path(sys.argv[1])))
+from tests.postgresql import store_at
+files = SkillFiles(Path(sys.argv[1]) / "skills", store_at(Path(sys.argv[1])))
 print("up", flush=True)
 for number in range(10**9):
     files.save("f", "def f():\\n" + f"    return {number}\\n" * 300, str(number), {}, "")
@@ -133,7 +135,7 @@ for number in range(10**9):
 
 
 def test_killed_in_the_middle_of_saving_it_has_the_old_version_or_the_new(tmp_path: Path) -> None:
-    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
+    files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()
     ) as process:
@@ -152,7 +154,7 @@ def test_approvals_are_of_one_source_and_what_is_damaged_approves_nothing(
     files: SkillFiles, tmp_path: Path
 ) -> None:
     def put(data: str) -> None:
-        with Store(tmp_path / "state").writing() as kept:
+        with store_at(tmp_path / "state").writing() as kept:
             kept.put("approved", "skills", "", data.encode())
 
     digest = text_digest(files.save("f", source(1), "", {}, "").text)

@@ -23,7 +23,11 @@ from bridge.skills.memories import (
     Memories,
     Memory,
 )
-from bridge.store import Store, owner_digest
+from bridge.store import owner_digest
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 # Few, so that they meet; hostile, so that they would hurt.
 KEYS = st.sampled_from(
@@ -43,7 +47,7 @@ STEPS = st.lists(
 @given(steps=STEPS, number=st.integers(0, 10**12))
 def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int) -> None:
     folder = tmp_path / str(number)
-    mine, other = Memories(Store(folder), "me"), Memories(Store(folder), "you")
+    mine, other = Memories(store_at(folder), "me"), Memories(store_at(folder), "you")
     model: dict[str, Any] = {}
     for step, key, value in steps:
         if step == "put":
@@ -58,7 +62,7 @@ def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int)
         elif step == "delete":
             assert mine.delete(key) == (model.pop(key, KEYS) is not KEYS)
         else:
-            mine = Memories(Store(folder), "me")
+            mine = Memories(store_at(folder), "me")
         held = {one.key: one.value for one in mine.all() if isinstance(one, Memory)}
         assert held == model
     assert other.all() == []
@@ -70,7 +74,7 @@ def test_memories_are_a_dict_that_lasts(tmp_path: Path, steps: Any, number: int)
 
 
 def test_metadata_and_the_first_moment_stay_unless_they_are_given_anew(tmp_path: Path) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
     first = memories.put("k", 1, {"why": "test"})
     second = memories.put("k", 2)
     assert first is not None
@@ -83,7 +87,7 @@ def test_metadata_and_the_first_moment_stay_unless_they_are_given_anew(tmp_path:
 
 
 def test_what_is_too_much_is_refused_and_leaves_what_there_was(tmp_path: Path) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
     memories.put("k", "kept")
     for key, value, metadata in (
         ("k", "x" * MAX_VALUE_BYTES, None),
@@ -106,9 +110,9 @@ def test_what_is_too_much_is_refused_and_leaves_what_there_was(tmp_path: Path) -
 
 
 def test_there_are_only_so_many_keys(tmp_path: Path) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
     memories.put("first", 1)
-    with Store(tmp_path).writing() as kept:
+    with store_at(tmp_path).writing() as kept:
         for number in range(MAX_KEYS - 1):
             kept.put("memory", owner_digest("me"), f"{number}", b"")
     with pytest.raises(InvalidRequestError, match="1,000 keys"):
@@ -119,18 +123,18 @@ def test_there_are_only_so_many_keys(tmp_path: Path) -> None:
 def test_there_are_only_so_many_owners(tmp_path: Path) -> None:
     """Who can invent an owner could otherwise fill the disk."""
     for name in ("a", "b"):
-        assert Memories(Store(tmp_path), name, most_owners=2).put("k", 1)
+        assert Memories(store_at(tmp_path), name, most_owners=2).put("k", 1)
     with pytest.raises(LibraryError, match="2 callers have memories here"):
-        Memories(Store(tmp_path), "c", most_owners=2).put("k", 1)
-    assert Memories(Store(tmp_path), "a", most_owners=2).put("k", 2)
-    assert Memories(Store(tmp_path), "c").put("k", 1)
+        Memories(store_at(tmp_path), "c", most_owners=2).put("k", 1)
+    assert Memories(store_at(tmp_path), "a", most_owners=2).put("k", 2)
+    assert Memories(store_at(tmp_path), "c").put("k", 1)
 
 
 def test_a_damaged_one_is_told_and_mended_by_saving(tmp_path: Path) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
     memories.put("good", 1)
     memories.put("bad", 1)
-    with Store(tmp_path).writing() as kept:
+    with store_at(tmp_path).writing() as kept:
         [name] = [name for name, data in kept.all("memory", owner_digest("me")) if b'"bad"' in data]
         kept.put("memory", owner_digest("me"), name, b'{"key": "bad"')
     with pytest.raises(LibraryError, match="cannot be read"):
@@ -144,7 +148,7 @@ def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     """Each thread opens its own, as each bridge does."""
 
     def add() -> None:
-        memories = Memories(Store(tmp_path), "me")
+        memories = Memories(store_at(tmp_path), "me")
         for _ in range(10):
             while True:
                 found = memories.get("n")
@@ -158,7 +162,7 @@ def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    found = Memories(Store(tmp_path), "me").get("n")
+    found = Memories(store_at(tmp_path), "me").get("n")
     assert found is not None
     assert found.value == 40
 
@@ -167,8 +171,8 @@ VICTIM = """
 import sys
 from pathlib import Path
 from bridge.skills.memories import Memories
-from bridge.store import Store
-memories = Memories(Store(Path(sys.argv[1])), "me")
+from tests.postgresql import store_at
+memories = Memories(store_at(Path(sys.argv[1])), "me")
 print("up", flush=True)
 for number in range(10**9):
     memories.put("k", [number] * 200)
@@ -181,7 +185,7 @@ def test_killed_in_the_middle_of_saving_it_has_the_old_value_or_the_new(tmp_path
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        memories = Memories(Store(tmp_path), "me")
+        memories = Memories(store_at(tmp_path), "me")
         while memories.get("k") is None:
             assert process.poll() is None
         process.send_signal(signal.SIGKILL)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from bridge.model import Provenance
 from bridge.skills.files import SkillFiles
 from bridge.skills.memories import Memories
 from bridge.skills.source import read_skill
-from bridge.store import Store, owner_digest
+from bridge.store import owner_digest
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({'a"\n é'}))
 MORE = Provenance(run_id="r2", labels=frozenset({"untrusted-input"}))
@@ -19,7 +25,7 @@ SOURCE = "def f():\n    return 1\n"
 def test_a_memory_has_what_its_last_writer_read_and_what_stays_of_an_earlier_one(
     tmp_path: Path,
 ) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
 
     def provenance() -> Provenance | None:
         found = memories.get("k")
@@ -38,14 +44,14 @@ def test_a_memory_has_what_its_last_writer_read_and_what_stays_of_an_earlier_one
     memories.put("k", 5, provenance=READ)
     memories.put("k", 6)
     assert provenance() is None
-    with Store(tmp_path).reading() as kept:
+    with store_at(tmp_path).reading() as kept:
         [(_, data)] = kept.all("memory", owner_digest("me"))
     assert "provenance" not in json.loads(data)
 
 
 def test_a_skill_has_it_at_its_head(tmp_path: Path) -> None:
     """Written there, whoever describes the same source otherwise."""
-    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
+    files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
 
     def provenance() -> Provenance | None:
         return read_skill("f", files.text("f") or "").header.provenance

@@ -18,7 +18,11 @@ from bridge.skills.memories import (
 )
 from bridge.skills.provenance import MAX_NAMES, SKILLS, add_read, forget_read, read_by_writers
 from bridge.skills.source import read_skill
-from bridge.store import Store, owner_digest
+from bridge.store import owner_digest
+from tests.postgresql import store_at
+
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({"mail"}))
 MORE = Provenance(run_id="r2", labels=frozenset({"untrusted-input"}))
@@ -26,7 +30,7 @@ WRITTEN = "def f():\n    return 'by hand'\n"
 
 
 def test_what_was_read_adds_up_and_goes_only_by_name(tmp_path: Path) -> None:
-    store = Store(tmp_path / "state")
+    store = store_at(tmp_path / "state")
     assert read_by_writers(store, SKILLS) is None
     assert not store.directory.exists()
     with store.writing() as kept:
@@ -52,12 +56,13 @@ def test_what_was_read_adds_up_and_goes_only_by_name(tmp_path: Path) -> None:
         found = read_by_writers(store, SKILLS)
         assert found is not None
         assert found.anything
-    (store.directory / "store.db").write_bytes(b"no database" * 100)
-    assert read_by_writers(store, SKILLS) == Provenance(anything=True)
+    if not store.shared:
+        (store.directory / "store.db").write_bytes(b"no database" * 100)
+        assert read_by_writers(store, SKILLS) == Provenance(anything=True)
 
 
 def test_what_was_read_by_who_changes_memories_outlasts_them(tmp_path: Path) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
     memories.put("a", 1)
     assert memories.read_by_writers() is None
     memories.delete("a", provenance=READ)
@@ -69,14 +74,14 @@ def test_what_was_read_by_who_changes_memories_outlasts_them(tmp_path: Path) -> 
     read = memories.read_by_writers()
     assert read is not None
     assert read.labels == READ.labels | MORE.labels
-    assert Memories(Store(tmp_path), "you").read_by_writers() is None
+    assert Memories(store_at(tmp_path), "you").read_by_writers() is None
 
 
 def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) -> None:
-    memories = Memories(Store(tmp_path), "me")
+    memories = Memories(store_at(tmp_path), "me")
 
     def old() -> list[tuple[str, bytes]]:
-        with Store(tmp_path).reading() as kept:
+        with store_at(tmp_path).reading() as kept:
             return kept.all(VERSIONS, owner_digest("me"))
 
     memories.put("a", "first")
@@ -88,7 +93,7 @@ def test_a_memory_that_is_replaced_or_deleted_stays_for_a_while(tmp_path: Path) 
     for number in range(20):
         memories.put("b", number)
     assert len(old()) == 2 + MAX_VERSIONS_OF_KEY
-    with Store(tmp_path).writing() as many:
+    with store_at(tmp_path).writing() as many:
         for number in range(MAX_VERSIONS):
             many.put(VERSIONS, owner_digest("me"), f"{number}-{number:020}", b"{}", updated=1.0)
     for number in range(2):
@@ -101,7 +106,7 @@ def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
     tmp_path: Path, versions: tuple[str, ...]
 ) -> None:
     """Also where a version of that number is another text."""
-    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
+    files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
     for act in ("remove", "replace"):
         (files.folder / "f").mkdir(parents=True, exist_ok=True)
         for name in versions:
@@ -118,7 +123,7 @@ def test_a_skill_written_by_hand_is_copied_before_it_is_replaced_or_removed(
 
 def test_nothing_is_replaced_or_removed_but_what_was_decided_on(tmp_path: Path) -> None:
     """Another bridge, or a person, may have changed it since."""
-    files = SkillFiles(tmp_path / "skills", Store(tmp_path))
+    files = SkillFiles(tmp_path / "skills", store_at(tmp_path))
     files.save("f", WRITTEN, "", {}, "now", only_if="")
     digest = read_skill("f", files.text("f") or "").digest
     changed = (files.text("f") or "").replace("by hand", "by another")

@@ -29,5 +29,8 @@ def test_a_plain_run_makes_no_database_and_imports_no_sqlalchemy(tmp_path: Path)
     assert (run.returncode, run.stdout) == (0, "42\n"), run.stderr[-2000:]
     imported = {line.rpartition("|")[2].strip() for line in run.stderr.splitlines()}
     assert "bridge.store.store" in imported
-    assert not {name for name in imported if name.partition(".")[0] in ("sqlalchemy", "sqlite3")}
+    assert not {
+        name for name in imported if name.partition(".")[0] in ("sqlalchemy", "sqlite3", "psycopg")
+    }
+    assert "bridge.store.postgresql" not in imported
     assert not list(tmp_path.rglob("store.db*"))

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -39,6 +39,9 @@ from bridge.gate.audit.records import (
 )
 from bridge.model import Json
 from bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from bridge.gate.audit.orphans import Presence
 
 logger = logging.getLogger(__name__)
 
@@ -242,6 +245,7 @@ class AuditLog:
         quota: Bytes of all files together.
         now: Seconds since 1970.
         largest: Bytes of a file.
+        presence: Of one of several bridges: says that it lives, and signs its records.
 
     Attributes:
         sync: As given; without it, `append` does not wait for anything.
@@ -256,6 +260,7 @@ class AuditLog:
         quota: int = AUDIT_BYTES,
         now: Callable[[], float] = time.time,
         largest: int = MAX_FILE_BYTES,
+        presence: Presence | None = None,
     ) -> None:
         self.directory = directory
         self.sync = sync
@@ -263,6 +268,7 @@ class AuditLog:
         self._quota = quota
         self._now = now
         self._largest = largest
+        self._presence = presence
         self._file: _File | None = None
         self._left: Record = {}
         self._owed: deque[Mapping[str, Json]] = deque()
@@ -308,6 +314,8 @@ class AuditLog:
             except AuditError as error:
                 logger.warning("the audit log lacks outcomes of calls: %s", error)
         self._leave()
+        if self._presence is not None:
+            self._presence.leave()
 
     def _write(
         self, directory: Path, records: Sequence[Mapping[str, Json]], *, always: bool
@@ -326,6 +334,8 @@ class AuditLog:
             if file.expired:
                 removal = {"days": self._days, "before": self._oldest(), "files": file.expired}
                 due.insert(0, {"kind": "retention", **removal})
+            if self._presence is not None:
+                due = [{**each, **self._presence.signature} for each in due]
             file.put(due, moment)
         except OSError as error:
             raise self._failed(error) from error
@@ -347,6 +357,8 @@ class AuditLog:
             return file
         directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory.mkdir(exist_ok=True, mode=0o700)
+        if self._presence is not None:
+            self._presence.enter()
         with opened(directory) as (folder, files):
             expired = [file for file in files if file.day < self._oldest()][:MAX_REMOVED]
             others = sum(file.size for file in files) - sum(file.size for file in expired)
@@ -429,9 +441,17 @@ class AuditLog:
 
 def audit_log(settings: Settings) -> AuditLog:
     """Return the audit log that the settings ask for."""
+    directory = None if settings.audit == "off" else settings.state_dir / "audit"
+    presence: Presence | None = None
+    if settings.replica and directory is not None:
+        # Imported here: a bridge that is alone does without.
+        from bridge.gate.audit.orphans import Presence
+
+        presence = Presence(directory, settings.replica)
     return AuditLog(
-        None if settings.audit == "off" else settings.state_dir / "audit",
+        directory,
         sync=settings.audit == "sync",
         days=settings.audit_days,
         quota=settings.audit_bytes,
+        presence=presence,
     )

@@ -251,6 +251,9 @@ class RunAudit:
         endings: list[Mapping[str, Json]] = [{"status": "lost"}]
         try:
             yield endings.append
+        except anyio.get_cancelled_exc_class():
+            endings.append({"status": "error", "reason": "cancelled"})
+            raise
         finally:
             with anyio.CancelScope(shield=True):
                 try:

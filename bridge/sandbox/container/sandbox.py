@@ -177,6 +177,7 @@ async def run_container(
     reports_oom: bool,
     not_removed: Callable[[str], None],
     separate_streams: bool = False,
+    drained: bool = False,
 ) -> AsyncIterator[ContainerSandbox]:
     """Start a container under a unique name; remove it on leaving.
 
@@ -184,6 +185,8 @@ async def run_container(
         not_removed: Called with the name if the engine does not remove it now.
         separate_streams: Whether stdin and the outputs get a connection each; see
             `EngineApi.attach_separately`.
+        drained: Whether its output is read until it is removed. Through OpenSSH, closing a
+            connection that is full both ways reaches nobody: the engine's monitor would wait.
 
     Raises:
         SandboxError: On entering, when it cannot be started.
@@ -196,11 +199,18 @@ async def run_container(
         await api.start(container)
         yield ContainerSandbox(api, container, stream, isolation=isolation, reports_oom=reports_oom)
     finally:
+        if stream is not None and not drained:
+            stream.close()
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as tasks:
+                if stream is not None and drained:
+                    tasks.start_soon(stream.discard)
+                # By name: it is known even when the answer to the creation is not.
+                if not await remove_with_retries(api, name):
+                    not_removed(name)
+                tasks.cancel_scope.cancel()
         if stream is not None:
             stream.close()
-        # By name: it is known even when the answer to the creation is not.
-        if not await remove_with_retries(api, name):
-            not_removed(name)
 
 
 async def remove_with_retries(api: ContainerCalls, name: str) -> bool:

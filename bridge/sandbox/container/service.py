@@ -160,11 +160,7 @@ class PodmanService:
 
     def _make_directory(self) -> None:
         try:
-            self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_private(self._directory.parent)
-            self._directory.mkdir(mode=0o700)
-            owner = json.dumps(asdict(current_owner()))
-            (self._directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
+            make_owned(self._directory)
         except OSError as error:
             message = f"The bridge cannot make a directory for podman's socket: {error}."
             raise EngineDownError(
@@ -190,8 +186,11 @@ class PodmanService:
                         env=self._environ,
                         start_new_session=True,
                     )
-            except OSError as error:
+            except FileNotFoundError as error:
                 raise faults.not_found(_PODMAN) from error
+            except OSError as error:
+                message = f"podman's service cannot be started: {error}."
+                raise EngineDownError(message, remedy=faults.down_remedy("podman")) from error
         return process
 
     async def _wait_listening(self, process: Process) -> None:
@@ -217,6 +216,19 @@ class PodmanService:
         return data.decode("utf-8", "replace").strip()
 
 
+def make_owned(directory: Path) -> None:
+    """Make a private directory of this bridge, which `reap_services` removes once that is dead.
+
+    Raises:
+        OSError: It cannot be made, or others may write to its parent.
+    """
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(directory.parent)
+    directory.mkdir(mode=0o700)
+    owner = json.dumps(asdict(current_owner()))
+    (directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
+
+
 def check_private(directory: Path) -> None:
     """Reject a directory in which another user could replace the socket.
 
@@ -229,14 +241,14 @@ def check_private(directory: Path) -> None:
 
 
 async def reap_services(runtime_dir: Path) -> int:
-    """End the services of dead bridges and remove their directories; return how many."""
+    """Remove the directories of dead bridges and end their services; return how many."""
     return await anyio.to_thread.run_sync(_reap_services, runtime_dir)
 
 
 def _reap_services(runtime_dir: Path) -> int:
     judge = current_owner()
     reaped = 0
-    for directory in sorted(runtime_dir.glob(f"{_DIRECTORY_PREFIX}*")):
+    for directory in sorted(runtime_dir.glob("*-*")):
         owner = _owner_of(directory)
         if owner is None or not is_dead(owner, judge=judge):
             continue

@@ -1,0 +1,1 @@
+"""Containers on other machines, reached over OpenSSH."""

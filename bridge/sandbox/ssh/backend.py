@@ -1,0 +1,333 @@
+"""Sandboxes as containers on other machines, over OpenSSH.
+
+Owns placement: a sandbox gets the host with the most room, another one if that is lost before the
+program began, and waits a bounded time while every slot is taken. A host that fails is left out and
+comes back.
+
+Enforces: the layers that `container` enforces, seen from inside on each host before it is used.
+Does not: give a sandbox anything of the bridge's machine. Directories and packages are refused.
+
+Verified: `tests/sandbox/ssh` and `tests/contract`, on real SSH servers and engines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import anyio
+import anyio.to_thread
+
+from bridge.errors import (
+    BridgeError,
+    CapacityError,
+    HostDownError,
+    HostKeyError,
+    SandboxError,
+    SandboxLostError,
+    SettingsError,
+)
+from bridge.sandbox.backend import ExitReport, LaunchSpec, Probe, Sandbox
+from bridge.sandbox.container.backend import ContainerBackend, try_backend
+from bridge.sandbox.container.service import reap_services
+from bridge.sandbox.layers import common
+from bridge.sandbox.limits import limits_for
+from bridge.sandbox.ownership import reap_leftovers
+from bridge.sandbox.probe import failed_probe
+from bridge.sandbox.ssh.link import CONNECTION_LABEL, Link, open_link, remote_directory
+from bridge.settings import Settings, runtime_dir
+from bridge.settings.ssh import SshHost
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 3
+"""Hosts tried for one sandbox: another one twice."""
+
+WAIT_SECONDS = 30.0
+"""Longest wait for a slot."""
+
+LOOK_SECONDS = 1.0
+"""Interval of looking for hosts that may be tried again."""
+
+FIRST_BACKOFF_SECONDS = 2.0
+LAST_BACKOFF_SECONDS = 60.0
+"""Until a host that failed is tried again: doubled with each failure in a row. When there is no
+other host, the first is waited for."""
+
+_TRY_AGAIN = "`mcp-code-bridge hosts` tries it again."
+
+_T = TypeVar("_T")
+
+
+class Host:
+    """One of the configured hosts. Connects when told to; `close` ends what it has there.
+
+    Attributes:
+        spec: As it is configured.
+        used: Slots that are taken.
+        probe: The result of the last connecting; None before the first.
+        retry_at: When a failed one may be tried again, by anyio's clock.
+        link: The connection, which may be lost by now.
+        backend: The container backend over it.
+    """
+
+    def __init__(self, spec: SshHost, settings: Settings) -> None:
+        self.spec, self.used, self.retry_at = spec, 0, 0.0
+        self.probe: Probe | None = None
+        self.link: Link | None = None
+        self.backend: ContainerBackend | None = None
+        self._settings = settings
+        self._failures = 0
+        self._earlier = ""
+        self._connecting = anyio.Lock()
+
+    @property
+    def connected(self) -> bool:
+        """Whether its connection lives."""
+        return self.backend is not None and self.link is not None and self.link.alive
+
+    @property
+    def usable(self) -> bool:
+        """Whether sandboxes can be started on it."""
+        proven = self.probe is not None and self.probe.ok
+        return self.connected and proven and self.link is not None and self.link.well
+
+    async def connect(self, *, pull: bool) -> None:
+        """Connect and probe it, unless it is connected; `probe` tells of the result."""
+        async with self._connecting:
+            if self.connected:
+                return
+            try:
+                if self.link is not None:
+                    raise self.lost()
+                self.probe = await self._connect(pull=pull)
+            except BridgeError as error:
+                self.probe = failed_probe(self.spec.name, error)
+            if not self.probe.ok:
+                await self._disconnect()
+                seconds = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**self._failures)
+                self._failures += 1
+                self.retry_at = anyio.current_time() + seconds
+                logger.warning("host %s is left out: %s", self.spec.name, self.probe.summary)
+
+    async def _connect(self, *, pull: bool) -> Probe:
+        settings = self._settings
+        opening = partial(
+            open_link, self.spec, runtime_dir(settings), settings.environ, settings.oci_runtime
+        )
+        # Not abandoned: nobody else would end the process.
+        link = self.link = await anyio.to_thread.run_sync(opening, self._earlier)
+        self._earlier = link.connection
+        variable = "DOCKER_HOST" if self.spec.engine == "docker" else "CONTAINER_HOST"
+        backend = self.backend = ContainerBackend(
+            self.spec.engine,
+            image=settings.image,
+            runtime_dir=link.directory / "run",
+            environ={variable: f"unix://{link.socket}", "HOME": str(link.directory)},
+            user=settings.container_user,
+            oci_runtime=settings.oci_runtime or None,
+            limits=limits_for(settings),
+            elsewhere={"program": f"{remote_directory(link.connection)}/seccomp.json"},
+            labels={CONNECTION_LABEL: link.connection},
+        )
+        await reap_leftovers(backend)
+        return await try_backend(backend, settings, pull=pull)
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a sandbox on it; see `Backend.launch`."""
+        if self.backend is None:
+            raise self.lost()
+        async with self.backend.launch(spec) as sandbox:
+            self._failures = 0
+            yield cast("Sandbox", _HostSandbox(sandbox, self.spec.name))
+
+    def lost(self) -> HostDownError:
+        """Return the error for a connection that went away."""
+        return HostDownError(f"The connection to {self.spec.name} was lost.", remedy=_TRY_AGAIN)
+
+    async def close(self) -> None:
+        """Disconnect; all that runs on it ends."""
+        async with self._connecting:
+            await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        with anyio.CancelScope(shield=True):
+            backend, self.backend = self.backend, None
+            link, self.link = self.link, None
+            if backend is not None:
+                await backend.aclose()
+            if link is not None:
+                await anyio.to_thread.run_sync(link.close)
+
+
+class _HostSandbox:
+    """A container on a host: what breaks with the connection is a lost sandbox."""
+
+    def __init__(self, sandbox: Sandbox, host: str) -> None:
+        self._sandbox, self._host = sandbox, host
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+    async def kill(self) -> None:
+        await self._answered(self._sandbox.kill())
+
+    async def wait(self) -> ExitReport:
+        return await self._answered(self._sandbox.wait())
+
+    async def _answered(self, answer: Awaitable[_T]) -> _T:
+        try:
+            return await answer
+        except SandboxError as error:
+            raise SandboxLostError(f"The host {self._host} does not answer any more.") from error
+
+
+class SshBackend:
+    """Runs sandboxes on `[[ssh.hosts]]`. Connects at first use; `tend` keeps the hosts connected.
+
+    Args:
+        settings: The settings in force.
+        pull: Whether `probe` fetches an image that a host lacks.
+
+    Attributes:
+        hosts: All of them, in their order.
+    """
+
+    def __init__(self, settings: Settings, *, pull: bool = True) -> None:
+        self.name = "ssh"
+        self.hosts = tuple(Host(spec, settings) for spec in settings.ssh_hosts)
+        self._runtime_dir = runtime_dir(settings)
+        self._pull = pull
+        self._changed = anyio.Event()
+
+    async def __aenter__(self) -> SshBackend:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Disconnect from every host; see `Backend.aclose`."""
+        async with anyio.create_task_group() as tasks:
+            for host in self.hosts:
+                tasks.start_soon(host.close)
+
+    async def probe(self) -> Probe:
+        """Try every host; it works if one does. See `Backend.probe`."""
+        await self.connect(pull=self._pull)
+        tried = [(host, host.probe) for host in self.hosts if host.probe is not None]
+        good = [(host, probe) for host, probe in tried if host.usable]
+        if not good:
+            return failed_probe(self.name, self._all_away())
+        slots = sum(host.spec.slots for host, _ in good)
+        return Probe(
+            backend=self.name,
+            ok=True,
+            summary=f"{len(good)} of {len(self.hosts)} SSH hosts, {slots} slots",
+            isolation=common([probe.isolation for _, probe in good if probe.isolation]),
+            details={h.spec.name: f"{p.summary} {p.remedy}".strip() for h, p in tried},
+        )
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        """Start a sandbox on one of the hosts; see `Backend.launch`.
+
+        Raises:
+            SettingsError: It is to have something of this machine.
+            CapacityError: All slots stayed taken.
+            HostDownError: No host can be used.
+        """
+        if spec.binds or spec.command is not None:
+            what = "commands" if spec.command is not None else "packages and directories"
+            message = f"MCP_BRIDGE_RUNTIME=ssh: hosts cannot have {what} of the bridge's machine."
+            remedy = "Put packages into the hosts' image; run the rest with another runtime."
+            raise SettingsError(message, remedy=remedy)
+        async with AsyncExitStack() as stack:
+            yield await self._enter(stack, spec)
+
+    async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
+        left = list(self.hosts)
+        while True:
+            host = await self._claim(left)
+            try:
+                async with AsyncExitStack() as attempt:
+                    attempt.callback(self._release, host)
+                    sandbox = await attempt.enter_async_context(host.launch(spec))
+                    stack.push_async_exit(attempt.pop_all())
+                    return sandbox
+            except SandboxError as error:
+                left.remove(host)
+                if not left or len(self.hosts) - len(left) == MAX_TRIES:
+                    raise error if host.connected else host.lost() from error
+                logger.warning("trying another host than %s after: %s", host.spec.name, error)
+
+    async def _claim(self, hosts: Sequence[Host]) -> Host:
+        """Take a slot of the usable host whose slots are the least taken."""
+        with anyio.move_on_after(WAIT_SECONDS):
+            while True:
+                usable = [host for host in hosts if host.usable]
+                free = [host for host in usable if host.used < host.spec.slots]
+                if free:
+                    chosen = min(free, key=lambda host: host.used / host.spec.slots)
+                    chosen.used += 1
+                    return chosen
+                if usable:
+                    self._changed = anyio.Event()
+                    with anyio.move_on_after(LOOK_SECONDS):
+                        await self._changed.wait()
+                    continue
+                pause = min(host.retry_at for host in hosts) - anyio.current_time()
+                if pause > FIRST_BACKOFF_SECONDS or all(host.connected for host in hosts):
+                    raise self._all_away()
+                await anyio.sleep(max(0.0, pause))
+                await self.connect()
+        slots = sum(host.spec.slots for host in hosts if host.usable)
+        if not slots:
+            raise self._all_away()
+        message = f"All {slots} slots of the SSH hosts stayed taken for {WAIT_SECONDS:g} s."
+        raise CapacityError(message)
+
+    def _release(self, host: Host) -> None:
+        host.used -= 1
+        self._changed.set()
+
+    def _all_away(self) -> HostDownError:
+        failed = [host.probe for host in self.hosts if host.probe and not host.probe.ok]
+        message = " ".join(("No SSH host can be used.", *(probe.summary for probe in failed)))
+        remedy = " ".join(dict.fromkeys(probe.remedy for probe in failed)) or _TRY_AGAIN
+        changed = {probe.error_code for probe in failed} == {HostKeyError.code}
+        return (HostKeyError if changed else HostDownError)(message, remedy=remedy)
+
+    async def connect(self, *, pull: bool = False) -> None:
+        """Connect to the hosts that are not connected and may be tried again.
+
+        Args:
+            pull: Whether to fetch an image that one lacks.
+        """
+        async with anyio.create_task_group() as tasks:
+            for host in self.hosts:
+                if not host.connected and host.retry_at <= anyio.current_time():
+                    tasks.start_soon(partial(host.connect, pull=pull))
+        self._changed.set()
+
+    @asynccontextmanager
+    async def in_use(self) -> AsyncIterator[None]:
+        """Do nothing: no engine is stopped as idle."""
+        yield
+
+    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
+        """Connect again to hosts that were lost, until cancelled; see `Backend.tend`."""
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            await self.connect()
+
+    async def reap(self) -> int:
+        """Remove what dead bridges left, here and on the hosts; see `Backend.reap`."""
+        await reap_services(self._runtime_dir)
+        return sum(
+            [await host.backend.reap() for host in self.hosts if host.usable and host.backend]
+        )

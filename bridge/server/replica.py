@@ -1,0 +1,191 @@
+"""What one of several bridges, serving HTTP as one service, tells of itself.
+
+Owns the probes (`/healthz`, `/readyz`, `/metrics`), which need no authentication, cost next to
+nothing and tell no secret; and the replica's name: in every answer, and in the ids of MCP sessions,
+which are in the memory of the replica that began them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from functools import partial
+
+import anyio
+import anyio.to_thread
+from mcp_types import INTERNAL_ERROR
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bridge.errors import BridgeError
+from bridge.gate.audit.orphans import end_orphans
+from bridge.runs import Engine
+from bridge.server.bodies import refuse
+from bridge.settings import store_of
+
+logger = logging.getLogger(__name__)
+
+REPLICA = "mcp-bridge-replica"
+"""The response header with the name of the replica that answers, or that has what was asked for."""
+
+SESSION = "mcp-session-id"
+
+STORE_SECONDS = 2.0
+"""For the store to answer; what takes longer counts as out of reach."""
+
+LOOK_SECONDS = 1.0
+"""Between looks at what is missing, and at what dead replicas left."""
+
+RETRY_SECONDS = 5
+"""After which a client that is refused may come again."""
+
+_NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
+
+
+class Replica:
+    """One of the bridges; wraps the application that serves MCP.
+
+    Args:
+        engine: Its settings have the name; without one only the probes are added.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.name = engine.settings.replica
+        self._store = store_of(engine.settings)
+        self._missing = ["sandboxes", "store"]
+
+    async def tend(self) -> None:
+        """See what is missing, and to the runs of dead replicas, until cancelled.
+
+        However often readiness is asked for, this alone looks. It chooses the backend ahead of the
+        first run.
+        """
+        while True:
+            found = {"sandboxes": await self._has_sandboxes(), "store": await self._has_store()}
+            self._missing = [name for name, there in found.items() if not there]
+            try:
+                await end_orphans(self._engine.gate.audit)
+            except (BridgeError, OSError) as error:
+                logger.warning("ends of dead replicas' runs cannot be recorded: %s", error)
+            await anyio.sleep(LOOK_SECONDS)
+
+    async def drain(self) -> None:
+        """Let no more runs begin, and return when none is left or the deadline is over."""
+        logger.info("draining: no more runs begin here")
+        suspended = self._engine.suspended
+        seconds = self._engine.settings.drain_seconds
+        await self._engine.under_way.drain(seconds, lambda: suspended.live > 0)
+
+    @property
+    def missing(self) -> list[str]:
+        """What this lacks to begin runs, in one word each: everybody may read it."""
+        return [*self._missing, *(["draining"] if self._engine.under_way.draining else [])]
+
+    async def _has_sandboxes(self) -> bool:
+        try:
+            backend = await self._engine.backend()
+        except BridgeError as error:
+            logger.warning("not ready: %s", error)
+            return False
+        # Of a cluster: whether it can be asked.
+        return not getattr(backend, "problem", "")
+
+    async def _has_store(self) -> bool:
+        with anyio.move_on_after(STORE_SECONDS):
+            try:
+                read = partial(self._store.documents, "ready", [""])
+                await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
+            except OSError as error:
+                logger.warning("not ready: the store cannot be read: %s", error)
+            else:
+                return True
+        return False
+
+    def metrics(self) -> str:
+        """Return what is going on, as Prometheus reads it."""
+        queue = self._engine.queue
+        values = {
+            "runs_queued": queue.waiting,
+            "runs_running": queue.taken,
+            "sandboxes_waiting": self._engine.sandboxes.report.waiting,
+            "draining": int(self._engine.under_way.draining),
+        }
+        lines = [
+            f"# TYPE mcp_code_bridge_{name} gauge\nmcp_code_bridge_{name} {value}\n"
+            for name, value in values.items()
+        ]
+        return "".join(lines)
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that answers probes, and names the replica in other answers."""
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+            elif (probe := self._probe(scope)) is not None:
+                await probe(scope, receive, send)
+            else:
+                await self._serve(app, scope, receive, send)
+
+        return serve
+
+    def _probe(self, scope: Scope) -> Response | None:
+        if scope["method"] not in ("GET", "HEAD"):
+            return None
+        match scope["path"]:
+            case "/healthz":
+                return PlainTextResponse("ok\n")
+            case "/metrics":
+                return PlainTextResponse(self.metrics(), media_type="text/plain; version=0.0.4")
+            case "/readyz":
+                missing = self.missing
+                body = {"ready": not missing, "replica": self.name, "missing": missing}
+                status = 503 if missing else 200
+                return Response(json.dumps(body), status, media_type="application/json")
+            case _:
+                return None
+
+    async def _serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        session = headers.get(SESSION)
+        version = headers.get("mcp-protocol-version")
+        begins = session is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+        if begins and scope["method"] == "POST" and self._engine.under_way.draining:
+            problem = "This replica of the bridge is ending. Begin the session again: another has."
+            retry = {"retry-after": str(RETRY_SECONDS), REPLICA: self.name}
+            await refuse(503, problem, INTERNAL_ERROR, retry)(scope, receive, send)
+            return
+        if session is not None and self.name and (named := _NAMED.fullmatch(session)):
+            if named[1] != self.name:
+                problem = (
+                    f"Session not found: replica {named[1]!r} of the bridge began it, and this is "
+                    f"{self.name!r}. Send its requests there, or begin a new session."
+                )
+                where = {REPLICA: named[1]}
+                await refuse(404, problem, headers=where)(scope, receive, send)
+                return
+            own = session.rpartition(".")[2]
+            scope = {**scope, "headers": _with_session(scope, own)}
+        await app(scope, receive, self._naming(send) if self.name else send)
+
+    def _naming(self, send: Send) -> Send:
+        """Return an ASGI `send` that adds the replica's name to an answer's headers."""
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers[REPLICA] = self.name
+                if session := headers.get(SESSION):
+                    headers[SESSION] = f"{self.name}.{session}"
+            await send(message)
+
+        return named
+
+
+def _with_session(scope: Scope, session: str) -> list[tuple[bytes, bytes]]:
+    name = SESSION.encode()
+    return [(k, session.encode() if k == name else value) for k, value in scope["headers"]]

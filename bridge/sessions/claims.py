@@ -1,0 +1,168 @@
+"""Which of several bridges on one store has a session live.
+
+Owns the claim: a document in the store with the name of the replica that runs something in the
+session, renewed while it does. Between runs, once its state is saved, a session is nobody's, and
+goes on wherever its next run arrives. A claim that is not renewed lapses; that is measured by who
+waits, on one clock, so that the replicas' clocks need not agree. Who lost a claim in spite of being
+alive finds out when it saves, and does not overwrite what the next has saved.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import secrets
+from hashlib import sha256
+from typing import NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from bridge.errors import ElsewhereError
+from bridge.sessions.checkpoints import CLAIM as KIND
+from bridge.store import Store, Transaction, owner_digest
+
+logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 4.0
+"""Between renewals of the claims that this replica holds."""
+
+LEASE_SECONDS = 15.0
+"""A claim that has not been renewed for so long is a dead replica's."""
+
+PATIENCE_SECONDS = LEASE_SECONDS + 2 * BEAT_SECONDS
+"""For a claim to be released or to lapse: a replica that still saves the session's state, or died,
+is waited for."""
+
+LOOK_SECONDS = 0.05
+MOST_LOOK_SECONDS = 0.5
+"""Between looks at another's claim, at first and later."""
+
+
+class _Key(NamedTuple):
+    """A session's document: its owner's digest, and the digest of its id."""
+
+    owner: str
+    name: str
+
+
+class Claims:
+    """The claims of one replica.
+
+    Args:
+        replica: Its name, for the others' errors.
+    """
+
+    def __init__(self, store: Store, replica: str) -> None:
+        self._store = store
+        self._replica = replica
+        # One of the same name after a restart is another.
+        self._process = secrets.token_hex(8)
+        self._beat = 0
+        self._held: set[_Key] = set()
+
+    async def take(self, owner: str, session_id: str) -> str:
+        """Claim a session; return the name of a dead replica from which it was taken over, or "".
+
+        Raises:
+            ElsewhereError: Another replica has it, and goes on having it.
+        """
+        key, wait = _key(owner_digest(owner), session_id), LOOK_SECONDS
+        start = since = anyio.current_time()
+        seen: bytes | None = None
+        while True:
+            lapsed = seen if anyio.current_time() - since >= LEASE_SECONDS else None
+            found = await anyio.to_thread.run_sync(self._try, key, lapsed)
+            if found is None:
+                return _holder(lapsed)
+            if found != seen:
+                seen, since = found, anyio.current_time()
+            if anyio.current_time() - start > PATIENCE_SECONDS:
+                raise _elsewhere(session_id, _holder(found))
+            await anyio.sleep(wait)
+            wait = min(2 * wait, MOST_LOOK_SECONDS)
+
+    async def release(self, owner: str, session_id: str) -> None:
+        """Give a session to whoever asks next."""
+        key = _key(owner_digest(owner), session_id)
+        self._held.discard(key)
+        try:
+            await anyio.to_thread.run_sync(self._release, key)
+        except OSError as error:
+            logger.warning("a session's claim is left to lapse: %s", error)
+
+    async def renewing(self) -> None:
+        """Renew what is held, until cancelled."""
+        while True:
+            await anyio.sleep(BEAT_SECONDS)
+            if self._held:
+                try:
+                    await anyio.to_thread.run_sync(self._renew)
+                except OSError as error:
+                    logger.warning("claims of sessions cannot be renewed: %s", error)
+
+    def check(self, kept: Transaction, owner: str, session_id: str) -> None:
+        """Check that a session may be saved by this replica.
+
+        Args:
+            owner: Its digest.
+
+        Raises:
+            OSError: Another has taken it over meanwhile.
+        """
+        found = kept.get(KIND, *_key(owner, session_id))
+        if found is None or not self._is_own(found):
+            raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
+
+    # --- for threads ------------------------------------------------------------------------------
+
+    def _try(self, key: _Key, lapsed: bytes | None) -> bytes | None:
+        """Claim a session, and return None; or return another's claim."""
+        with self._store.writing() as kept:
+            found = kept.get(KIND, *key)
+            if found is not None and found != lapsed and not self._is_own(found):
+                return found
+            kept.put(KIND, *key, self._document())
+        self._held.add(key)
+        return None
+
+    def _release(self, key: _Key) -> None:
+        with self._store.writing() as kept:
+            if (found := kept.get(KIND, *key)) is not None and self._is_own(found):
+                kept.delete(KIND, *key)
+
+    def _renew(self) -> None:
+        self._beat += 1
+        with self._store.writing() as kept:
+            for key in tuple(self._held):
+                found = kept.get(KIND, *key)
+                if found is not None and self._is_own(found):
+                    kept.put(KIND, *key, self._document())
+
+    def _document(self) -> bytes:
+        told = {"replica": self._replica, "process": self._process, "beat": self._beat}
+        return json.dumps(told).encode()
+
+    def _is_own(self, found: bytes) -> bool:
+        return self._process.encode() in found
+
+
+def _key(owner: str, session_id: str) -> _Key:
+    return _Key(owner, sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest())
+
+
+def _holder(found: bytes | None) -> str:
+    try:
+        return str(json.loads(found or b"{}").get("replica", ""))
+    except (ValueError, AttributeError):
+        return "?"
+
+
+def _elsewhere(session_id: str, replica: str) -> ElsewhereError:
+    message = (
+        f"Session {session_id} is in use in replica {replica!r} of the bridge: a run goes on in "
+        "it there, or its state could not be saved and is there alone. Nothing was run."
+    )
+    remedy = "Wait for the session's run to end, or send the request to that replica."
+    return ElsewhereError(message, remedy=remedy)

@@ -1,0 +1,321 @@
+"""The store on a PostgreSQL server, for several bridges on several machines.
+
+Owns connections, transactions, errors, and contents in pieces. A write transaction holds one
+advisory lock of its schema, so that it has the turn that SQLite's write lock gives: no other writer
+changes what it has read, and migrations run once. Imported only if the settings name a server.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridge.store.blobs import Blobs, OpenBlob, Unfinished
+from bridge.store.server_url import ServerUrl
+from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.exc import SQLAlchemyError
+
+POOL = 8
+"""Connections of one bridge at most; a transaction takes a few milliseconds."""
+
+CONNECT_SECONDS = 5
+"""For a server to answer, unless the address says otherwise."""
+
+STATEMENT_SECONDS = 60
+"""For one statement: more than the largest piece or the longest list takes."""
+
+IDLE_SECONDS = 30
+"""After which the server ends a write transaction whose bridge says nothing more, and its turn."""
+
+PIECE = 1024 * 1024
+"""Bytes of a content in one row."""
+
+LOCK = 0x6D6362
+"""Beside the schema's name, the number of the advisory lock."""
+
+_AWAY = "the database server cannot be reached"
+_REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
+
+_BY_CLASS = {
+    "08": (errno.ENOTCONN, _AWAY),
+    "28": (errno.EACCES, "the database server refuses the login"),
+    "3D": (errno.EACCES, "the database server has no such database"),
+    "42P01": (errno.ESTALE, "the database has no tables of the bridge; try again"),
+    "42501": (errno.EACCES, "the database does not let this user read, write and make its tables"),
+    "53100": (errno.ENOSPC, "the disk of the database server is full"),
+    "53": (errno.EBUSY, "the database server has no room for more connections"),
+    "55P03": (errno.EBUSY, "other bridges keep the database to themselves"),
+    "57014": (errno.EBUSY, "the database server took too long"),
+    "57P": (errno.ENOTCONN, _AWAY),
+    "25P": (errno.EBUSY, "the database server ended a transaction that took too long"),
+    "25006": (errno.EROFS, "the database server is read-only"),
+}
+"""Beginnings of SQLSTATE to what they mean; the longest counts."""
+
+
+class ServerStore(Store):
+    """A database of a PostgreSQL server.
+
+    Args:
+        directory: Of this bridge's unfinished files.
+    """
+
+    shared = True
+
+    def __init__(self, directory: Path, url: ServerUrl) -> None:
+        super().__init__(directory)
+        self._server = url
+        self._url = url.text
+        self.blobs = ServerBlobs(directory / BLOBS, self)
+
+    @property
+    def place(self) -> str:
+        """The server's address without a password."""
+        return str(self._server)
+
+    def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
+        """Return the data of documents by their names; see `Store`."""
+        from bridge.store.schema import documents
+
+        columns = documents.c
+        chosen = documents.select().with_only_columns(columns.name, columns.data)
+        ours = (columns.kind == kind, columns.owner == owner, columns.name.in_(list(names)))
+        with self.connected(writes=False) as connection:
+            return {row.name: bytes(row.data) for row in connection.execute(chosen.where(*ours))}
+
+    def check(self) -> None:
+        """Raise StoreError unless the database can be read and written."""
+        with self.connected(writes=True):
+            pass
+
+    def _is_there(self) -> bool:
+        return True
+
+    def _make(self) -> None:
+        pass
+
+    @contextmanager
+    def connected(
+        self, *, writes: bool, durable: bool = False, locked: bool = True
+    ) -> Iterator[Connection]:
+        """Open a transaction; see `Store.reading` and `Store.writing`.
+
+        Args:
+            locked: Whether a write transaction waits for its turn.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from bridge.store.schema import DURABLE, LOCKED, WRITES, databases
+
+        try:
+            engine = databases.engine(self._url, (0, 0), None, make=make_engine)
+            options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
+            with engine.execution_options(**options).begin() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            found = as_store_error(error)
+            if found.errno == errno.ESTALE:
+                databases.close(self._url)
+            # Without its cause, which could show an address with a password.
+            raise found from None
+        except ImportError as error:
+            raise StoreError(errno.ENOENT, f"psycopg cannot be used: {error}") from None
+
+
+def make_engine(url: str) -> Engine:
+    """Return the engine of a server's database. Connects when it is used."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+    from sqlalchemy import create_engine, event
+
+    given: dict[str, Any] = {
+        "connect_timeout": CONNECT_SECONDS,
+        "fallback_application_name": "mcp-code-bridge",
+        # A server that vanishes in the middle of a request.
+        "tcp_user_timeout": round(BUSY_SECONDS * 1000),
+        "keepalives_idle": round(BUSY_SECONDS),
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+    }
+    try:
+        named = conninfo_to_dict(url)
+    except psycopg.Error:
+        raise StoreError(errno.EINVAL, "MCP_BRIDGE_STORE is no address that libpq reads") from None
+    given = {key: value for key, value in given.items() if key not in named}
+
+    def connect() -> psycopg.Connection[Any]:
+        # libpq reads the address, with all that it knows: several hosts, services, password files.
+        # Nothing is prepared, which poolers between here and the server may not know of.
+        return psycopg.connect(url, prepare_threshold=None, **given)
+
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=connect,
+        pool_size=POOL // 2,
+        max_overflow=POOL - POOL // 2,
+        pool_timeout=BUSY_SECONDS,
+        # After the server was started anew, the connections of before are replaced.
+        pool_pre_ping=True,
+        hide_parameters=True,
+    )
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: Connection) -> None:
+    from bridge.store.schema import DURABLE, LOCKED, WRITES
+
+    options = connection.get_execution_options()
+    said = [f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"]
+    if not options.get(WRITES):
+        said.insert(0, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    else:
+        said.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        said.append(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:g}s'")
+        if not options.get(DURABLE):
+            said.append("SET LOCAL synchronous_commit = off")
+        if options.get(LOCKED, True):
+            said.append(f"SELECT pg_advisory_xact_lock({LOCK}, hashtext(current_schema()))")
+    # In one request.
+    connection.exec_driver_sql("; ".join(said))
+
+
+def as_store_error(error: SQLAlchemyError) -> StoreError:
+    """Return a database error as a `StoreError` with the matching errno."""
+    from sqlalchemy.exc import DBAPIError, TimeoutError
+
+    if isinstance(error, TimeoutError):
+        return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
+    original = error.orig if isinstance(error, DBAPIError) else None
+    state = getattr(original, "sqlstate", None)
+    if isinstance(error, DBAPIError) and (error.connection_invalidated or _unconnected(original)):
+        # libpq's text names host, port, user and reason, and no password.
+        reason = _first_line(original) if state is None else ""
+        number, message = errno.ENOTCONN, f"{_AWAY}{reason}"
+        if "authentication failed" in reason or "no password supplied" in reason:
+            number, message = _BY_CLASS["28"]
+        return StoreError(number, message, _REMEDY)
+    for length in (5, 3, 2):
+        if state is not None and state[:length] in _BY_CLASS:
+            return StoreError(*_BY_CLASS[state[:length]], _REMEDY)
+    text = f"the database failed{_first_line(original or error)}"
+    return StoreError(errno.EIO, text, _REMEDY)
+
+
+def _unconnected(original: BaseException | None) -> bool:
+    from psycopg import OperationalError
+
+    return isinstance(original, OperationalError) and original.sqlstate is None
+
+
+def _first_line(error: BaseException | None) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f": {text}" if text else ""
+
+
+class ServerBlobs(Blobs):
+    """Contents in the database. Files have only what is not finished."""
+
+    def __init__(self, root: Path, store: ServerStore) -> None:
+        super().__init__(root)
+        self._store = store
+
+    def exist(self) -> bool:
+        """Return True: a server may have some of any bridge's."""
+        return True
+
+    def prepare(self, unfinished: Unfinished, digest: str) -> None:
+        """Send a content, in a transaction that nobody waits for."""
+        with self._store.connected(writes=True, locked=False) as connection:
+            _send(connection, unfinished, digest)
+
+    def publish(
+        self, kept: Transaction, unfinished: Unfinished, digest: str, *, durable: bool = False
+    ) -> None:
+        """Send a content again if it was removed since `prepare`, before a row referred to it."""
+        assert kept.connection is not None
+        _send(kept.connection, unfinished, digest)
+        unfinished.path.unlink(missing_ok=True)
+
+    def open(self, digest: str) -> OpenBlob:
+        """Open a content for reading.
+
+        Raises:
+            FileNotFoundError: There is no such content.
+        """
+        from bridge.store.schema import blobs
+
+        with ExitStack() as stack:
+            connection = stack.enter_context(self._store.connected(writes=False))
+            found = connection.execute(blobs.select().where(blobs.c.digest == digest)).first()
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, "it is not in the database")
+            return _OpenRows(connection, digest, found.size, stack.pop_all())
+
+    def remove(self, kept: Transaction, digest: str) -> bool:
+        """Remove a content with its pieces; return whether it existed."""
+        from bridge.store.schema import blobs
+
+        assert kept.connection is not None
+        return kept.connection.execute(blobs.delete().where(blobs.c.digest == digest)).rowcount > 0
+
+    def all(self) -> set[str]:
+        """Return the digests of all contents."""
+        from bridge.store.schema import blobs
+
+        with self._store.connected(writes=False) as connection:
+            return {row.digest for row in connection.execute(blobs.select())}
+
+
+def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
+    from sqlalchemy.dialects.postgresql import insert
+
+    from bridge.store.schema import blobs, pieces
+
+    size = os.fstat(unfinished.descriptor).st_size
+    row = insert(blobs).values(digest=digest, size=size).on_conflict_do_nothing()
+    if connection.execute(row.returning(blobs.c.size)).first() is None:
+        return
+    for number in range(-(-size // PIECE)):
+        data = os.pread(unfinished.descriptor, PIECE, number * PIECE)
+        connection.execute(pieces.insert().values(digest=digest, number=number, data=data))
+
+
+class _OpenRows:
+    """A content, read in one transaction: it stays readable if it is removed meanwhile."""
+
+    def __init__(
+        self, connection: Connection, digest: str, size: int, transaction: ExitStack
+    ) -> None:
+        self.size = size
+        self._connection = connection
+        self._digest = digest
+        self._transaction = transaction
+
+    def read(self, size: int, start: int) -> bytes:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from bridge.store.schema import pieces
+
+        wanted = max(min(size, self.size - start), 0)
+        first, last = start // PIECE, (start + wanted - 1) // PIECE
+        chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
+        ours = (pieces.c.digest == self._digest, pieces.c.number.between(first, last))
+        try:
+            rows = self._connection.execute(chosen.where(*ours)) if wanted else ()
+            data = b"".join(row.data for row in rows)
+        except SQLAlchemyError as error:
+            raise as_store_error(error) from None
+        return data[start - first * PIECE :][:wanted]
+
+    def close(self) -> None:
+        # It has only read.
+        with suppress(OSError):
+            self._transaction.close()

@@ -1,0 +1,106 @@
+"""Runs whose bridge died get their one end from another bridge."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.gate.audit import AuditLog, RunAudit
+from bridge.gate.audit.orphans import SUFFIX, Presence, end_orphans
+
+
+def log_in(directory: Path, replica: str) -> tuple[AuditLog, Presence]:
+    """Return the log of one of several bridges."""
+    presence = Presence(directory, replica)
+    return AuditLog(directory, presence=presence), presence
+
+
+def die(presence: Presence) -> None:
+    """Leave as a process that is killed does."""
+    assert presence._descriptor is not None
+    os.close(presence._descriptor)
+
+
+def ends(directory: Path) -> list[dict[str, Any]]:
+    """Return the records of runs' ends."""
+    lines = [line for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
+    return [record for record in map(json.loads, lines) if record["kind"] == "end"]
+
+
+def files(directory: Path, suffix: str) -> int:
+    """Return how many files there are of a kind."""
+    return len(list(directory.glob(f"*{suffix}")))
+
+
+async def two_runs(log: AuditLog) -> None:
+    """Begin two runs, and end one of them."""
+    await RunAudit(log, "whole").began({})
+    await RunAudit(log, "cut").began({})
+    await RunAudit(log, "whole").ended({"status": "success"})
+
+
+async def test_a_dead_bridges_run_gets_one_end_however_many_look(tmp_path: Path) -> None:
+    """All at the same time, and again."""
+    dead, presence = log_in(tmp_path, "a")
+    await two_runs(dead)
+    die(presence)
+    others = [log_in(tmp_path, name)[0] for name in "bcd"]
+    async with anyio.create_task_group() as tasks:
+        for other in others * 3:
+            tasks.start_soon(end_orphans, other)
+    [whole, lost] = sorted(ends(tmp_path), key=lambda end: str(end["status"]), reverse=True)
+    assert (whole["run"], whole["status"], whole["replica"]) == ("whole", "success", "a")
+    assert (lost["run"], lost["status"]) == ("cut", "lost")
+    assert lost["replica"] in "bcd"
+    assert lost["of"] == whole["process"]
+
+
+async def test_a_living_bridges_runs_are_left_alone_also_in_its_next_file(tmp_path: Path) -> None:
+    """Whichever file a run began in."""
+    presence = Presence(tmp_path, "a")
+    log = AuditLog(tmp_path, presence=presence, largest=1)
+    await two_runs(log)
+    assert files(tmp_path, ".jsonl") > 1
+    other, _ = log_in(tmp_path, "b")
+    assert await end_orphans(other) == 0
+    die(presence)
+    assert await end_orphans(other) == 1
+    assert await end_orphans(other) == 0
+
+
+async def test_who_died_while_ending_them_leaves_the_rest_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had recorded is not recorded again."""
+    dead, presence = log_in(tmp_path, "a")
+    for number in range(3):
+        await RunAudit(dead, f"run-{number}").began({})
+    die(presence)
+    second, other = log_in(tmp_path, "b")
+
+    async def cut_short(record: Any, otherwise: Any = None) -> str:
+        monkeypatch.undo()
+        await second.append(record)
+        raise OSError("killed")
+
+    monkeypatch.setattr(second, "append", cut_short)
+    with pytest.raises(OSError, match="killed"):
+        await end_orphans(second)
+    die(other)
+    third, _ = log_in(tmp_path, "c")
+    assert await end_orphans(third) == 2
+    assert sorted(end["run"] for end in ends(tmp_path)) == ["run-0", "run-1", "run-2"]
+
+
+async def test_a_bridge_that_closes_its_log_leaves_nothing_to_look_at(tmp_path: Path) -> None:
+    """And one that is alone has nothing but its log."""
+    log, _ = log_in(tmp_path, "a")
+    await two_runs(log)
+    assert files(tmp_path, SUFFIX) == 1
+    log.close()
+    assert files(tmp_path, SUFFIX) == 0

@@ -1,0 +1,162 @@
+"""Plans that any of several bridges applies, once: on a PostgreSQL server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import StoreUnavailableError, UnknownPlanError
+from bridge.gate.flow import FlowState
+from bridge.gate.held_calls import HeldCalls
+from bridge.model import ApplyRequest, Provenance, Tool
+from bridge.plans import shared_plans
+from bridge.plans.plan_store import StoredPlan
+from bridge.plans.shared_plans import Plans
+from bridge.store import ServerUrl
+from bridge.store.postgresql import ServerStore
+from tests.plans.plan_victim import engine_for, plan
+from tests.plans.test_plan_store import ALLOW, call, held
+from tests.postgresql import Server, server, store_at
+
+pytestmark = pytest.mark.usefixtures("postgresql")
+
+
+@pytest.fixture
+def bridges(tmp_path: Path) -> tuple[Plans, Plans]:
+    """Two of one store."""
+    return Plans(store_at(tmp_path)), Plans(store_at(tmp_path))
+
+
+def a_plan() -> HeldCalls:
+    """Return calls with all that a call can have."""
+    flow = FlowState()
+    flow.add_provenance("x", Provenance(labels=frozenset({"private"}), servers=frozenset({"s"})))
+    tool = Tool(server="tickets", name="create", input_schema={"type": "object"})
+    found = HeldCalls()
+    odd = call(text="half \ud800 and nothing \0", number=1.5, many=[None, {"a": True}])
+    found.hold(replace(odd, definition=tool, server_definition="d"), ALLOW, flow=flow)
+    found.hold(call(), replace(ALLOW, action="ask", labels=frozenset({"b"})))
+    return found
+
+
+def facts(kept: StoredPlan) -> list[object]:
+    return [(vars(one) | {"flow": one.flow.document()}) for one in kept.requests]
+
+
+async def test_a_plan_of_one_bridge_is_applied_by_another_as_it_was_made_and_once(
+    bridges: tuple[Plans, Plans],
+) -> None:
+    first, second = bridges
+    made = a_plan()
+    plan = await first.keep(made, "me", run_id="r1")
+    kept = await second.take(plan.plan_id, "me", run_id="r2")
+    assert (kept.plan, kept.run_id, kept.owner) == (plan, "r1", "me")
+    assert facts(kept) == [(vars(one) | {"flow": one.flow.document()}) for one in made.requests]
+    for plans in bridges:
+        with pytest.raises(UnknownPlanError, match=r"the run r2 took it at \d{4}"):
+            await plans.take(plan.plan_id, "me", run_id="r3")
+    await second.close(kept, "it was applied: 2 of 2 calls done")
+    with pytest.raises(UnknownPlanError, match="2 of 2 calls done"):
+        await first.take(plan.plan_id, "me", run_id="r3")
+
+
+async def test_of_many_that_take_one_plan_at_once_one_gets_it(
+    bridges: tuple[Plans, Plans],
+) -> None:
+    plan = await bridges[0].keep(held(), "me", run_id="r1")
+    taken: list[StoredPlan] = []
+    refused: list[str] = []
+
+    async def take(number: int) -> None:
+        try:
+            taken.append(await bridges[number % 2].take(plan.plan_id, "me", run_id=f"r{number}"))
+        except UnknownPlanError as error:
+            refused.append(str(error))
+
+    async with anyio.create_task_group() as group:
+        for number in range(10):
+            group.start_soon(take, number)
+    assert (len(taken), len(refused)) == (1, 9)
+    assert all("took it" in text for text in refused)
+
+
+async def test_a_plan_is_its_maker_s_and_for_others_as_if_it_were_not(
+    bridges: tuple[Plans, Plans],
+) -> None:
+    plan = await bridges[0].keep(held(), "me", run_id="r1")
+    for plan_id, owner in ((plan.plan_id, "you"), ("0" * 32, "me"), ("a\0\ud800", "me")):
+        with pytest.raises(UnknownPlanError, match="There is no plan"):
+            await bridges[1].take(plan_id, owner, run_id="r2")
+    kept = await bridges[1].take(plan.plan_id, "me", run_id="r2")
+    assert kept.plan == plan
+
+
+async def test_a_plan_that_is_given_back_can_be_taken_by_another_bridge(
+    bridges: tuple[Plans, Plans],
+) -> None:
+    first, second = bridges
+    plan = await first.keep(held(), "me", run_id="r1")
+    await second.give_back(await second.take(plan.plan_id, "me", run_id="r2"))
+    assert (await first.take(plan.plan_id, "me", run_id="r3")).plan == plan
+
+
+async def test_a_plan_with_tokens_stays_where_they_are_known(
+    bridges: tuple[Plans, Plans],
+) -> None:
+    first, second = bridges
+    plan = await first.keep(held(), "me", run_id="r1", here=True)
+    with pytest.raises(UnknownPlanError):
+        await second.take(plan.plan_id, "me", run_id="r2")
+    kept = await first.take(plan.plan_id, "me", run_id="r2")
+    assert kept.plan == plan
+
+
+async def test_a_plan_that_is_withdrawn_expired_or_crowded_out_is_nobodys(
+    bridges: tuple[Plans, Plans], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = bridges
+    plan = await first.keep(held(), "me", run_id="r1")
+    gone = await first.withdraw(plan, "me", "the disk is full")
+    assert (gone.plan_id, gone.stopped) == ("", "the disk is full")
+    monkeypatch.setattr(shared_plans, "MAX_PLANS", 2)
+    many = [await first.keep(held(), "me", run_id="r1") for _ in range(3)]
+    monkeypatch.setattr(shared_plans, "PLAN_SECONDS", -1.0)
+    for each in (plan, many[0], many[2]):
+        with pytest.raises(UnknownPlanError):
+            await second.take(each.plan_id, "me", run_id="r2")
+
+
+async def test_without_the_server_a_plan_is_not_kept_and_none_is_lost(tmp_path: Path) -> None:
+    with server() as own:
+        plans = Plans(ServerStore(tmp_path, ServerUrl(own.url())))
+        plan = await plans.keep(held(), "me", run_id="r1")
+        own.stop()
+        with pytest.raises(StoreUnavailableError, match="cannot be reached") as refused:
+            await plans.take(plan.plan_id, "me", run_id="r2")
+        assert refused.value.remedy
+        lost = await plans.keep(held(), "me", run_id="r3")
+        assert lost.plan_id == ""
+        assert "cannot be reached" in lost.stopped
+        own.start()
+        kept = await plans.take(plan.plan_id, "me", run_id="r2")
+        assert kept.plan == plan
+
+
+async def test_a_bridge_makes_the_calls_of_another_bridge_s_plan(
+    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole bridges, with state directories of their own."""
+    with postgresql.connected() as connection:
+        connection.execute("CREATE SCHEMA t_plans")
+    monkeypatch.setenv("MCP_BRIDGE_STORE", postgresql.url("t_plans"))
+    log = tmp_path / "log"
+    async with engine_for(tmp_path / "a", log) as first, engine_for(tmp_path / "b", log) as second:
+        request = ApplyRequest(plan_id=await plan(first, "create"))
+        result = await second.apply(request)
+        assert result.status == "success", result
+        with pytest.raises(UnknownPlanError, match="it was applied by the run"):
+            await first.apply(request)
+    assert log.read_text().count("create") == 3

@@ -1,0 +1,34 @@
+"""Two hosts, and a backend on them."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.sandbox.ssh.backend import SshBackend
+from tests.ssh_rig import Fleet, fleet
+
+
+@pytest.fixture
+def hosts() -> Iterator[Fleet]:
+    """Two hosts, a and b."""
+    with fleet() as made:
+        yield made
+
+
+@pytest.fixture
+async def backend(hosts: Fleet, tmp_path: Path) -> AsyncIterator[SshBackend]:
+    """A backend on both; at the end nothing of it is left here or there."""
+    settings = hosts.settings(tmp_path, slots=2)
+    async with SshBackend(settings) as made:
+        yield made
+    with warnings.catch_warnings():
+        # The SDK forgets sockets that could not connect, until they are collected.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    assert [host.containers() for host in hosts.hosts] == [[], []]
+    assert list((settings.state_dir / "run").glob("ssh-*")) == []

@@ -1,0 +1,210 @@
+"""Two bridges that serve as one, on one store: a session goes on in either, and is live in one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import BridgeError, ElsewhereError, UnknownSessionError
+from bridge.runs import Engine
+from bridge.sessions import checkpoints, claims
+from bridge.sessions.claims import Claims
+from bridge.sessions.record import Record
+from bridge.settings import Settings, store_of
+from bridge.store import Transaction, owner_digest
+from tests.engine_rig import settings_in
+from tests.fakes.backend import FakeBackend
+from tests.postgresql import url_for
+from tests.session_rig import OWNER, reopened, run, told, value, waits_for
+from tests.waiting import until, until_exists
+
+ID = "0" * 32
+
+
+@pytest.fixture
+def settings(tmp_path: Path, each_database: str) -> Settings:
+    """Settings with a store of each kind."""
+    return replace(settings_in(tmp_path), store=url_for(tmp_path))
+
+
+@asynccontextmanager
+async def pair(settings: Settings) -> AsyncIterator[tuple[Engine, Engine]]:
+    """Open two replicas on one store."""
+    async with (
+        reopened(settings, FakeBackend(), replica="a") as one,
+        reopened(settings, FakeBackend(), replica="b") as other,
+    ):
+        yield one, other
+
+
+def _claimed(settings: Settings) -> bool:
+    with store_of(settings).reading() as kept:
+        return bool(kept.listed("claim"))
+
+
+async def test_a_session_between_runs_goes_on_wherever_its_next_run_arrives(
+    settings: Settings,
+) -> None:
+    """Each time with what the run before left, in whichever bridge that was."""
+    async with pair(settings) as both:
+        first = await run(both[0], "seen = [0]")
+        session = told(first).session_id
+        for number in range(1, 7):
+            seen = await value(both[number % 2], f"seen.append({number}); seen", session=session)
+            assert seen == list(range(number + 1))
+        # What a bridge has of it is out of date only where another went on.
+        assert await value(both[0], "len(seen)", session=session) == 7
+        await until(lambda: not _claimed(settings))
+
+
+async def test_a_session_in_use_is_refused_elsewhere_by_the_name_of_the_replica(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is run twice side by side in one session."""
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    async with pair(settings) as (one, other):
+        session = told(await run(one, "x = 1")).session_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
+            await until_exists(begun)
+            with pytest.raises(ElsewhereError, match="in use in replica 'a'"):
+                await run(other, "x", session=session)
+            go.touch()
+        assert await value(other, "x", session=session) == 2
+
+
+async def run_in(engine: Engine, code: str, session: str) -> None:
+    """Run a program whose result is not looked at."""
+    await run(engine, code, session=session)
+
+
+async def test_a_run_waits_for_another_replica_that_is_about_to_be_done(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """So that a client behind a balancer may make one request after the other."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    async with pair(settings) as (one, other):
+        session = told(await run(one, "x = 1")).session_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
+            await until_exists(begun)
+            tasks.start_soon(run_in, other, "x += 10", session)
+            go.touch()
+        assert await value(one, "x", session=session) == 12
+
+
+async def test_a_session_that_was_ended_elsewhere_is_gone_here(settings: Settings) -> None:
+    """Though its sandbox is still there."""
+    async with pair(settings) as (one, other):
+        session = told(await run(one, "x = 1")).session_id
+        await run(other, "", session=session, end_session=True)
+        with pytest.raises(UnknownSessionError):
+            await run(one, "x", session=session)
+        await until(lambda: one.sessions.open == 0)
+
+
+async def test_a_session_whose_state_cannot_be_saved_stays_where_it_is(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older state is not taken for the present one."""
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 0.2)
+    async with pair(settings) as (one, other):
+        session = told(await run(one, "x = 1")).session_id
+        with monkeypatch.context() as small:
+            small.setattr(checkpoints, "MAX_STATE_BYTES", 10)
+            await run(one, "x = 2", session=session)
+        with pytest.raises(ElsewhereError, match="could not be saved and is there alone"):
+            await run(other, "x", session=session)
+        assert await value(one, "x", session=session) == 2
+        await until(lambda: not _claimed(settings))
+        assert await value(other, "x", session=session) == 2
+
+
+async def test_a_dead_replicas_session_is_taken_over_and_the_result_says_so(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the lease, without an error in between; and the dead one cannot save any more."""
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.3)
+    async with reopened(settings, FakeBackend(), replica="b") as engine:
+        session = told(await run(engine, "x = 1")).session_id
+        await until(lambda: not _claimed(settings))
+        store = store_of(settings)
+        dead = Claims(store, "a")
+        assert await dead.take(OWNER, session) == ""
+        result = await run(engine, "x", session=session)
+        assert result.result == 1
+        await until(lambda: not _claimed(settings))
+        with store.writing() as kept, pytest.raises(OSError, match="taken the session over"):
+            dead.check(kept, owner_digest(OWNER), session)
+    async with reopened(settings, FakeBackend(), replica="c") as engine:
+        await Claims(store, "a").take(OWNER, session)
+        result = await run(engine, "x", session=session)
+        assert "replica 'a' of the bridge ended while it had it" in told(result).note
+
+
+async def test_a_defect_in_the_bridge_is_told_once_and_repeats_nothing(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a run it is the run's error; after it, its result stands."""
+    settled = iter(("opened", "run"))
+
+    def fail(record: Record, wanted: object) -> None:
+        if next(settled) == "run":
+            raise RuntimeError("a defect")
+
+    async with reopened(settings, FakeBackend(), replica="a") as engine:
+        with monkeypatch.context() as broken:
+            broken.setattr(Record, "settle_packages", fail)
+            with pytest.raises(BridgeError, match="The bridge failed"):
+                await run(engine, "x = 1")
+        assert next(settled, None) is None
+        with monkeypatch.context() as broken:
+            # Not even a way to fail.
+            broken.setattr(engine.sessions.checkpoints, "save", None)
+            assert await value(engine, "1 + 1") == 2
+
+
+async def test_a_claim_that_is_renewed_does_not_lapse(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the run takes."""
+    monkeypatch.setattr(claims, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.6)
+    monkeypatch.setattr(claims, "PATIENCE_SECONDS", 1.5)
+    store = store_of(settings)
+    owner, other = Claims(store, "a"), Claims(store, "b")
+    await owner.take(OWNER, ID)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(owner.renewing)
+        with pytest.raises(ElsewhereError):
+            await other.take(OWNER, ID)
+        tasks.cancel_scope.cancel()
+    assert await other.take(OWNER, ID) == "a"
+
+
+async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -> None:
+    """The others wait, and get it one after the other."""
+    store = store_of(settings)
+    live: list[str] = []
+
+    async def use(name: str) -> None:
+        mine = Claims(store, name)
+        await mine.take(OWNER, ID)
+        live.append(name)
+        assert live == [name]
+        await anyio.lowlevel.checkpoint()
+        live.remove(name)
+        await mine.release(OWNER, ID)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(6):
+            tasks.start_soon(use, str(number))
+    with store.reading() as kept:
+        assert isinstance(kept, Transaction)
+        assert kept.listed("claim") == []

@@ -1,0 +1,271 @@
+"""Hosts for the tests: real SSH servers on loopback, each with storage of its own for podman."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.settings import Settings
+from bridge.settings.ssh import HostEngine, SshHost
+from tests.ports import reserved_port
+
+START_SECONDS = 20.0
+
+_CONFIG = """
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {directory}/host_key
+PidFile none
+AuthorizedKeysFile {directory}/authorized_keys
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+X11Forwarding no
+SetEnv {environment}
+"""
+
+_CLIENT = """
+Host *
+  UserKnownHostsFile {directory}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  IdentityFile {directory}/key
+  IdentitiesOnly yes
+"""
+
+
+@dataclass(kw_only=True)
+class TestHost:
+    """One host: its SSH server, and the settings by which the bridge reaches it.
+
+    Attributes:
+        environ: What its podman is configured by.
+    """
+
+    __test__ = False
+
+    directory: Path
+    port: int
+    environ: dict[str, str]
+    server: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start its SSH server."""
+        sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+        assert sshd is not None, "openssh-server is wanted, and not installed"
+        if os.getuid() == 0:
+            # sshd refuses to start as root without it; distributions make it at boot.
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        with (self.directory / "sshd.log").open("ab") as log:
+            self.server = subprocess.Popen(
+                [sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            said = (self.directory / "sshd.log").read_text()
+            assert self.server.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.02)
+
+    def connections(self) -> list[int]:
+        """Return the processes that serve its connections."""
+        if self.server is None:
+            return []
+        path = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def signal_connections(self, number: int) -> None:
+        """Send a signal to what serves its connections, as a broken or silent network would."""
+        for pid in self.connections():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def go_down(self) -> None:
+        """End the server and its connections, as a host that is switched off."""
+        assert self.server is not None
+        connections = self.connections()
+        self.server.kill()
+        self.server.wait()
+        self.server = None
+        for pid in connections:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End the server and remove what is left of its storage."""
+        if self.server is not None:
+            self.go_down()
+        if "CONTAINERS_STORAGE_CONF" in self.environ:
+            self.podman("rm", "--all", "--force", "--time", "0", check=False)
+        subprocess.run(
+            ["umount", "--lazy", str(self.directory / "s" / "overlay")],
+            check=False,
+            capture_output=True,
+        )
+
+    def podman(self, *words: str, check: bool = True) -> str:
+        """Run podman as the host has it."""
+        done = subprocess.run(
+            ["podman", *words],
+            env={**os.environ, **self.environ},
+            check=check,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout
+
+    def containers(self) -> list[str]:
+        """Return the names of all containers on it."""
+        return self.podman("ps", "--all", "--format", "{{.Names}}").split()
+
+    def new_key(self) -> None:
+        """Give it another host key, as a host has that was installed anew."""
+        for path in self.directory.glob("host_key*"):
+            path.unlink()
+        _keygen(self.directory / "host_key")
+
+    def trust(self, known_hosts: Path) -> None:
+        """Add its key to a file of known hosts."""
+        public = (self.directory / "host_key.pub").read_text()
+        with known_hosts.open("a") as file:
+            file.write(f"[127.0.0.1]:{self.port} {public}")
+
+    def spec(self, name: str, client: Path, **more: object) -> SshHost:
+        """Return its entry in the settings."""
+        given = {"slots": 4, "engine": "podman", **more}
+        return SshHost(
+            name=name,
+            destination=f"{getpass.getuser()}@127.0.0.1",
+            port=self.port,
+            config_file=client,
+            **given,  # type: ignore[arg-type]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fleet:
+    """Hosts, and what the bridge needs to reach them."""
+
+    hosts: tuple[TestHost, ...]
+    directory: Path
+
+    @property
+    def client(self) -> Path:
+        """The configuration of OpenSSH's client."""
+        return self.directory / "ssh_config"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The keys that the client knows."""
+        return self.directory / "known_hosts"
+
+    def settings(self, home: Path, *, slots: int = 4, engine: HostEngine = "podman") -> Settings:
+        """Return settings with all hosts, called a, b, ..."""
+        specs = tuple(
+            host.spec(chr(ord("a") + index), self.client, slots=slots, engine=engine)
+            for index, host in enumerate(self.hosts)
+        )
+        return Settings(
+            runtime="ssh",
+            image=os.environ.get("MCP_TEST_IMAGE_PODMAN", ""),
+            ssh_hosts=specs,
+            state_dir=home / "state",
+            environ={"HOME": str(home), "PATH": os.environ["PATH"]},
+            warm=0,
+        )
+
+    def config(self, home: Path, *, slots: int = 4) -> Path:
+        """Write a settings file with all hosts, for a bridge that reads its own."""
+        tables = [
+            f'[[ssh.hosts]]\nname = "{chr(ord("a") + index)}"\ndestination = "127.0.0.1"\n'
+            f'port = {host.port}\nslots = {slots}\nconfig_file = "{self.client}"\n'
+            for index, host in enumerate(self.hosts)
+        ]
+        image = os.environ.get("MCP_TEST_IMAGE_PODMAN", "")
+        path = home / "config.toml"
+        path.write_text(f'runtime = "ssh"\nimage = "{image}"\n' + "".join(tables))
+        path.chmod(0o600)
+        return path
+
+
+def _keygen(path: Path) -> None:
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)]
+    subprocess.run(argv, check=True)
+
+
+def _own_storage(directory: Path) -> dict[str, str]:
+    """Configure podman with storage of its own that has the images of the tests' engine."""
+    shared, conf = os.environ.get("CONTAINERS_STORAGE_CONF"), os.environ.get("CONTAINERS_CONF")
+    if not shared or not conf:
+        return {}
+    text = Path(shared).read_text()
+    graph = re.search(r'graphroot = "([^"]*)"', text)
+    driver = re.search(r'driver = "([^"]*)"', text)
+    assert graph is not None
+    assert driver is not None
+    (directory / "storage.conf").write_text(
+        f'[storage]\ndriver = "{driver[1]}"\ngraphroot = "{directory}/s"\n'
+        f'runroot = "{directory}/r"\n[storage.options]\nadditionalimagestores = ["{graph[1]}"]\n'
+    )
+    own = re.sub(r'tmp_dir = "[^"]*"', f'tmp_dir = "{directory}/t"', Path(conf).read_text())
+    (directory / "containers.conf").write_text(own)
+    return {
+        "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
+        "CONTAINERS_CONF": str(directory / "containers.conf"),
+    }
+
+
+@contextmanager
+def fleet(count: int = 2, *, own_storage: bool = True) -> Iterator[Fleet]:
+    """Start hosts; at the end nothing of them is left.
+
+    Args:
+        own_storage: Whether each has containers of its own; else they share the tests' podman.
+    """
+    # Short, since podman's sockets live in it.
+    root = Path(tempfile.mkdtemp(prefix="mcb-ssh-", dir="/tmp"))
+    made: list[TestHost] = []
+    try:
+        _keygen(root / "key")
+        (root / "ssh_config").write_text(_CLIENT.format(directory=root))
+        for index in range(count):
+            directory = root / str(index)
+            directory.mkdir()
+            _keygen(directory / "host_key")
+            shutil.copy(root / "key.pub", directory / "authorized_keys")
+            with reserved_port() as port:
+                podman = _own_storage(directory) if own_storage else {}
+                host = TestHost(directory=directory, port=port, environ=podman)
+                names = ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DOCKER_HOST")
+                shared = {name: os.environ.get(name, "") for name in names}
+                passed = {**shared, **podman}
+                words = " ".join(f'"{name}={value}"' for name, value in passed.items() if value)
+                config = _CONFIG.format(
+                    port=port, directory=directory, environment=words or '"LC_ALL=C"'
+                )
+                (directory / "sshd_config").write_text(config)
+            host.trust(root / "known_hosts")
+            made.append(host)
+            host.start()
+        yield Fleet(hosts=tuple(made), directory=root)
+    finally:
+        for host in made:
+            host.stop()
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,397 @@
+"""The store on a PostgreSQL server: what several bridges need of it, and how it fails."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.artifacts import ArtifactStore
+from bridge.errors import ArtifactQuotaError, ArtifactStoreError
+from bridge.gate.pins import Pins
+from bridge.model import Tool
+from bridge.sessions.checkpoints import Checkpoints
+from bridge.skills.memories import Memories
+from bridge.store import ServerUrl, Store, StoreError
+from bridge.store.postgresql import ServerStore
+from bridge.store.schema import databases, migrations
+from tests import postgresql as servers
+from tests.postgresql import PASSWORD, Server, store_at
+
+pytestmark = pytest.mark.usefixtures("postgresql")
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server to be stopped and started."""
+    with servers.server() as started:
+        yield started
+
+
+def put(store: Store, name: str, data: bytes) -> None:
+    with store.writing() as kept:
+        kept.put("kind", "owner", name, data)
+
+
+def get(store: Store, name: str) -> bytes | None:
+    with store.reading() as kept:
+        return kept.get("kind", "owner", name)
+
+
+def artifacts_at(store: Store) -> ArtifactStore:
+    return ArtifactStore(store, total_bytes=10**8, run_bytes=10**8, days=7)
+
+
+def together(code: str, directory: Path, *names: str) -> None:
+    """Run a program in several processes at once, each with its name."""
+    words = [sys.executable, "-c", code, str(directory)]
+    started = [subprocess.Popen([*words, name], cwd=REPOSITORY) for name in names]
+    assert [process.wait() for process in started] == [0] * len(names)
+
+
+COUNTER = """
+import sys
+from pathlib import Path
+from tests.postgresql import store_at
+store = store_at(Path(sys.argv[1]))
+for _ in range(50):
+    with store.writing() as kept:
+        found = int(kept.get("kind", "owner", "n") or b"0")
+        kept.put("kind", "owner", "n", str(found + 1).encode())
+"""
+
+
+def test_bridges_that_start_at_once_make_one_database_and_take_turns(tmp_path: Path) -> None:
+    """Each adds to what it has read, so that a lost turn is a lost number."""
+    store = store_at(tmp_path)
+    together(COUNTER, tmp_path, "a", "b", "c")
+    assert get(store, "n") == b"150"
+    with store.reading() as kept:
+        assert kept.connection is not None
+        assert [row.number for row in kept.connection.execute(migrations.select())] == [1]
+
+
+SAME = """
+import sys
+from pathlib import Path
+from bridge.artifacts import ArtifactStore
+from tests.postgresql import store_at
+kept = ArtifactStore(store_at(Path(sys.argv[1])), total_bytes=10**8, run_bytes=10**8, days=7)
+for number in range(30):
+    data = b"%d " % (number % 3) * 400_000
+    artifact = kept.of_run("me", "run").add("same", data)
+    assert kept.read("me", artifact.uri) == data
+    kept.remove("me", artifact.uri)
+"""
+
+
+def test_a_content_that_one_bridge_removes_stays_for_another_that_keeps_it(tmp_path: Path) -> None:
+    """Both have the same three contents all the time, each of several pieces."""
+    store = store_at(tmp_path)
+    together(SAME, tmp_path, "a", "b")
+    assert store.blobs.all() == set()
+
+
+VICTIM = """
+import os, signal, sys
+from pathlib import Path
+from tests.postgresql import store_at
+with store_at(Path(sys.argv[1])).writing() as kept:
+    kept.put("kind", "owner", "a", b"half")
+    print("up", flush=True)
+    signal.pause()
+"""
+
+
+def test_a_bridge_that_is_killed_in_a_transaction_ends_its_turn_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    store = store_at(tmp_path)
+    put(store, "a", b"old")
+    with subprocess.Popen(
+        [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, cwd=REPOSITORY
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    put(store, "b", b"mine")
+    assert (get(store, "a"), get(store, "b")) == (b"old", b"mine")
+
+
+def test_what_was_read_at_the_beginning_is_read_to_the_end(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    put(store, "a", b"1")
+    with store.reading() as kept:
+        assert kept.get("kind", "owner", "a") == b"1"
+        put(store, "a", b"2")
+        assert kept.get("kind", "owner", "a") == b"1"
+    assert get(store, "a") == b"2"
+
+
+def test_a_server_that_ends_is_an_error_with_a_remedy_and_is_used_again_when_it_is_back(
+    tmp_path: Path, own_server: Server
+) -> None:
+    store = ServerStore(tmp_path, ServerUrl(own_server.url()))
+    put(store, "a", b"1")
+    own_server.stop()
+    for _ in range(2):
+        with pytest.raises(StoreError, match="cannot be reached") as caught:
+            get(store, "a")
+        assert caught.value.errno == errno.ENOTCONN
+        assert "MCP_BRIDGE_STORE" in caught.value.remedy
+    with pytest.raises(ArtifactStoreError, match="cannot be reached") as refused:
+        artifacts_at(store).of_run("me", "run").add("x", b"x")
+    assert "MCP_BRIDGE_STORE" in refused.value.remedy
+    own_server.start()
+    # What did not wait for the disk may be gone; the tables are not.
+    assert get(store, "a") in (b"1", None)
+    with own_server.connected() as connection:
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    with pytest.raises(StoreError, match="has no tables"):
+        get(store, "a")
+    put(store, "a", b"2")
+    assert get(store, "a") == b"2"
+    store.close()
+
+
+def test_a_server_that_is_started_anew_under_load_has_each_write_that_was_confirmed(
+    tmp_path: Path, own_server: Server
+) -> None:
+    store = ServerStore(tmp_path, ServerUrl(own_server.url()))
+    put(store, "begun", b"")
+    confirmed: list[str] = []
+    failed, ending = threading.Event(), threading.Event()
+
+    def write(writer: int) -> None:
+        number = 0
+        while not ending.is_set():
+            name = f"{writer}-{number}"
+            try:
+                with store.writing(durable=True) as kept:
+                    kept.put("kind", "owner", name, b"x")
+            except StoreError:
+                failed.set()
+                continue
+            confirmed.append(name)
+            number += 1
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while len(confirmed) < 20:
+        assert all(thread.is_alive() for thread in threads)
+    own_server.stop()
+    assert failed.wait(30)
+    own_server.start()
+    before = len(confirmed)
+    while len(confirmed) < before + 20:
+        assert all(thread.is_alive() for thread in threads)
+    ending.set()
+    for thread in threads:
+        thread.join()
+    with store.reading() as kept:
+        assert {name for name, _ in kept.all("kind", "owner")} >= set(confirmed)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("s3cret", "0ther"), "refuses the login"),
+        (("/postgres", "/nothing"), 'database "nothing" does not exist'),
+        (("?", "?sslmode=n0ne&"), "no address that libpq reads|cannot be reached"),
+    ],
+)
+def test_an_address_that_does_not_do_is_an_error_that_shows_no_password(
+    tmp_path: Path,
+    postgresql: Server,
+    caplog: pytest.LogCaptureFixture,
+    change: tuple[str, str],
+    said: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    url = postgresql.url(host="127.0.0.1") + "connect_timeout=5"
+    store = ServerStore(tmp_path, ServerUrl(url.replace(*change)))
+    with pytest.raises(StoreError, match=said) as caught:
+        put(store, "a", b"1")
+    told = "".join([str(caught.value), repr(caught.value), caplog.text, repr(store.place)])
+    assert caught.value.__cause__ is None
+    for secret in (PASSWORD, PASSWORD.replace(" ", "%20"), "0ther"):
+        assert secret not in told
+
+
+def test_a_password_may_be_in_a_file_of_libpq_s(
+    tmp_path: Path, postgresql: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "pgpass"
+    file.write_text(f"127.0.0.1:{postgresql.port}:*:*:{PASSWORD}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("PGPASSFILE", str(file))
+    url = f"postgresql://{servers.ROLE}@127.0.0.1:{postgresql.port}/postgres"
+    store = ServerStore(tmp_path, ServerUrl(f"{url}?options=-csearch_path%3Dpg_temp"))
+    store.check()
+    store.close()
+
+
+def test_a_later_version_s_database_is_left_alone(tmp_path: Path) -> None:
+    store = store_at(tmp_path)
+    put(store, "a", b"1")
+    with store.writing() as kept:
+        assert kept.connection is not None
+        kept.connection.execute(migrations.insert().values(number=99))
+    databases.forget()
+    with pytest.raises(StoreError, match="later version"):
+        get(store, "a")
+
+
+def test_an_interrupted_upload_is_removed_when_the_store_is_tidied(tmp_path: Path) -> None:
+    """As of a bridge that was killed between sending a content and naming it in a row."""
+    store = store_at(tmp_path)
+    kept = artifacts_at(store)
+    stays = kept.of_run("me", "run").add("stays", b"s" * 2_500_000)
+    unfinished = store.blobs.begin()
+    unfinished.write(b"never named")
+    store.blobs.prepare(unfinished, "f" * 64)
+    store.blobs.discard(unfinished)
+    assert store.blobs.all() == {stays.digest, "f" * 64}
+    kept.tidy()
+    assert store.blobs.all() == {stays.digest}
+    assert kept.read("me", stays.uri, 1_048_570, 20) == b"s" * 20
+
+
+EVERYTHING = """
+import sys
+from pathlib import Path
+import anyio
+from bridge.artifacts import ArtifactStore
+from bridge.gate.pins import Pins
+from bridge.model import Tool
+from bridge.sessions.checkpoints import Checkpoints, Saved
+from bridge.skills.memories import Memories
+from tests.postgresql import store_at
+
+async def main(me):
+    store = store_at(Path(sys.argv[1]))
+    kept = ArtifactStore(store, total_bytes=10**8, run_bytes=10**8, days=7)
+    memories, pins, sessions = Memories(store, "me"), Pins(store), Checkpoints(store, days=7)
+    for number in range(15):
+        kept.of_run("me", f"run-{me}").add(f"{number}", b"%d" % number * 1000)
+        while True:
+            before = memories.get("n")
+            after = (before.revision, before.value + 1) if before else ("", 1)
+            if memories.put("n", after[1], unless_after=after[0]) is not None:
+                break
+        await pins.refresh()
+        await pins.keep(Tool(server="s", name=f"{me}-{number}"))
+        await pins.keep(Tool(server="s", name="same", title=me))
+        saved = Saved(session_id="s", name=me, run=number, data=me.encode() * 2_000_000)
+        assert await sessions.save("me", saved) == ""
+
+anyio.run(main, sys.argv[2])
+"""
+
+
+async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path: Path) -> None:
+    together(EVERYTHING, tmp_path, "a", "b")
+    store = store_at(tmp_path)
+    kept = artifacts_at(store)
+    names = [(one.run_id, one.name) for one in kept.listed("me")]
+    assert sorted(names) == sorted((f"run-{me}", f"{n}") for me in "ab" for n in range(15))
+    assert all(kept.read("me", one.uri) for one in kept.listed("me"))
+    memory = Memories(store, "me").get("n")
+    assert memory is not None
+    assert memory.value == 30
+    pins = Pins(store)
+    await pins.refresh()
+    for me in "ab":
+        for number in range(15):
+            tool = Tool(server="s", name=f"{me}-{number}", description="another")
+            assert pins.change(tool) == "its description changed"
+    # Of two that saw the tool first, each its own way, one was first.
+    same = [pins.change(Tool(server="s", name="same", title=me)) for me in "ab"]
+    assert sorted(same) == ["", "its title changed"]
+    (session,) = Checkpoints(store, days=7).all("me")
+    loaded, why = Checkpoints(store, days=7).loaded("me", "s")
+    assert loaded is not None, why
+    assert loaded.data == session.name.encode() * 2_000_000
+    assert len(store.blobs.all()) == 15 + 1
+
+
+async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_count_as_changed(
+    tmp_path: Path, own_server: Server
+) -> None:
+    """Only those that this bridge does not know: it goes on with the others."""
+    stores = [ServerStore(tmp_path, ServerUrl(own_server.url())) for _ in range(2)]
+    first, second = map(Pins, stores)
+    tool = Tool(server="git", name="push")
+    await second.refresh()
+    await first.keep(tool)
+    changed = replace(tool, title="Pushes harder")
+    await second.refresh(changed)
+    assert second.change(changed) == "its title changed"
+    own_server.stop()
+    await second.refresh(changed)
+    assert "MCP_BRIDGE_STORE" in second.change(changed)
+    await first.refresh(tool)
+    assert first.change(tool) == ""
+    own_server.start()
+    await second.refresh(changed)
+    assert second.change(changed) == "its title changed"
+    stores[0].close()
+
+
+def test_a_store_that_cannot_be_reached_does_not_keep_a_run_from_running(tmp_path: Path) -> None:
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "MCP_BRIDGE_RUNTIME": "bubblewrap",
+        "MCP_BRIDGE_STORE": "postgresql://me:s3cret@127.0.0.1:1/nothing",
+    }
+    code = "print(6 * 7)\ntry: await runtime.save_memory('k', 1)\nexcept Exception as e: print(e)"
+    command = [sys.executable, "-m", "bridge", "run", "-c", code]
+    run = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("42\n")
+    assert "the database server cannot be reached" in run.stdout
+    assert "s3cret" not in run.stdout + run.stderr
+
+
+def test_what_there_is_no_room_for_does_not_stay_on_the_server(tmp_path: Path) -> None:
+    """It was sent before it was refused."""
+    store = store_at(tmp_path)
+    kept = ArtifactStore(store, total_bytes=1_000, run_bytes=1_000, days=7)
+    for number in range(3):
+        kept.of_run("you", f"run{number}").add("x", b"%d" % number * 330)
+    before = store.blobs.all()
+    with pytest.raises(ArtifactQuotaError):
+        kept.of_run("me", "run").add("x", b"y" * 990)
+    assert store.blobs.all() == before
+
+
+def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
+    tmp_path: Path, own_server: Server
+) -> None:
+    kept = artifacts_at(ServerStore(tmp_path, ServerUrl(own_server.url())))
+    artifact = kept.of_run("me", "run").add("x", b"x" * 3_000_000)
+
+    def read() -> None:
+        with kept.opened("me", artifact.uri) as content:
+            assert content.read(0, 10) == b"x" * 10
+            own_server.stop()
+            content.read(2_000_000, 10)
+
+    with pytest.raises(ArtifactStoreError, match="cannot be reached"):
+        read()
