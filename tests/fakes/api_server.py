@@ -172,6 +172,7 @@ class ApiServer:
             interface="asgi3",
             ws="websockets-sansio",
             ws_max_size=16 * 1024 * 1024,
+            ws_ping_interval=None,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -346,8 +346,15 @@ class KubernetesBackend:
                     name = pod.pod_name("warm")
                     await cluster.create("pods", self._manifest(name, limits, "warm"))
 
-                self._warm = WarmPods(cluster, self._settings, self._owner, start)
-                self._cluster = cluster
+                warm = WarmPods(cluster, self._settings, self._owner, start)
+                try:
+                    # Before the first pod, which the sweep of another bridge would delete.
+                    await warm.renew()
+                except BaseException:
+                    with anyio.CancelScope(shield=True):
+                        await cluster.aclose()
+                    raise
+                self._cluster, self._warm = cluster, warm
             return self._cluster, self._warm
 
     def _connect(self) -> Cluster:

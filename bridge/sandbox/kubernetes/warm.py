@@ -38,6 +38,9 @@ LEASE_SECONDS = 60
 MAX_STARTS = 4
 """Pods started at one look; a node starts about three a second."""
 
+MOST_WARM_SECONDS = 3600.0
+"""Pods for longer programs do not wait: sessions, which are few, need others than runs do."""
+
 _LEASES = "coordination.k8s.io/v1:leases"
 
 StartPod = Callable[[Limits], Awaitable[None]]
@@ -67,7 +70,8 @@ class WarmPods:
 
     async def take(self, limits: Limits) -> Document | None:
         """Take a waiting pod for a run; None if there is none for its limits."""
-        self._limits = limits
+        if limits.timeout <= MOST_WARM_SECONDS:
+            self._limits = limits
         self._taken.set()
         if not self._settings.warm:
             return None
@@ -129,7 +133,7 @@ class WarmPods:
 
     async def _swept(self) -> tuple[list[Document], set[str], int]:
         """Sweep; return the pods that stay, the living bridges, and the number of the others."""
-        await self._renew()
+        await self.renew()
         leases = await self._cluster.list(_LEASES, self._selector)
         bridges = {each["metadata"]["name"] for each in leases if _is_fresh(each)}
         for each in leases:
@@ -154,7 +158,8 @@ class WarmPods:
             await self._cluster.delete(f"pods/{each['metadata']['name']}")
         await self._cluster.delete(f"{_LEASES}/{self._owner.name}")
 
-    async def _renew(self) -> None:
+    async def renew(self) -> None:
+        """Renew this bridge's lease; others delete the pods of a bridge that has none."""
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"renewTime": now, "leaseDurationSeconds": LEASE_SECONDS}
         try:

@@ -176,3 +176,20 @@ def test_every_replica_starts_its_part() -> None:
     assert [share(7, bridges, name) for name in bridges] == [3, 2, 2]
     assert share(7, bridges, "d") == 0
     assert share(1, ["a"], "a") == 1
+
+
+async def test_no_bridge_deletes_the_first_pod_of_another_one(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """A bridge has its lease before its first pod."""
+    for name in ("one", "two"):
+        await anyio.Path(tmp_path / name).mkdir()
+    with anyio.fail_after(PATIENCE):
+        async with (
+            backend_on(server, tmp_path / "one") as one,
+            backend_on(server, tmp_path / "two") as two,
+            one.launch(spec(ECHO)) as sandbox,
+        ):
+            assert await two.reap() == 0
+            await sandbox.send(b"here")
+            assert await read_exactly(sandbox, 4) == b"here"

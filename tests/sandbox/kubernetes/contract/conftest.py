@@ -1,0 +1,98 @@
+"""The cluster of this process as the contract suite sees an engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import anyio.from_thread
+import pytest
+
+from bridge.sandbox.backend import Sandbox
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from bridge.settings.kubernetes import Kubernetes
+from tests.contract.rig import Engine, Rig, open_descriptors, rig_on
+from tests.fakes.api_server import ApiServer
+from tests.sandbox.kubernetes.rig import kubeconfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterEngine(Engine):
+    """The cluster in an engine's place. Its pods have no limits."""
+
+    server: ApiServer = field(repr=False)
+
+    def ours(self) -> list[str]:
+        """Return the pods that are left."""
+        return self.server.pods
+
+    def kill_from_outside(self, sandbox: Sandbox) -> None:
+        """Kill a pod's process, as the kernel does."""
+        anyio.from_thread.run_sync(self.server.kill, sandbox.id)
+
+    def remove_from_outside(self, sandbox: Sandbox) -> None:
+        """Delete a pod, as an administrator does."""
+        anyio.from_thread.run_sync(self.server.remove, sandbox.id)
+
+
+class OneEngine:
+    """Stands where the contract suite looks engines up by their names."""
+
+    def __init__(self, engine: ClusterEngine) -> None:
+        self._engine = engine
+
+    def get(self, name: str) -> ClusterEngine:
+        """Return the cluster, whatever the name."""
+        return self._engine
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """Keep one event loop for a module, so that the cluster stays up from test to test."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def engine() -> str:
+    """Give the contract suite's name of the engine."""
+    return "kubernetes"
+
+
+@pytest.fixture(scope="module")
+async def engines(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OneEngine]:
+    """Give the cluster as the only engine."""
+    async with ApiServer().serving() as server:
+        config = kubeconfig(server, tmp_path_factory.mktemp("cluster"))
+        open_backend = partial(KubernetesBackend, Kubernetes(kubeconfig=config), environ={})
+        yield OneEngine(
+            ClusterEngine(
+                name="kubernetes",
+                command="",
+                url="",
+                environ={},
+                image="",
+                applies_limits=False,
+                open_backend=open_backend,
+                server=server,
+            )
+        )
+
+
+@pytest.fixture(scope="module")
+async def shared_rig(
+    engines: OneEngine, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Rig]:
+    """Give a backend on the cluster, open for all of a module's tests."""
+    before = open_descriptors()
+    async with rig_on(engines.get(""), Path(tmp_path_factory.mktemp("rig"))) as made:
+        yield made
+    assert open_descriptors() <= before + 8, "sockets or pipes were left open"
+
+
+@pytest.fixture
+async def rig(shared_rig: Rig) -> AsyncIterator[Rig]:
+    """Give the backend, and see that the test leaves nothing on the cluster."""
+    yield shared_rig
+    assert shared_rig.engine.ours() == []
