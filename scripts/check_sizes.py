@@ -36,7 +36,7 @@ BUDGETS = {
     "sandbox": 16_410,
     "rpc": 1_300,
     "gate": 9_180,
-    "store": 2_830,
+    "store": 2_840,
     "packages": 1_420,
     "render": 1_210,
     "clients": 2_990,

@@ -28,8 +28,11 @@ POOL = 8
 CONNECT_SECONDS = 5
 """For a server to answer, unless the address says otherwise."""
 
-STATEMENT_SECONDS = 60
-"""For one statement: more than the largest piece or the longest list takes."""
+STATEMENT_SECONDS = 40
+"""For one statement: more than `BUSY_SECONDS`, the largest piece or the longest list takes."""
+
+ANSWER_SECONDS = 45.0
+"""After which a server that does not even say that is given up: it is stopped, or its disk is."""
 
 IDLE_SECONDS = 30
 """After which the server ends a write transaction whose bridge says nothing more, and its turn."""
@@ -150,10 +153,20 @@ def make_engine(url: str) -> Engine:
         raise StoreError(errno.EINVAL, "MCP_BRIDGE_STORE is no address that libpq reads") from None
     given = {key: value for key, value in given.items() if key not in named}
 
+    class BoundedConnection(psycopg.Connection[Any]):
+        def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+            try:
+                return super().wait(gen, interval, timeout or ANSWER_SECONDS)
+            except psycopg.OperationalError as error:
+                if error.sqlstate is None:
+                    # Lost, or given up in the middle of a request: of no use any more.
+                    self.pgconn.finish()
+                raise
+
     def connect() -> psycopg.Connection[Any]:
         # libpq reads the address, with all that it knows: several hosts, services, password files.
         # Nothing is prepared, which poolers between here and the server may not know of.
-        return psycopg.connect(url, prepare_threshold=None, **given)
+        return BoundedConnection.connect(url, prepare_threshold=None, **given)
 
     engine = create_engine(
         "postgresql+psycopg://",

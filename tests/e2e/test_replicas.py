@@ -177,6 +177,10 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
             there = await web.post(f"{other.url}/mcp", json=listed, headers=session)
             assert (there.status_code, there.headers["mcp-bridge-replica"]) == (404, "a")
             assert "replica 'a' of the bridge began it, and this is 'b'" in there.text
+            # The client of an earlier protocol, with its stream and its end.
+            async with Client(f"{one.url}/mcp", mode="legacy") as client:
+                assert await value(client, "await mcp_keeper.keep(id='early')\n1") == 1
+            assert made.writes() == {"early": 1}
 
 
 async def test_a_rolling_update_loses_no_session_between_runs(

@@ -395,3 +395,26 @@ def test_a_server_that_ends_while_a_content_is_read_is_the_store_s_error(
 
     with pytest.raises(ArtifactStoreError, match="cannot be reached"):
         read()
+
+
+def test_a_server_that_does_not_answer_is_given_up(
+    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of its processes is stopped, and so never notices its own limit on time."""
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
+    store = ServerStore(tmp_path, ServerUrl(own_server.url()))
+    stopped: list[int] = []
+
+    def stop() -> None:
+        with store.writing(durable=True) as kept:
+            assert kept.connection is not None
+            kept.put("kind", "owner", "a", b"1")
+            stopped.append(kept.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+            os.kill(stopped[-1], signal.SIGSTOP)
+            kept.put("kind", "owner", "a", b"2")
+
+    with pytest.raises(StoreError, match="cannot be reached"):
+        stop()
+    assert get(store, "a") is None
+    store.close()
+    os.kill(stopped[0], signal.SIGCONT)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -37,7 +38,7 @@ from bridge.sandbox.layers import common
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.probe import failed_probe
-from bridge.sandbox.ssh.link import CONNECTION_LABEL, Link, open_link, remote_directory
+from bridge.sandbox.ssh.link import CONNECTION_LABEL, REMOTE, Link, open_link
 from bridge.settings import Settings, runtime_dir
 from bridge.settings.ssh import SshHost
 
@@ -54,8 +55,7 @@ LOOK_SECONDS = 1.0
 
 FIRST_BACKOFF_SECONDS = 2.0
 LAST_BACKOFF_SECONDS = 60.0
-"""Until a host that failed is tried again: doubled with each failure in a row. When there is no
-other host, the first is waited for."""
+"""Until a host that failed is tried again, doubled each time. The first is waited for."""
 
 _TRY_AGAIN = "`mcp-code-bridge hosts` tries it again."
 
@@ -79,9 +79,7 @@ class Host:
         self.probe: Probe | None = None
         self.link: Link | None = None
         self.backend: ContainerBackend | None = None
-        self._settings = settings
-        self._failures = 0
-        self._earlier = ""
+        self._settings, self._failures, self._earlier = settings, 0, ""
         self._connecting = anyio.Lock()
 
     @property
@@ -130,7 +128,7 @@ class Host:
             user=settings.container_user,
             oci_runtime=settings.oci_runtime or None,
             limits=limits_for(settings),
-            elsewhere={"program": f"{remote_directory(link.connection)}/seccomp.json"},
+            elsewhere={"program": f"{REMOTE}{link.connection}/seccomp.json"},
             labels={CONNECTION_LABEL: link.connection},
         )
         await reap_leftovers(backend)
@@ -156,8 +154,7 @@ class Host:
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):
-            backend, self.backend = self.backend, None
-            link, self.link = self.link, None
+            backend, link, self.backend, self.link = self.backend, self.link, None, None
             if backend is not None:
                 await backend.aclose()
             if link is not None:
@@ -192,9 +189,6 @@ class SshBackend:
     Args:
         settings: The settings in force.
         pull: Whether `probe` fetches an image that a host lacks.
-
-    Attributes:
-        hosts: All of them, in their order.
     """
 
     def __init__(self, settings: Settings, *, pull: bool = True) -> None:
@@ -228,7 +222,7 @@ class SshBackend:
             backend=self.name,
             ok=True,
             summary=f"{len(good)} of {len(self.hosts)} SSH hosts, {slots} slots",
-            isolation=common([probe.isolation for _, probe in good if probe.isolation]),
+            isolation=replace(common([p.isolation for _, p in good if p.isolation]), backend="ssh"),
             details={h.spec.name: f"{p.summary} {p.remedy}".strip() for h, p in tried},
         )
 
@@ -242,8 +236,7 @@ class SshBackend:
             HostDownError: No host can be used.
         """
         if spec.binds or spec.command is not None:
-            what = "commands" if spec.command is not None else "packages and directories"
-            message = f"MCP_BRIDGE_RUNTIME=ssh: hosts cannot have {what} of the bridge's machine."
+            message = "SSH hosts cannot have directories, packages or commands of this machine."
             remedy = "Put packages into the hosts' image; run the rest with another runtime."
             raise SettingsError(message, remedy=remedy)
         async with AsyncExitStack() as stack:
@@ -285,11 +278,9 @@ class SshBackend:
                     raise self._all_away()
                 await anyio.sleep(max(0.0, pause))
                 await self.connect()
-        slots = sum(host.spec.slots for host in hosts if host.usable)
-        if not slots:
-            raise self._all_away()
-        message = f"All {slots} slots of the SSH hosts stayed taken for {WAIT_SECONDS:g} s."
-        raise CapacityError(message)
+        if slots := sum(host.spec.slots for host in hosts if host.usable):
+            raise CapacityError(f"All {slots} slots of SSH hosts stayed taken {WAIT_SECONDS:g} s.")
+        raise self._all_away()
 
     def _release(self, host: Host) -> None:
         host.used -= 1
@@ -303,11 +294,7 @@ class SshBackend:
         return (HostKeyError if changed else HostDownError)(message, remedy=remedy)
 
     async def connect(self, *, pull: bool = False) -> None:
-        """Connect to the hosts that are not connected and may be tried again.
-
-        Args:
-            pull: Whether to fetch an image that one lacks.
-        """
+        """Connect to hosts that may be tried again; fetch images that they lack, if `pull`."""
         async with anyio.create_task_group() as tasks:
             for host in self.hosts:
                 if not host.connected and host.retry_at <= anyio.current_time():
@@ -328,6 +315,4 @@ class SshBackend:
     async def reap(self) -> int:
         """Remove what dead bridges left, here and on the hosts; see `Backend.reap`."""
         await reap_services(self._runtime_dir)
-        return sum(
-            [await host.backend.reap() for host in self.hosts if host.usable and host.backend]
-        )
+        return sum([await one.backend.reap() for one in self.hosts if one.usable and one.backend])

@@ -24,7 +24,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, cast
 
 from bridge.errors import HostDownError, HostKeyError
 from bridge.sandbox.container.extra_layers import profile_text
@@ -50,8 +49,9 @@ READY_SECONDS = 45.0
 CLOSE_SECONDS = 10.0
 """For the script to end what it minds, and for OpenSSH after it."""
 
-CONNECTION_LABEL = f"{LABEL_PREFIX}.connection"
-READY = "mcp-code-bridge-ready"
+CONNECTION_LABEL, READY = f"{LABEL_PREFIX}.connection", "mcp-code-bridge-ready"
+REMOTE = "/tmp/mcb-"
+"""A connection's own directory on its host, with its id behind it."""
 _NO_ENGINE = 72
 _ENVIRONMENT = ("HOME", "PATH", "USER", "LOGNAME", "SSH_AUTH_SOCK")
 _CHUNK = 4096
@@ -64,11 +64,6 @@ _OPTIONS = (
     *("ForwardAgent=no", "ForwardX11=no", "ForkAfterAuthentication=no", "StdinNull=no"),
     *("PermitLocalCommand=no", "RemoteCommand=none"),
 )
-
-
-def remote_directory(connection: str) -> str:
-    """Return a connection's own directory on its host."""
-    return f"/tmp/mcb-{connection}"
 
 
 def ssh_argv(
@@ -84,7 +79,7 @@ def ssh_argv(
         oci_runtime: What podman starts containers with; empty for its own choice.
         earlier: Id of a lost connection, whose sandboxes are removed; empty for none.
     """
-    own = f"{remote_directory(connection)}/s" if host.engine == "podman" else "/var/run/docker.sock"
+    own = f"{REMOTE}{connection}/s" if host.engine == "podman" else "/var/run/docker.sock"
     target = host.socket or own
     argv = ["ssh", "-T", "-M", "-S", str(directory / "c"), "-L", f"{directory / 'e'}:{target}"]
     argv += [word for option in _OPTIONS for word in ("-o", option)]
@@ -98,7 +93,7 @@ def ssh_argv(
 
 
 def _script(host: SshHost, connection: str, socket: str, oci_runtime: str, earlier: str) -> str:
-    there, start, engine = remote_directory(connection), "", "podman"
+    there, start, engine = f"{REMOTE}{connection}", "", "podman"
     if host.engine == "docker":
         engine = f"docker --host {shlex.quote(f'unix://{socket}')}"
     elif not host.socket:
@@ -108,17 +103,14 @@ def _script(host: SshHost, connection: str, socket: str, oci_runtime: str, earli
     return f"""umask 077
 trap '' PIPE HUP
 fail() {{ echo "$1" >&2; exit {_NO_ENGINE}; }}
-for each in {host.engine} timeout head; do
-  command -v "$each" >/dev/null || fail "there is no command $each"
-done
+for it in {host.engine} timeout head; do command -v $it >/dev/null || fail "it has no $it"; done
 sweep() {{
   found=$({engine} ps --all --quiet --filter "label={CONNECTION_LABEL}=$1")
   [ -z "$found" ] || {engine} rm --force --volumes $found
 }} >/dev/null 2>&1
-service=
 end() {{
   trap '' TERM INT
-  [ -z "$service" ] || {{ kill "$service"; wait "$service"; }} 2>/dev/null
+  [ -z "$service" ] || {{ kill $service; wait $service; }} 2>/dev/null
   sweep {connection}
   rm -rf {there}
 }}
@@ -126,13 +118,12 @@ mkdir {there} || fail "it cannot make {there}"
 trap end EXIT
 trap 'exit 0' TERM INT
 printf %s {profile} >{there}/seccomp.json
+service= tries=0
 {start}
-tries=0
 until [ -S {listening} ]; do
   tries=$((tries + 1))
-  if [ $tries -gt 300 ] || {{ [ -n "$service" ] && ! kill -0 "$service" 2>/dev/null; }}; then
+  [ $tries -lt 300 ] && kill -0 ${{service:-$$}} 2>/dev/null ||
     fail "nothing listens at {listening} $(tail -c 2000 {there}/log 2>/dev/null)"
-  fi
   sleep 0.1
 done
 [ -z "{earlier}" ] || sweep "{earlier}"
@@ -141,12 +132,7 @@ while [ -n "$(timeout {SILENCE_SECONDS} head -c 1)" ]; do echo; done"""
 
 
 def failure(host: SshHost, status: int | None, said: str) -> HostDownError:
-    """Return the error for a connection that did not come about.
-
-    Args:
-        status: OpenSSH's exit status, or the script's.
-        said: What was written to stderr.
-    """
+    """Return the error for OpenSSH's status, or the script's, and what was said on stderr."""
     login = shlex.join(["ssh", *(["-p", str(host.port)] if host.port else []), host.destination])
     detail = shorten(said) or "it gave no answer in time"
     kind, message = HostDownError, f"{host.name} cannot be reached: {detail}."
@@ -154,12 +140,9 @@ def failure(host: SshHost, status: int | None, said: str) -> HostDownError:
     if "IDENTIFICATION HAS CHANGED" in said:
         found = re.search(r'ssh-keygen -f "[^"]*" -R "[^"]*"', said)
         removal = found[0] if found else f"ssh-keygen -R {host.destination.rpartition('@')[2]}"
-        kind = HostKeyError
-        message = f"{host.name} is not the host that was known: its key has changed."
-        remedy = (
-            "Someone may be in between. Compare the key with the host's own; if it was renewed, run"
-            f" `{removal}`, then `{login}`."
-        )
+        kind, message = HostKeyError, f"{host.name} is another host: its key has changed."
+        remedy = "Someone may be in between. Compare the key with the host's own; if it was"
+        remedy += f" renewed, run `{removal}`, then `{login}`."
     elif "ost key" in said:
         kind, message = HostKeyError, f"{host.name} is not known: {detail}."
         remedy = f"Run `{login}` once, and compare the key that it shows with the host's own."
@@ -187,20 +170,16 @@ class Link:
         self, host: SshHost, connection: str, directory: Path, process: subprocess.Popen[bytes]
     ) -> None:
         self.connection, self.directory, self.socket = connection, directory, directory / "e"
-        self.latency, self.alive, self.well = 0.0, True, True
-        self._name = host.name
-        self._process = process
-        self._input, self._output = cast(
-            "tuple[IO[bytes], IO[bytes]]", (process.stdin, process.stdout)
-        )
-        self._closing = False
+        self.latency, self.alive, self.well, self._closing = 0.0, True, True, False
+        self._name, self._process = host.name, process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._input, self._output = process.stdin, process.stdout
         self._watching = threading.Thread(target=self._watch, daemon=True)
 
     def begin(self) -> bool:
-        """Wait until the host is ready, and begin to beat; return whether it became so. Blocks.
-
-        What a login shell prints before is passed over.
-        """
+        """Wait until the host is ready, and begin to beat; return whether it became so. Blocks."""
+        # What a login shell prints before is passed over.
         heard, deadline = b"", time.monotonic() + READY_SECONDS
         while f"{READY}\n".encode() not in heard:
             data = self._hear(deadline - time.monotonic())
@@ -222,7 +201,7 @@ class Link:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._watching.is_alive():
+        if self._watching.ident is not None:
             self._watching.join()
         self._output.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -257,15 +236,10 @@ class Link:
 def open_link(
     host: SshHost, runtime_dir: Path, environ: Mapping[str, str], oci_runtime: str, earlier: str
 ) -> Link:
-    """Connect to a host; return once its engine listens. Blocks.
-
-    Args:
-        runtime_dir: This user's private directory.
-        environ: The bridge's environment.
-        oci_runtime, earlier: As for `ssh_argv`.
+    """Connect to a host as in `ssh_argv`; return once its engine listens. Blocks.
 
     Raises:
-        SandboxError: The host cannot be used; it says why.
+        HostDownError: The host cannot be used; it says why.
     """
     connection = secrets.token_hex(8)
     directory = runtime_dir / f"ssh-{os.getpid()}-{connection[:6]}"
