@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import getpass
 import os
 import re
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -269,3 +271,7 @@ def fleet(count: int = 2, *, own_storage: bool = True) -> Iterator[Fleet]:
         for host in made:
             host.stop()
         shutil.rmtree(root, ignore_errors=True)
+        with warnings.catch_warnings():
+            # The SDK forgets sockets that could not connect, until they are collected.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()

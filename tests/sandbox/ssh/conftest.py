@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -26,9 +24,5 @@ async def backend(hosts: Fleet, tmp_path: Path) -> AsyncIterator[SshBackend]:
     settings = hosts.settings(tmp_path, slots=2)
     async with SshBackend(settings) as made:
         yield made
-    with warnings.catch_warnings():
-        # The SDK forgets sockets that could not connect, until they are collected.
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
     assert [host.containers() for host in hosts.hosts] == [[], []]
     assert list((settings.state_dir / "run").glob("ssh-*")) == []
