@@ -60,7 +60,7 @@ async def timed(
     await what()
     taken = []
     for _ in range(rounds):
-        while is_ready is not None and not is_ready():
+        while is_ready is not None and not is_ready():  # noqa: ASYNC110 - nothing announces it
             await anyio.sleep(0.05)
         begun = time.perf_counter()
         await what()
