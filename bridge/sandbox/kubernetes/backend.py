@@ -74,7 +74,7 @@ class KubernetesBackend:
     Args:
         settings: The `kubernetes` table.
         image: The pods' image.
-        user: "uid:gid" inside.
+        user: "uid:gid" inside; empty for one of each pod's own.
         environ: The bridge's environment, for KUBECONFIG.
         limits: The probe's limits.
     """
@@ -84,13 +84,14 @@ class KubernetesBackend:
         settings: Kubernetes,
         *,
         image: str = DEFAULT_IMAGE,
-        user: str = "65534:65534",
+        user: str = "",
         environ: Mapping[str, str],
         limits: Limits | None = None,
     ) -> None:
         self._settings = settings
         self._image = image
         self._user = user
+        self._own_user = not user and settings.provider == "pods"
         self._environ = environ
         self._limits = limits or Limits()
         self._owner = pod.Owner(name=f"bridge-{secrets.token_hex(6)}")
@@ -296,7 +297,7 @@ class KubernetesBackend:
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
-                await stream.send(pod.first_step(spec, self._filters))
+                await stream.send(pod.first_step(spec, self._filters, own_user=self._own_user))
                 while len(said) < len(pod.CONFINED) and (data := await stream.receive()):
                     said += data
                 if said.startswith(pod.CONFINED):
@@ -391,7 +392,7 @@ def kubernetes_backend(settings: Settings) -> KubernetesBackend:
     return KubernetesBackend(
         table,
         image=table.image or settings.image or DEFAULT_IMAGE,
-        user=settings.container_user,
+        user="" if settings.container_user == Settings.container_user else settings.container_user,
         environ=settings.environ,
         limits=limits_for(settings),
     )

@@ -7,8 +7,8 @@ filters, which leave a program no network whatever the cluster gives its pods, a
 process.
 
 Does not: mount anything without execution (Kubernetes has no options for volumes in memory), bound
-the processes of one pod (kubelets do, for all alike), or keep what passes through the channel out
-of the node's log files, which kubelets delete with the pod. `isolation` says so.
+a pod's processes by a control group (kubelets do, for all alike), or keep what passes through the
+channel out of the node's log files, which kubelets delete with the pod. `isolation` says so.
 
 Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes/test_backend.py`.
 """
@@ -79,6 +79,10 @@ exec({stage!r})
 """
 """The stage of the process backends does the rest; its status goes to stdout here."""
 
+USERS = range(10_000, 60_000)
+"""A pod's user is drawn from these: the kernel counts processes by user, over the whole node. Below
+65,536, so that a user namespace has it."""
+
 MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 """What Kubernetes calls this machine's architecture: the filters are for it."""
 
@@ -117,7 +121,7 @@ def manifest(
     """Return the pod.
 
     Args:
-        user: "uid:gid" inside.
+        user: "uid:gid" inside; empty for one of the pod's own.
         labels: Beside the settings' and the owner's.
     """
     metadata: dict[str, Any] = {
@@ -144,7 +148,7 @@ def manifest(
 
 def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
     machine = MACHINES.get(platform.machine())
-    uid, _, gid = user.partition(":")
+    uid, _, gid = (user or str(secrets.choice(USERS))).partition(":")
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
@@ -225,13 +229,15 @@ def _seccomp(profile: str) -> dict[str, str]:
     return {"type": profile}
 
 
-def first_step(spec: LaunchSpec, filters: Sequence[str]) -> bytes:
+def first_step(spec: LaunchSpec, filters: Sequence[str], *, own_user: bool) -> bytes:
     """Return what is written to a pod's stdin ahead of everything else.
 
     Args:
+        own_user: Whether no other pod has its user, so that processes are counted for it alone.
         filters: The system call filters, as base64.
     """
     in_process = spec.argv[:4] == INTERPRETER and len(spec.argv) == len(INTERPRETER) + 1
+    pids = spec.limits.pids
     plan = {
         "argv": list(spec.argv),
         "text": spec.argv[-1] if in_process else None,
@@ -243,6 +249,7 @@ def first_step(spec: LaunchSpec, filters: Sequence[str]) -> bytes:
         "rlimits": [
             ("RLIMIT_NOFILE", spec.limits.open_files, spec.limits.open_files),
             ("RLIMIT_CORE", 0, 0),
+            *([("RLIMIT_NPROC", pids, pids)] if own_user else ()),
         ],
         "landlock": None,
         "filters": list(filters),
@@ -262,7 +269,7 @@ _NO_NOEXEC = (
     "sized-tmpfs-noexec: /tmp and /workspace are sized, but Kubernetes cannot mount them without "
     "execution"
 )
-_PIDS = "pids limit: best effort, counted per user of the node; a kubelet's own bounds each pod"
+_PIDS = "pids limit: counted per user of the node; a pod has a user of its own unless you chose one"
 _LOGS = (
     "logs: the node keeps what passes through the channel in its log files until the pod is gone"
 )
