@@ -361,7 +361,8 @@ def _service(
 
 
 def _services(runtime_dir: Path) -> list[Path]:
-    return list(runtime_dir.glob("*-*"))
+    """Return the directories of services and connections; the profile of system calls is a file."""
+    return [each for each in runtime_dir.glob("*-*") if each.is_dir()]
 
 
 @dataclass(frozen=True, kw_only=True)

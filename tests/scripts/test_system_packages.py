@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("bwrap") is None, reason="needs bubblewrap"
 )
 
-PRESENT = "podman docker.io runc mmdebstrap uidmap git bubblewrap libseccomp2 util-linux"
+PRESENT = " ".join(
+    re.search(r"^required=\(([^)]*)\)", SCRIPT.read_text(encoding="utf-8"), re.M)[1].split()  # type: ignore[index]
+)
+"""What the script requires."""
+
 LATER = "crun runsc slirp4netns fuse-overlayfs catatonit tini"
 
 
