@@ -15,7 +15,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import anyio
@@ -121,12 +120,7 @@ class KubernetesBackend:
     async def __aenter__(self) -> KubernetesBackend:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -198,7 +198,7 @@ class WarmPods:
     def _is_fresh(self, lease: Document) -> bool:
         renewed = _moment((lease.get("spec") or {}).get("renewTime"))
         age = timedelta(seconds=LEASE_SECONDS)
-        return renewed is not None and self._cluster.now() - renewed < age
+        return renewed is not None and abs(self._cluster.now() - renewed) < age
 
     def _is_good(self, found: Document) -> bool:
         gone = "deletionTimestamp" in found["metadata"]
@@ -220,7 +220,11 @@ def share(most: int, bridges: Sequence[str], name: str) -> int:
 
 
 def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    """Return a time; None if there is none, or one that Python does not have."""
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
 
 
 def _label(found: Document, name: str) -> str:

@@ -159,3 +159,26 @@ async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used
     async with backend_on(server, tmp_path) as backend:
         with anyio.fail_after(PATIENCE), pytest.raises(SandboxLostError):
             await launch(backend)
+
+
+async def test_watches_that_end_at_once_are_not_begun_without_a_pause(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """As behind a proxy that knows no watches."""
+    server.faults.unschedulable = "0/2 nodes are available"
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_refused, backend)
+                while not server.pods:
+                    await server.changed()
+                server.answer = b""
+            server.answer = None
+            await backend.reap()
+    watches = [path for method, path in server.requests if method == "GET" and path[-5:] == "/pods"]
+    assert len(watches) < 8
+
+
+async def _refused(backend: KubernetesBackend) -> None:
+    with pytest.raises(BridgeError):
+        await launch(backend)

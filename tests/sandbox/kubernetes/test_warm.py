@@ -310,3 +310,16 @@ async def test_a_look_that_hangs_does_not_keep_the_lease_from_renewal(
         async with tended(server, tmp_path):
             while renewed < 3:
                 await server.changed()
+
+
+@pytest.mark.parametrize("renewed", ["0000-01-01T00:00:00Z", "9999-01-01T00:00:00Z"])
+async def test_a_lease_of_an_impossible_time_is_a_dead_bridges(
+    server: ApiServer, tmp_path: Path, renewed: str
+) -> None:
+    """The API server takes such years, from who may write leases."""
+    server.put_lease("bridge-odd", renewed)
+    server.put_pod("odd", owner="bridge-odd")
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path) as backend:
+            assert await backend.reap() == 1
+    assert (server.pods, server.leases) == ([], [])
