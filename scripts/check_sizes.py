@@ -33,7 +33,7 @@ BUDGETS = {
     "discovery": 5_460,
     "upstream": 7_480,
     "catalog": 7_180,
-    "sandbox": 16_410,
+    "sandbox": 16_450,
     "rpc": 1_300,
     "gate": 9_180,
     "store": 2_840,

@@ -15,7 +15,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from bridge.clock import Clock
-from bridge.errors import ChannelClosedError, NotStartedError, SandboxError
+from bridge.errors import ChannelClosedError, NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import (
     Call,
     Cancel,
@@ -125,7 +125,7 @@ class Program:
         self._done: Done | None = None
         self._exited: Exited | None = None
         self._protocol_error = ""
-        self._lost = ""
+        self._lost: SandboxError | None = None
         self._started = 0.0
         self._heard = self._silent = False
         self._limit: anyio.CancelScope | None = None
@@ -246,7 +246,7 @@ class Program:
             await anyio.sleep(PING_SECONDS)
             missed = missed + 1 if self._silent else 0
         error = await distant.why_lost(f"no answer to {missed} questions in a row")
-        self._lost = str(error)
+        self._lost = error
         await self._session.sandbox.kill()
 
     def _was_dead(self) -> bool:
@@ -288,7 +288,7 @@ class Program:
                 return
             except ChannelClosedError as error:
                 # What the program had said by then is worth as much as before.
-                self._lost = str(error)
+                self._lost = error
                 logger.warning("sandbox %s was lost: %s", self._session.sandbox.id, error)
                 return
 
@@ -332,14 +332,15 @@ class Program:
                 except SandboxError as error:
                     logger.debug("no exit report: %s", error)
                     if self._exited is None:
-                        self._lost = self._lost or str(error)
+                        self._lost = self._lost or error
         ending = Ending(
             done=self._done,
             exited=self._exited,
             report=report,
             deadline_passed=deadline_passed,
             protocol_error=self._protocol_error,
-            lost=self._lost,
+            lost=str(self._lost or ""),
+            lost_code=self._lost.code if isinstance(self._lost, SandboxLostError) else "",
             diagnostics="" if clean else self._session.sandbox.diagnostics(),
         )
         return Facts(ending=ending, left=await self._collector.finish())

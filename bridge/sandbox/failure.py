@@ -38,6 +38,7 @@ class Ending:
         deadline_passed: The host's deadline passed and it killed the sandbox.
         protocol_error: What was wrong with a frame, if one was malformed.
         lost: The error of the engine or its connection, if one broke.
+        lost_code: That error's code, where it says more than that the sandbox was lost.
         diagnostics: The sandbox's stderr.
     """
 
@@ -47,6 +48,7 @@ class Ending:
     deadline_passed: bool = False
     protocol_error: str = ""
     lost: str = ""
+    lost_code: str = ""
     diagnostics: str = ""
 
 
@@ -81,7 +83,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
         return Verdict(
             status="error",
             reason="engine",
-            code=SandboxLostError.code,
+            code=ending.lost_code or SandboxLostError.code,
             summary=message,
             error=f"{message} Output up to then is kept. `mcp-code-bridge doctor` tries again.",
         )

@@ -19,7 +19,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -90,6 +91,10 @@ class ApiServer:
         self.requests: list[tuple[str, str]] = []
         self.created: list[Document] = []
         self.sockets: set[int] = set()
+        self.behind = timedelta(0)
+        self.slow_delete: Callable[[str], object] = lambda _: None
+        self.on_list: Callable[[str], None] = lambda _: None
+        self.answer: bytes | None = None
         self.port = 0
         self.tls: tuple[str, ...] | None = None
         self._version = 100
@@ -102,6 +107,11 @@ class ApiServer:
     @property
     def url(self) -> str:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def now(self) -> datetime:
+        """The time by its own clock."""
+        return datetime.now(UTC) - self.behind
 
     @property
     def pods(self) -> list[str]:
@@ -175,6 +185,7 @@ class ApiServer:
             ws_ping_interval=None,
             lifespan="off",
             log_config=None,
+            date_header=False,
             access_log=False,
             timeout_graceful_shutdown=1,
             **certificates,
@@ -249,7 +260,11 @@ class ApiServer:
         }
         path = f"/apis/coordination.k8s.io/v1/namespaces/sandboxes/leases/{name}"
         self.put(
-            path, {"metadata": {"name": name, "labels": labels}, "spec": {"renewTime": renewed}}
+            path,
+            {
+                "metadata": {"name": name, "labels": labels, "uid": name},
+                "spec": {"renewTime": renewed},
+            },
         )
 
     def _path(self, kind: str, name: str) -> str:
@@ -351,17 +366,20 @@ class ApiServer:
                 return
             method = scope["method"]
             self.requests.append((method, path))
+            if self.answer is not None:
+                await self._reply(send, 200, self.answer)
+                return
             if query.get("watch") == "true":
                 await self._watch(path, query, send)
                 return
             body = await _body(receive)
             answer = await self._answer(method, path, query, json.loads(body) if body else {})
-            await _reply(send, 201 if method == "POST" else 200, answer)
+            await self._reply(send, 201 if method == "POST" else 200, answer)
         except Refusal as refusal:
             if scope["type"] == "websocket":
                 await _refuse_websocket(receive, send, refusal)
             else:
-                await _reply(send, refusal.code, refusal.document())
+                await self._reply(send, refusal.code, refusal.document())
 
     async def _answer(
         self, method: str, path: str, query: Mapping[str, str], body: Document
@@ -370,7 +388,8 @@ class ApiServer:
         if method == "POST":
             return self.create(path, body)
         if method == "GET" and last in ("pods", "leases", "sandboxclaims"):
-            items = self._selected(path, query)
+            items = json.loads(json.dumps(self._selected(path, query)))
+            self.on_list(path)
             return {"metadata": {"resourceVersion": str(self._version)}, "items": items}
         document = self.objects.get(path)
         if document is None:
@@ -378,9 +397,10 @@ class ApiServer:
         if method == "GET":
             return document
         if method == "DELETE":
-            uid = (body.get("preconditions") or {}).get("uid")
-            if uid and uid != document["metadata"]["uid"]:
-                raise Refusal(409, "Conflict", "the UID in the precondition differs")
+            self.slow_delete(last)
+            for key, value in (body.get("preconditions") or {}).items():
+                if value != document["metadata"].get(key):
+                    raise Refusal(409, "Conflict", f"the {key} in the precondition differs")
             self._remove(path)
             return {"kind": "Status", "status": "Success"}
         if method in ("PATCH", "PUT"):
@@ -403,7 +423,7 @@ class ApiServer:
         body["metadata"] |= {
             "uid": str(uuid.uuid4()),
             "namespace": "sandboxes",
-            "creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "creationTimestamp": self.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
         body.setdefault("status", {"phase": "Pending"})
         self.created.append(json.loads(json.dumps(body)))
@@ -442,6 +462,13 @@ class ApiServer:
                 with anyio.move_on_after(0.5):
                     await changed.wait()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _reply(self, send: Send, code: int, answer: Document | bytes) -> None:
+        date = format_datetime(self.now, usegmt=True).encode()
+        headers = [(b"content-type", b"application/json"), (b"date", date)]
+        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        await send({"type": "http.response.start", "status": code, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
     # --- attach -----------------------------------------------------------------------------------
 
@@ -551,12 +578,6 @@ async def _body(receive: Receive) -> bytes:
         body += message.get("body", b"")
         if not message.get("more_body"):
             return body
-
-
-async def _reply(send: Send, code: int, document: Document) -> None:
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": code, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps(document).encode()})
 
 
 async def _refuse_websocket(receive: Receive, send: Send, refusal: Refusal) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from bridge.errors import NotStartedError, SandboxError, SandboxLostError
+from bridge.errors import NodeLostError, NotStartedError, SandboxError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
 from bridge.runs.guest_session import GuestSession
@@ -134,8 +134,8 @@ class Distant(Silent):
         return None
 
     async def why_lost(self, silence: str) -> SandboxError:
-        """Know nothing more."""
-        return SandboxLostError(silence)
+        """Know that it is the node."""
+        return NodeLostError(silence)
 
     async def kill(self) -> None:
         """End."""
@@ -155,7 +155,8 @@ def test_a_distant_sandbox_that_misses_three_questions_is_lost() -> None:
         program = Program(session, handle, limits)
         await program.start(FRAME)
         ending = (await program.finish()).ending
-        assert classify(ending, limits).reason == "engine"
+        verdict = classify(ending, limits)
+        assert (verdict.reason, verdict.code) == ("engine", "node_lost")
         return ending.lost, distant.asked[3], anyio.current_time()
 
     lost, last_answered, ended = run(play)

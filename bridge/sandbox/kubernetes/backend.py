@@ -15,7 +15,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import anyio
@@ -66,6 +65,9 @@ LEAVE_SECONDS = 10.0
 
 AGAIN_SECONDS = 0.5
 """Before a watch that broke is begun again."""
+
+MAX_COMPLAINT_BYTES = 4096
+"""Read of what a pod says in place of its first step's success."""
 
 
 class KubernetesBackend:
@@ -118,12 +120,7 @@ class KubernetesBackend:
     async def __aenter__(self) -> KubernetesBackend:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -212,6 +209,8 @@ class KubernetesBackend:
             async with cluster.attach(name) as socket:
                 stream = PodStream(socket)
                 await self._confine(stream, spec)
+                if await find() is None:
+                    raise SandboxLostError("The pod was replaced as it started.")
                 sandbox = PodSandbox(
                     name,
                     stream,
@@ -255,8 +254,11 @@ class KubernetesBackend:
             image=self._image,
             user=self._user,
             owner=self._owner,
-            labels={pod.STATE_LABEL: state, pod.SHAPE_LABEL: pod.shape(limits)},
+            labels={pod.STATE_LABEL: state, pod.SHAPE_LABEL: self._shape(limits)},
         )
+
+    def _shape(self, limits: Limits) -> str:
+        return pod.shape(limits, self._settings, image=self._image, user=self._user)
 
     async def _running(self, cluster: Cluster, seen: Document) -> Document:
         """Return a pod once it runs; bounded by the time that a run may wait for room.
@@ -277,6 +279,8 @@ class KubernetesBackend:
                                 raise SandboxLostError(faults.REMOVED)
                             if faults.is_running(seen) or faults.start_problem(seen):
                                 break
+                        else:
+                            await anyio.sleep(AGAIN_SECONDS)
                 except (faults.GoneError, ClusterDownError) as error:
                     logger.info("the watch of a pod is begun again: %s", error.message)
                     await anyio.sleep(AGAIN_SECONDS)
@@ -303,14 +307,14 @@ class KubernetesBackend:
                 if said.startswith(pod.CONFINED):
                     stream.unread(said.removeprefix(pod.CONFINED))
                     return
-                while data := await stream.receive():
+                while len(said) < MAX_COMPLAINT_BYTES and (data := await stream.receive()):
                     said += data
             except (ChannelClosedError, BrokenStreamError) as error:
                 raise SandboxLostError(f"The pod was lost as it started: {error}") from error
-        told = (said.decode("utf-8", "replace").strip() or stream.stderr.strip())[:500]
+        told = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
         if not told:
             raise SandboxLostError("The pod did not answer its first message.")
-        raise LaunchError(f"The pod's first step failed: {told}.")
+        raise LaunchError(f"The pod's first step failed: {faults.cut(told)}.")
 
     async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
         """Return the kernel of a pod's node, if it matters and the bridge may know it."""
@@ -347,7 +351,7 @@ class KubernetesBackend:
                     name = pod.pod_name("warm")
                     await cluster.create("pods", self._manifest(name, limits, "warm"))
 
-                warm = WarmPods(cluster, self._settings, self._owner, start)
+                warm = WarmPods(cluster, self._settings, self._owner, start, self._shape)
                 try:
                     # Before the first pod, which the sweep of another bridge would delete.
                     await warm.renew()

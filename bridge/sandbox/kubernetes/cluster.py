@@ -11,26 +11,40 @@ import json
 import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from subprocess import DEVNULL, CalledProcessError
 from typing import Any
 
 import anyio
 import httpx2
-from lightkube.config.client_adapter import AsyncClient, ConnectionParams, verify_cluster
+from lightkube.config.client_adapter import (
+    AsyncClient,
+    ConnectionParams,
+    ExecAuth,
+    verify_cluster,
+)
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
-from lightkube.config.models import NameValue
+from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidStatus, WebSocketException
 
-from bridge.errors import SettingsError
+from bridge.errors import ClusterDownError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
-from bridge.sandbox.kubernetes.stream import PROTOCOLS
+from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
 
 REQUEST_SECONDS = 10.0
-"""For an answer of the API server; milliseconds, but for a busy etcd's."""
+"""For an answer of the API server, from first to last; milliseconds, but for a busy etcd's."""
+
+PLUGIN_SECONDS = 30.0
+"""For a kubeconfig's plugin to give a token, which it may have to fetch."""
+
+MAX_ANSWER_BYTES = 32 * 1024 * 1024
+"""Longest answer of the API server; a pod takes some ten kilobytes in a list."""
 
 WATCH_SECONDS = 300
 """After which the server ends a watch, as its own default is."""
@@ -38,10 +52,7 @@ WATCH_SECONDS = 300
 PING_SECONDS = 20.0
 """Between pings of a stream, which keep it open in load balancers."""
 
-CLOSE_SECONDS = 0.5
-"""For the closing of a stream, whose pod is gone by then."""
-
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES = 1024 * 1024
 """Longest message taken from a stream; kubelets send 32 KiB."""
 
 WAITING_MESSAGES = 16
@@ -69,7 +80,7 @@ def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfi
         named = [settings.context, *(file.current_context for file in files)]
         wanted = next((name for name in named if name), None)
         return _usable(next((f for f in files if wanted in f.contexts), files[0]), wanted)
-    except (ConfigError, OSError, LookupError, TypeError, ValueError) as error:
+    except Exception as error:  # whatever the parsers of YAML and of its content raise
         message = f"kubernetes: the kubeconfig cannot be used: {error!r}."
         raise SettingsError(message, remedy=remedy) from error
 
@@ -77,7 +88,8 @@ def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfi
 def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
     config = found.get(context)
     assert config is not None  # without a default it raises
-    plugin = config.user.exec if config.user is not None else None
+    user = config.user or User()
+    config, plugin = config._replace(user=user), user.exec
     if plugin is not None:
         # lightkube tells plugins nothing of what they are to answer, and refuses the version that
         # later ones speak, whose answer has the same shape.
@@ -88,6 +100,33 @@ def _usable(found: KubeConfig, context: str | None) -> SingleConfig:
         if "/" in plugin.command:
             plugin.command = str(config.abs_file(plugin.command))
     return config
+
+
+class _PluginAuth(ExecAuth):
+    """A plugin's tokens, as lightkube has them, of a plugin that may hang, fail or read stdin."""
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Send the last token, and a new one if there was none or it is refused."""
+        if self._last_bearer:
+            request.headers["Authorization"] = self._last_bearer
+            response = yield request
+            if response.status_code != 401:
+                return
+        command, env = self._prepare()
+        try:
+            with anyio.fail_after(PLUGIN_SECONDS):
+                # Its stdin would be the bridge's, which may be the client's.
+                done = await anyio.run_process(command, stdin=DEVNULL, env=env)
+            self._last_bearer = f"Bearer {json.loads(done.stdout)['status']['token']}"
+        except CalledProcessError as error:
+            said = error.stderr.decode("utf-8", "replace")
+            raise ConfigError(f"{command[0]} returned {error.returncode}: {said}") from error
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{command[0]} gives no token: {error!r}") from error
+        request.headers["Authorization"] = self._last_bearer
+        yield request
 
 
 class Cluster:
@@ -105,9 +144,12 @@ class Cluster:
         self.config = config
         self.namespace = namespace or config.namespace
         self.server = config.cluster.server.rstrip("/")
+        self._ahead = timedelta(0)
         timeout = httpx2.Timeout(REQUEST_SECONDS, pool=None)
         try:
             self._http = AsyncClient(config, ConnectionParams(timeout=timeout))
+            if isinstance(self._http.auth, ExecAuth):
+                self._http.auth = _PluginAuth(self._http.auth._exec)
             self._ssl: ssl.SSLContext | None = None
             if self.server.startswith("https") and config.user is not None:
                 self._ssl = verify_cluster(config.cluster, config.user, config.abs_file)
@@ -119,21 +161,26 @@ class Cluster:
         """Close its connections. Idempotent."""
         await self._http.aclose()
 
+    def now(self) -> datetime:
+        """Return the time by the API server's clock: those of bridges need not agree."""
+        return datetime.now(UTC) + self._ahead
+
     async def create(self, path: str, document: Document) -> Document:
         """Create an object in the collection at `path`."""
-        return await self._ask("POST", path, json=document)
+        return _object(await self._ask("POST", path, json=document))
 
     async def get(self, path: str) -> Document | None:
         """Return an object; None if there is none."""
         try:
-            return await self._ask("GET", path)
+            return _object(await self._ask("GET", path))
         except faults.NotFoundError:
             return None
 
     async def list(self, path: str, selector: str) -> list[Document]:
         """Return the objects of a collection with certain labels."""
         found = await self._ask("GET", path, params={"labelSelector": selector})
-        return list(found["items"])
+        items = found.get("items")
+        return [_object(each) for each in (items if isinstance(items, list) else [None])]
 
     async def patch(self, path: str, document: Document) -> Document:
         """Merge a document into an object.
@@ -142,11 +189,13 @@ class Cluster:
             ConflictError: It has changed since the resource version that the document names.
         """
         headers = {"Content-Type": "application/merge-patch+json"}
-        return await self._ask("PATCH", path, json=document, headers=headers)
+        return _object(await self._ask("PATCH", path, json=document, headers=headers))
 
-    async def delete(self, path: str) -> None:
-        """Delete an object at once, if there is one."""
+    async def delete(self, path: str, seen: Document | None = None) -> None:
+        """Delete an object at once, if there is one, and it is still as it was `seen`."""
         options: dict[str, Json] = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        if seen is not None:
+            options["preconditions"] = {"resourceVersion": seen["metadata"]["resourceVersion"]}
         try:
             await self._ask("DELETE", path, json=options)
         except (faults.NotFoundError, faults.ConflictError):
@@ -177,7 +226,7 @@ class Cluster:
                     if event["type"] == "ERROR":
                         status = event["object"]
                         raise faults.refusal(int(status.get("code", 500)), json.dumps(status))
-                    yield event
+                    yield {**event, "object": _object(event["object"])}
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
@@ -192,8 +241,7 @@ class Cluster:
         try:
             yield stream
         finally:
-            with anyio.CancelScope(shield=True):
-                await stream.close()
+            await close_socket(stream)
 
     async def _attached(self, url: str) -> ClientConnection:
         """Connect with the credentials that the HTTP client would send, renewed if refused."""
@@ -212,7 +260,7 @@ class Cluster:
                     request = await flow.asend(httpx2.Response(401, request=request))
         except StopAsyncIteration:
             raise faults.refusal(401, "the stream's credentials were refused") from None
-        except (OSError, InvalidHandshake) as error:
+        except (OSError, WebSocketException) as error:
             raise faults.down(self.server, error) from error
         except ConfigError as error:
             raise faults.no_credentials(error) from error
@@ -236,12 +284,18 @@ class Cluster:
         )
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
-        with faults.translated(self.server):
-            response = await self._http.request(method, self._url(path), **more)
+        with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
+            async with self._http.stream(method, self._url(path), **more) as response:
+                body = b"".join([part async for part in _bounded(response)])
+            with suppress(KeyError, ValueError):
+                date = parsedate_to_datetime(response.headers["date"])
+                self._ahead = date.astimezone(UTC) - datetime.now(UTC)
             if response.status_code < 400:
-                found: Document = response.json()
-                return found
-        raise faults.refusal(response.status_code, response.content)
+                found = json.loads(body)
+                if isinstance(found, dict):
+                    return found
+                raise ValueError("its answer is no object")
+        raise faults.refusal(response.status_code, body)
 
     def _url(self, path: str) -> str:
         """Return the address of a path below the namespace; of another group's with `group:`.
@@ -253,3 +307,26 @@ class Cluster:
         group, mark, rest = path.rpartition(":")
         base = f"apis/{group}" if mark else "api/v1"
         return f"{self.server}/{base}/namespaces/{self.namespace}/{rest}"
+
+
+async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield an answer's parts."""
+    size = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
+        yield part
+
+
+def _object(found: Any) -> Document:
+    """Return an object of the API server's.
+
+    Raises:
+        ClusterDownError: It is none: something else answers in its place.
+    """
+    metadata = found.get("metadata") if isinstance(found, dict) else None
+    names = ("name", "uid", "resourceVersion")
+    if isinstance(metadata, dict) and all(isinstance(metadata.get(key), str) for key in names):
+        return found  # type: ignore[no-any-return]
+    raise ClusterDownError("What answers in the API server's place is none.")

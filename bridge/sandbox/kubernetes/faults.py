@@ -84,10 +84,10 @@ class BusyError(SandboxError):
 
 @contextmanager
 def translated(server: str) -> Iterator[None]:
-    """Raise the HTTP client's errors as the bridge's."""
+    """Raise the HTTP client's errors, and those of reading an answer, as the bridge's."""
     try:
         yield
-    except (httpx2.HTTPError, ValueError) as error:
+    except (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError) as error:
         raise down(server, error) from error
     except ConfigError as error:
         raise no_credentials(error) from error
@@ -95,23 +95,21 @@ def translated(server: str) -> Iterator[None]:
 
 def down(server: str, error: BaseException) -> ClusterDownError:
     """Return the error of an API server that does not answer."""
-    return ClusterDownError(f"The API server at {server} does not answer: {_cut(error)}.")
+    return ClusterDownError(f"The API server at {server} does not answer: {cut(error)}.")
 
 
 def no_credentials(error: BaseException) -> ClusterRefusedError:
     """Return the error of a kubeconfig whose plugin or token file gives none."""
     message = "The kubeconfig gives no credentials for the cluster."
-    return ClusterRefusedError(message, host_detail=_cut(error))
+    return ClusterRefusedError(message, host_detail=cut(error))
 
 
 def refusal(code: int, body: bytes | bytearray | str | None) -> SandboxError:
     """Return the error of an API server's answer."""
     try:
-        said = _cut(json.loads(body or b"{}")["message"])
+        said = cut(json.loads(body or b"{}")["message"])
     except (ValueError, KeyError, TypeError):
-        said = _cut(
-            body if isinstance(body, str) else bytes(body or b"").decode("utf-8", "replace")
-        )
+        said = cut(body if isinstance(body, str) else bytes(body or b"").decode("utf-8", "replace"))
     match code:
         case 404:
             return NotFoundError(f"The cluster has no such object: {said}.")
@@ -140,7 +138,7 @@ def start_problem(pod: Mapping[str, Any], *, patient: bool = True) -> SandboxErr
         message = f"The pod ended before it was used: {_last_words(pod)}."
         return ended_by_cluster(pod) or SandboxLostError(message)
     waiting = state.get("waiting") or {}
-    reason, said = str(waiting.get("reason") or ""), _cut(waiting.get("message"))
+    reason, said = str(waiting.get("reason") or ""), cut(waiting.get("message"))
     if reason in _CANNOT_START:
         kind, remedy = _CANNOT_START[reason]
         return kind(f"The node cannot start the pod ({reason}): {said}.", remedy=remedy)
@@ -148,7 +146,7 @@ def start_problem(pod: Mapping[str, Any], *, patient: bool = True) -> SandboxErr
         return None
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return CapacityError(f"The cluster has no room: {_cut(condition.get('message'))}.")
+            return CapacityError(f"The cluster has no room: {cut(condition.get('message'))}.")
     return CapacityError(f"The pod did not start in time: {_last_words(pod)}.")
 
 
@@ -173,7 +171,7 @@ def ended_by_cluster(pod: Mapping[str, Any]) -> SandboxError | None:
     kind = _ENDED_BY.get(reason)
     if kind is None:
         return None
-    said = _cut(_status(pod).get("message"))
+    said = cut(_status(pod).get("message"))
     return kind(f"The cluster ended the pod ({reason}): {said}.")
 
 
@@ -192,7 +190,7 @@ def exit_report(pod: Mapping[str, Any]) -> ExitReport | None:
         signal=number,
         # Kubelets say so only where the first process was the victim.
         oom_killed=True if ended.get("reason") == "OOMKilled" else None,
-        detail=_cut(ended["message"]) if ended.get("message") else "",
+        detail=cut(ended["message"]) if ended.get("message") else "",
     )
 
 
@@ -220,9 +218,10 @@ def _state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 def _last_words(pod: Mapping[str, Any]) -> str:
     ended = _state(pod).get("terminated") or _state(pod).get("waiting") or {}
     words = (_status(pod).get("message"), ended.get("message"), ended.get("reason"))
-    return _cut(next((text for text in words if text), _status(pod).get("phase")))
+    return cut(next((text for text in words if text), _status(pod).get("phase")))
 
 
-def _cut(text: object) -> str:
+def cut(text: object) -> str:
+    """Return what a cluster or a pod says, on one line, bounded."""
     line = " ".join(str(text or "no reason given").split()).rstrip(".")
     return line[:MAX_MESSAGE_CHARS]

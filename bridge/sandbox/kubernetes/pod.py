@@ -15,6 +15,7 @@ Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import re
@@ -23,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.model import MEBIBYTE, HostKernel, Isolation, Limits
+from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import INTERPRETER
 from bridge.sandbox.layers import OWN_KERNEL, brings_own_kernel
@@ -314,14 +315,8 @@ def isolation(spec: LaunchSpec, settings: Kubernetes, node: HostKernel | None = 
     )
 
 
-def shape(limits: Limits) -> str:
-    """Return the label of pods that can stand in for each other."""
-    cpus = "any" if limits.cpus is None else f"{limits.cpus:g}"
-    parts = (
-        limits.memory_bytes // MEBIBYTE,
-        cpus,
-        limits.tmp_bytes // MEBIBYTE,
-        limits.workspace_bytes // MEBIBYTE,
-        int(limits.timeout),
-    )
-    return "-".join(map(str, parts))
+def shape(limits: Limits, settings: Kubernetes, *, image: str, user: str) -> str:
+    """Return the label of pods that can stand in for each other: made alike, but for their user."""
+    made = (_spec(limits, settings, image, user or "0"), settings.labels, settings.annotations)
+    text = json.dumps(made, sort_keys=True, default=dict)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -20,6 +20,9 @@ SEND_BYTES = 512 * 1024
 DIAGNOSTIC_BYTES = 16 * 1024
 """Kept of stderr's end."""
 
+CLOSE_SECONDS = 0.5
+"""For the closing of a stream, whose pod is gone by then."""
+
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 _END_STDIN = b"\xff\0"
 
@@ -91,5 +94,12 @@ class PodStream:
     async def close(self) -> None:
         """Close it; who waits in `receive` gets the end. Idempotent."""
         self._closed = True
-        with anyio.CancelScope(shield=True):
-            await self._socket.close()
+        await close_socket(self._socket)
+
+
+async def close_socket(socket: ClientConnection) -> None:
+    """Close a websocket, also one whose other end takes nothing more. Idempotent."""
+    with anyio.CancelScope(shield=True):
+        with anyio.move_on_after(2 * CLOSE_SECONDS):
+            await socket.close()
+        socket.transport.abort()

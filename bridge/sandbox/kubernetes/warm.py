@@ -14,11 +14,11 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import anyio
 
-from bridge.errors import SandboxError
+from bridge.errors import QuotaError, SandboxError
 from bridge.model import Limits
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, Document
@@ -29,8 +29,11 @@ logger = logging.getLogger(__name__)
 TEND_SECONDS = 5.0
 """Between two looks, unless a pod was taken."""
 
-LONGEST_BACKOFF_SECONDS = 60.0
+LONGEST_BACKOFF_SECONDS = 20.0
 """Between two looks while the API server does not answer."""
+
+LOOK_SECONDS = 20.0
+"""For one look, which may not keep the lease from its renewal: what is left is done by the next."""
 
 LEASE_SECONDS = 60
 """After which a bridge that does not renew its lease counts as dead: twelve looks."""
@@ -46,6 +49,9 @@ _LEASES = "coordination.k8s.io/v1:leases"
 StartPod = Callable[[Limits], Awaitable[None]]
 """Creates a pod that will wait."""
 
+Shape = Callable[[Limits], str]
+"""Returns the label of the pods that will do for a run."""
+
 
 class WarmPods:
     """The service's waiting pods, as one bridge sees to them.
@@ -56,12 +62,18 @@ class WarmPods:
     """
 
     def __init__(
-        self, cluster: Cluster, settings: Kubernetes, owner: pod.Owner, start: StartPod
+        self,
+        cluster: Cluster,
+        settings: Kubernetes,
+        owner: pod.Owner,
+        start: StartPod,
+        shape: Shape,
     ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._owner = owner
         self._start = start
+        self._shape = shape
         self._limits: Limits | None = None
         self._taken = anyio.Event()
         self._selector = f"{pod.APP_LABEL}={pod.APP},{pod.SERVICE_LABEL}={settings.service}"
@@ -75,7 +87,7 @@ class WarmPods:
         self._taken.set()
         if not self._settings.warm:
             return None
-        waiting = f"{self._selector},{pod.STATE_LABEL}=warm,{pod.SHAPE_LABEL}={pod.shape(limits)}"
+        waiting = f"{self._selector},{pod.STATE_LABEL}=warm,{pod.SHAPE_LABEL}={self._shape(limits)}"
         found = [each for each in await self._cluster.list("pods", waiting) if self._is_good(each)]
         # Two bridges that take one at once rarely begin with the same.
         for each in random.sample(found, len(found)):
@@ -102,12 +114,13 @@ class WarmPods:
         while True:
             self._taken = anyio.Event()
             try:
-                await self._look()
+                with anyio.fail_after(LOOK_SECONDS):
+                    await self._look()
                 self.problem, pause = "", TEND_SECONDS
-            except SandboxError as error:
+            except (SandboxError, TimeoutError) as error:
                 if not self.problem:
                     logger.warning("the cluster cannot be tended: %s", error)
-                self.problem = error.message
+                self.problem = str(error) or f"No look at the pods ended in {LOOK_SECONDS:g} s."
                 pause = min(pause * 2, LONGEST_BACKOFF_SECONDS)
             with anyio.move_on_after(pause):
                 await self._taken.wait()
@@ -118,14 +131,18 @@ class WarmPods:
             return
         waiting = [each for each in pods if _label(each, pod.STATE_LABEL) == "warm"]
         own = [each for each in waiting if _label(each, pod.OWNER_LABEL) == self._owner.name]
-        shape = pod.shape(self._limits)
+        shape = self._shape(self._limits)
         for each in list(own):
             if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
-                await self._cluster.delete(f"pods/{each['metadata']['name']}")
+                await self._cluster.delete(f"pods/{each['metadata']['name']}", each)
                 own.remove(each)
         part = share(self._settings.warm, sorted(bridges), self._owner.name)
-        for _ in range(min(part - len(own), MAX_STARTS)):
-            await self._start(self._limits)
+        try:
+            for _ in range(min(part - len(own), MAX_STARTS)):
+                await self._start(self._limits)
+        except QuotaError as error:
+            # Runs in place of pods that wait: no reason to take no more of them.
+            logger.info("fewer pods wait than could: %s", error.message)
 
     async def sweep(self) -> int:
         """Delete what no living bridge uses; return how many pods that were."""
@@ -134,18 +151,20 @@ class WarmPods:
     async def _swept(self) -> tuple[list[Document], set[str], int]:
         """Sweep; return the pods that stay, the living bridges, and the number of the others."""
         await self.renew()
+        # Before the leases: who has one of these pods had a lease before it.
+        pods = await self._cluster.list("pods", self._selector)
         leases = await self._cluster.list(_LEASES, self._selector)
-        bridges = {each["metadata"]["name"] for each in leases if _is_fresh(each)}
+        bridges = {each["metadata"]["name"] for each in leases if self._is_fresh(each)}
         for each in leases:
             if each["metadata"]["name"] not in bridges:
-                await self._cluster.delete(f"{_LEASES}/{each['metadata']['name']}")
+                await self._cluster.delete(f"{_LEASES}/{each['metadata']['name']}", each)
         kept, removed = [], 0
-        for each in await self._cluster.list("pods", self._selector):
+        for each in pods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
             if owner not in bridges or (owner == self._owner.name and used):
                 logger.info("deleting pod %s, which nobody uses", name)
-                await self._cluster.delete(f"pods/{name}")
+                await self._cluster.delete(f"pods/{name}", each)
                 removed += 1
             else:
                 kept.append(each)
@@ -154,31 +173,42 @@ class WarmPods:
     async def leave(self) -> None:
         """Delete this bridge's waiting pods and its lease."""
         own = f"{self._selector},{pod.OWNER_LABEL}={self._owner.name}"
-        for each in await self._cluster.list("pods", own):
-            await self._cluster.delete(f"pods/{each['metadata']['name']}")
+        # One that has changed may be another bridge's by now.
+        while found := await self._cluster.list("pods", own):
+            for each in found:
+                await self._cluster.delete(f"pods/{each['metadata']['name']}", each)
         await self._cluster.delete(f"{_LEASES}/{self._owner.name}")
 
     async def renew(self) -> None:
         """Renew this bridge's lease; others delete the pods of a bridge that has none."""
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"renewTime": now, "leaseDurationSeconds": LEASE_SECONDS}
+        path = f"{_LEASES}/{self._owner.name}"
         try:
-            await self._cluster.patch(f"{_LEASES}/{self._owner.name}", {"spec": spec})
+            await self._cluster.patch(path, {"spec": self._lease()})
         except faults.NotFoundError:
             labels = dict(pair.split("=") for pair in self._selector.split(","))
             metadata = {"name": self._owner.name, "labels": labels}
-            spec |= {"holderIdentity": self._owner.name}
             with suppress(faults.ConflictError):  # made by another task in between
-                await self._cluster.create(_LEASES, {"metadata": metadata, "spec": spec})
+                await self._cluster.create(_LEASES, {"metadata": metadata, "spec": self._lease()})
+
+    def _lease(self) -> Document:
+        now = self._cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        name = self._owner.name
+        return {"renewTime": now, "leaseDurationSeconds": LEASE_SECONDS, "holderIdentity": name}
+
+    def _is_fresh(self, lease: Document) -> bool:
+        renewed = _moment((lease.get("spec") or {}).get("renewTime"))
+        age = timedelta(seconds=LEASE_SECONDS)
+        return renewed is not None and abs(self._cluster.now() - renewed) < age
 
     def _is_good(self, found: Document) -> bool:
         gone = "deletionTimestamp" in found["metadata"]
-        return faults.is_running(found) and not gone and not self._is_old(found)
+        fresh = not (gone or faults.restarts(found) or self._is_old(found))
+        return faults.is_running(found) and fresh
 
     def _is_old(self, found: Document) -> bool:
         made = _moment(found["metadata"].get("creationTimestamp"))
         age = timedelta(seconds=self._settings.warm_seconds)
-        return faults.has_ended(found) or (made is not None and datetime.now(UTC) - made > age)
+        return faults.has_ended(found) or (made is not None and self._cluster.now() - made > age)
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:
@@ -189,13 +219,12 @@ def share(most: int, bridges: Sequence[str], name: str) -> int:
     return each + (bridges.index(name) < left)
 
 
-def _is_fresh(lease: Document) -> bool:
-    renewed = _moment((lease.get("spec") or {}).get("renewTime"))
-    return renewed is not None and datetime.now(UTC) - renewed < timedelta(seconds=LEASE_SECONDS)
-
-
 def _moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
+    """Return a time; None if there is none, or one that Python does not have."""
+    try:
+        return datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
 
 
 def _label(found: Document, name: str) -> str:

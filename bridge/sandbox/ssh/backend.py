@@ -13,6 +13,7 @@ Verified: `tests/sandbox/ssh` and `tests/contract`, on real SSH servers and engi
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -104,6 +105,10 @@ class Host:
                 self.probe = await self._connect(pull=pull)
             except BridgeError as error:
                 self.probe = failed_probe(self.spec.name, error)
+            except BaseException:
+                # Cancelled before it was examined: it would stay connected, and never be used.
+                await self._disconnect()
+                raise
             if not self.probe.ok:
                 await self._disconnect()
                 seconds = min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2**self._failures)
@@ -273,8 +278,9 @@ class SshBackend:
                     with anyio.move_on_after(LOOK_SECONDS):
                         await self._changed.wait()
                     continue
-                pause = min(host.retry_at for host in hosts) - anyio.current_time()
-                if pause > FIRST_BACKOFF_SECONDS or all(host.connected for host in hosts):
+                away = [host.retry_at for host in hosts if not host.connected]
+                pause = min(away, default=math.inf) - anyio.current_time()
+                if pause > FIRST_BACKOFF_SECONDS:
                     raise self._all_away()
                 await anyio.sleep(max(0.0, pause))
                 await self.connect()

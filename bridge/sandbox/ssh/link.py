@@ -40,8 +40,11 @@ BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 15
 """After so long without a word from the bridge a host ends its sandboxes: three missed beats."""
 
-ANSWER_SECONDS = 10.0
-"""For the host's answer to a beat, and for its engine's."""
+ANSWER_SECONDS = 8.0
+"""For the host's answer to a beat: with the interval less than `SILENCE_SECONDS`."""
+
+ENGINE_SECONDS = 10.0
+"""For the answer of the host's engine, which may be busy while its sandboxes go on."""
 
 READY_SECONDS = 45.0
 """For the connection, the engine's start on a cold disk, and the removal of what was left."""
@@ -81,7 +84,17 @@ def ssh_argv(
     """
     own = f"{REMOTE}{connection}/s" if host.engine == "podman" else "/var/run/docker.sock"
     target = host.socket or own
-    argv = ["ssh", "-T", "-M", "-S", str(directory / "c"), "-L", f"{directory / 'e'}:{target}"]
+    # No terminal, and no Kerberos tickets for the host, whatever the configuration says.
+    argv = [
+        "ssh",
+        "-T",
+        "-k",
+        "-M",
+        "-S",
+        str(directory / "c"),
+        "-L",
+        f"{directory / 'e'}:{target}",
+    ]
     argv += [word for option in _OPTIONS for word in ("-o", option)]
     argv += ["-F", str(host.config_file)] if host.config_file else []
     argv += ["-p", str(host.port)] if host.port else []
@@ -138,7 +151,8 @@ def failure(host: SshHost, status: int | None, said: str) -> HostDownError:
     kind, message = HostDownError, f"{host.name} cannot be reached: {detail}."
     remedy = f"Try `{login}`."
     if "IDENTIFICATION HAS CHANGED" in said:
-        found = re.search(r'ssh-keygen -f "[^"]*" -R "[^"]*"', said)
+        # It may be the host's own word, and is for a person's shell.
+        found = re.search(r'ssh-keygen -f "[\w@%+=:,./ -]*" -R "[\w@%:,.\[\]-]*"', said, re.ASCII)
         removal = found[0] if found else f"ssh-keygen -R {host.destination.rpartition('@')[2]}"
         kind, message = HostKeyError, f"{host.name} is another host: its key has changed."
         remedy = "Someone may be in between. Compare the key with the host's own; if it was"
@@ -176,6 +190,8 @@ class Link:
         assert process.stdout is not None
         self._input, self._output = process.stdin, process.stdout
         self._watching = threading.Thread(target=self._watch, daemon=True)
+        self._over = threading.Event()
+        self._asking = threading.Thread(target=self._ask_engine, daemon=True)
 
     def begin(self) -> bool:
         """Wait until the host is ready, and begin to beat; return whether it became so. Blocks."""
@@ -188,6 +204,7 @@ class Link:
             heard = (heard + data)[-_CHUNK:]
         self._beat()
         self._watching.start()
+        self._asking.start()
         return True
 
     def close(self) -> int | None:
@@ -201,8 +218,10 @@ class Link:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._watching.ident is not None:
-            self._watching.join()
+        self._over.set()
+        for thread in (self._watching, self._asking):
+            if thread.ident is not None:
+                thread.join()
         self._output.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         return self._process.returncode
@@ -210,12 +229,17 @@ class Link:
     def _watch(self) -> None:
         # Until it is time for the next beat nothing comes but the connection's end.
         while self._hear(BEAT_SECONDS) is None and not self._closing and self._beat():
-            self.well = answers(self.socket)
+            pass
         if not self._closing:
             logger.warning("the connection to %s is lost", self._name)
         self.alive = False
         # Also when it only seems to live: the host has given its sandboxes up by now, or will.
         self._process.kill()
+
+    def _ask_engine(self) -> None:
+        # Not between beats: the host would take an engine that is slow for a bridge that is gone.
+        while not self._over.wait(BEAT_SECONDS):
+            self.well = answers(self.socket)
 
     def _beat(self) -> bool:
         began = time.monotonic()
@@ -243,12 +267,14 @@ def open_link(
     """
     connection = secrets.token_hex(8)
     directory = runtime_dir / f"ssh-{os.getpid()}-{connection[:6]}"
+    argv = ssh_argv(host, directory, connection, oci_runtime, earlier)
     passed = {name: environ[name] for name in _ENVIRONMENT if name in environ}
     try:
         make_owned(directory)
         with (directory / "log").open("wb") as log:
             process = subprocess.Popen(
-                ssh_argv(host, directory, connection, oci_runtime, earlier),
+                # What the host says on stderr is kept in a file, of at most a megabyte.
+                ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *argv],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -273,7 +299,7 @@ def answers(path: Path) -> bool:
     """Return whether an engine answers at a socket. Blocks."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ANSWER_SECONDS)
+            connection.settimeout(ENGINE_SECONDS)
             connection.connect(str(path))
             connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
             return connection.recv(_CHUNK).split(b" ")[1:2] == [b"200"]

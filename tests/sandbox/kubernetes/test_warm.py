@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from bridge.errors import ClusterDownError
 from bridge.model import Limits
+from bridge.sandbox.kubernetes import warm
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.sandbox.kubernetes.warm import share
 from bridge.settings.kubernetes import Kubernetes
@@ -193,3 +195,131 @@ async def test_no_bridge_deletes_the_first_pod_of_another_one(
             assert await two.reap() == 0
             await sandbox.send(b"here")
             assert await read_exactly(sandbox, 4) == b"here"
+
+
+async def test_a_pod_taken_while_it_is_swept_is_left_to_who_took_it(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """What was seen of it counts no more."""
+    server.put_pod("taken", owner="bridge-dead")
+    taken = server.objects["/api/v1/namespaces/sandboxes/pods/taken"]
+    server.slow_delete = lambda name: server.put(f"/api/v1/namespaces/sandboxes/pods/{name}", taken)
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path) as backend:
+            await backend.reap()
+            assert server.pods == ["taken"]
+            server.slow_delete = lambda _: None
+            await backend.reap()
+    assert server.pods == []
+
+
+async def test_a_bridge_that_starts_while_another_sweeps_keeps_its_first_pod(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Its lease was made in between two lists, and its pod after that."""
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path) as backend:
+            await backend.reap()
+
+            def listed(path: str) -> None:
+                if path.endswith("/leases") and "new" not in server.pods:
+                    now = server.now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                    server.put_lease("bridge-new", now)
+                    server.put_pod("new", owner="bridge-new")
+
+            server.on_list = listed
+            assert await backend.reap() == 0
+            assert server.pods == ["new"]
+            server.on_list = lambda _: None
+            server.remove("new")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"runtime_class": "gvisor"}, {"seccomp": "localhost/own.json"}],
+)
+async def test_a_pod_made_with_other_settings_is_no_pod_for_this_bridge(
+    server: ApiServer, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    """As two versions of a service's settings are while one replaces the other."""
+    with anyio.fail_after(PATIENCE):
+        async with (
+            tended(server, tmp_path / "one") as one,
+            tended(server, tmp_path / "two", replace(WARM, **other)) as two,
+        ):
+            await one.reap()
+            await two.reap()
+            await used(one)
+            await until(server, ["warm"])
+            waiting = set(server.pods)
+            assert await used(two) not in waiting
+
+
+async def test_a_bridge_whose_clock_goes_ahead_leaves_living_bridges_alone(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """The API server's clock counts."""
+    server.behind = timedelta(hours=1)
+    server.put_lease("bridge-other", server.now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+    server.put_pod("of-another", owner="bridge-other")
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path) as backend:
+            assert await backend.reap() == 0
+            assert server.pods == ["of-another"]
+    server.remove("of-another")
+
+
+async def test_a_quota_without_room_for_waiting_pods_costs_no_lease_and_no_readiness(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """Otherwise all bridges of a busy service would stop, and delete each other's pods."""
+    full = Refusal(403, "Forbidden", "exceeded quota: pods")
+    with anyio.fail_after(PATIENCE):
+        async with tended(server, tmp_path) as backend:
+            await used(backend)
+            await until(server, ["warm", "warm"])
+            server.faults.create = [full] * 50
+            await used(backend)
+            while len(server.faults.create) == 50:
+                await server.changed()
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert backend.problem == ""
+
+
+def test_a_lease_outlives_the_longest_pause_between_renewals() -> None:
+    """A look that takes as long as it may included."""
+    assert warm.LONGEST_BACKOFF_SECONDS + warm.LOOK_SECONDS < warm.LEASE_SECONDS - 10
+
+
+async def test_a_look_that_hangs_does_not_keep_the_lease_from_renewal(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(warm, "TEND_SECONDS", 0.1)
+    renewed = 0
+
+    async def hang(self: Any) -> None:
+        nonlocal renewed
+        await self.renew()
+        renewed += 1
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(warm.WarmPods, "_look", hang)
+    with anyio.fail_after(PATIENCE):
+        async with tended(server, tmp_path):
+            while renewed < 3:
+                await server.changed()
+
+
+@pytest.mark.parametrize("renewed", ["0000-01-01T00:00:00Z", "9999-01-01T00:00:00Z"])
+async def test_a_lease_of_an_impossible_time_is_a_dead_bridges(
+    server: ApiServer, tmp_path: Path, renewed: str
+) -> None:
+    """The API server takes such years, from who may write leases."""
+    server.put_lease("bridge-odd", renewed)
+    server.put_pod("odd", owner="bridge-odd")
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path) as backend:
+            assert await backend.reap() == 1
+    assert (server.pods, server.leases) == ([], [])

@@ -1,0 +1,184 @@
+"""A cluster that lies, floods or says nothing: bounded errors of the bridge's own, and no hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from bridge.errors import (
+    BridgeError,
+    ClusterRefusedError,
+    SandboxLostError,
+    SettingsError,
+)
+from bridge.sandbox.kubernetes import backend as backend_module
+from bridge.sandbox.kubernetes import cluster as cluster_module
+from bridge.sandbox.kubernetes import pod
+from bridge.sandbox.kubernetes.backend import KubernetesBackend
+from bridge.sandbox.kubernetes.cluster import find_config
+from bridge.sandbox.kubernetes.stream import PodStream
+from bridge.settings.kubernetes import Kubernetes
+from tests.contract.programs import ECHO, spec
+from tests.fakes.api_server import ApiServer
+from tests.sandbox.kubernetes.rig import PATIENCE, backend_on
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+async def launch(backend: KubernetesBackend) -> None:
+    async with backend.launch(spec(ECHO)):
+        pass
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"3", b"{}", b"", b'{"items": 3}', b"<html>"])
+async def test_an_answer_that_is_none_is_an_error_of_the_bridges(
+    backend: KubernetesBackend, server: ApiServer, answer: bytes
+) -> None:
+    """Whatever is in front of the API server may have written it."""
+    with anyio.fail_after(PATIENCE):
+        await launch(backend)
+        server.answer = answer
+        with pytest.raises(BridgeError):
+            await launch(backend)
+        with pytest.raises(BridgeError):
+            await backend.reap()
+        server.answer = None
+        await launch(backend)
+
+
+async def test_an_answer_without_end_is_cut_off(
+    backend: KubernetesBackend, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "MAX_ANSWER_BYTES", 100_000)
+    with anyio.fail_after(PATIENCE):
+        await launch(backend)
+        server.answer = b'{"items": ["' + b"x" * 200_000 + b'"]}'
+        with pytest.raises(BridgeError, match="100,000"):
+            await backend.reap()
+        server.answer = None
+
+
+async def test_a_pod_that_floods_in_place_of_its_first_step_is_given_up(
+    backend: KubernetesBackend, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another one's, with the labels of the bridge's own."""
+    heard = 0
+    receive = PodStream.receive
+
+    async def counted(self: PodStream) -> bytes:
+        nonlocal heard
+        data = await receive(self)
+        heard += len(data)
+        return data
+
+    monkeypatch.setattr(PodStream, "receive", counted)
+    monkeypatch.setattr(backend_module, "CONFINE_SECONDS", 3.0)
+    flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
+    monkeypatch.setattr(pod, "COMMAND", ("/usr/bin/python3", "-c", flood))
+    with anyio.fail_after(PATIENCE), pytest.raises(BridgeError):
+        await launch(backend)
+    assert heard < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "echo no json",
+        "echo '{}'",
+        "echo 3",
+        """printf '{"status": {"clientCertificateData": "x"}}'""",
+    ],
+)
+async def test_a_plugin_that_answers_something_else_is_an_error_with_its_own_code(
+    server: ApiServer, tmp_path: Path, script: str
+) -> None:
+    command = {"apiVersion": V1, "command": "sh", "args": ["-c", script]}
+    async with backend_on(server, tmp_path, exec=command) as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
+            await launch(backend)
+
+
+async def test_a_plugin_that_is_not_there_is_an_error_with_its_own_code(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    command = {"apiVersion": V1, "command": "/no/such/plugin"}
+    async with backend_on(server, tmp_path, exec=command) as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
+            await launch(backend)
+
+
+async def test_a_plugin_that_never_answers_is_given_up(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And ended: it would be one more with each look at the cluster."""
+    monkeypatch.setattr(cluster_module, "PLUGIN_SECONDS", 0.5)
+    script = f"echo $$ > {tmp_path}/pid; exec sleep 600"
+    command = {"apiVersion": V1, "command": "sh", "args": ["-c", script]}
+    async with backend_on(server, tmp_path, exec=command) as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(ClusterRefusedError):
+            await launch(backend)
+    pid = int((tmp_path / "pid").read_text())
+    assert not await anyio.Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "a: [", "- 1", "3", "users: 3", "\0"])
+def test_a_kubeconfig_that_is_none_is_a_mistake_of_settings(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(SettingsError):
+        find_config(Kubernetes(kubeconfig=path), {})
+
+
+async def test_a_context_without_a_user_is_a_mistake_of_settings(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(
+        "current-context: a\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "contexts: [{name: a, context: {cluster: c}}]\n"
+    )
+    async with KubernetesBackend(Kubernetes(kubeconfig=path), environ={}) as backend:
+        with pytest.raises(BridgeError):
+            await launch(backend)
+
+
+async def test_a_pod_that_was_replaced_before_the_bridge_spoke_to_it_is_not_used(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one of the same name, or by another process in it."""
+    confine = KubernetesBackend._confine
+
+    async def replaced(self: KubernetesBackend, *args: Any) -> None:
+        await confine(self, *args)
+        for path in list(server.objects):
+            if "/pods/" in path:
+                server.objects[path]["status"]["containerStatuses"][0]["restartCount"] = 1
+
+    monkeypatch.setattr(KubernetesBackend, "_confine", replaced)
+    async with backend_on(server, tmp_path) as backend:
+        with anyio.fail_after(PATIENCE), pytest.raises(SandboxLostError):
+            await launch(backend)
+
+
+async def test_watches_that_end_at_once_are_not_begun_without_a_pause(
+    server: ApiServer, tmp_path: Path
+) -> None:
+    """As behind a proxy that knows no watches."""
+    server.faults.unschedulable = "0/2 nodes are available"
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path, Kubernetes(room_seconds=1)) as backend:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_refused, backend)
+                while not server.pods:
+                    await server.changed()
+                server.answer = b""
+            server.answer = None
+            await backend.reap()
+    watches = [path for method, path in server.requests if method == "GET" and path[-5:] == "/pods"]
+    assert len(watches) < 8
+
+
+async def _refused(backend: KubernetesBackend) -> None:
+    with pytest.raises(BridgeError):
+        await launch(backend)
