@@ -132,6 +132,8 @@ def make_engine(url: str) -> Engine:
     given: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "fallback_application_name": "mcp-code-bridge",
+        # Also of a database that has none, whose text would be bytes.
+        "client_encoding": "UTF8",
         # A server that vanishes in the middle of a request.
         "tcp_user_timeout": round(BUSY_SECONDS * 1000),
         "keepalives_idle": round(BUSY_SECONDS),

@@ -313,6 +313,20 @@ def test_a_password_may_be_in_a_file_of_libpq_s(
     store.close()
 
 
+def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresql: Server) -> None:
+    """As a server has it that was made where no locale is set, such as in a container."""
+    with postgresql.connected() as connection:
+        connection.execute("DROP DATABASE IF EXISTS plain")
+        connection.execute(
+            "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        )
+    store = ServerStore(tmp_path, ServerUrl(postgresql.url(database="plain")))
+    kept = artifacts_at(store)
+    artifact = kept.of_run("me", "run").add("übersicht.txt", b"x")
+    assert (artifact.name, kept.listed("me")) == ("übersicht.txt", (artifact,))
+    store.close()
+
+
 def test_a_later_version_s_database_is_left_alone(tmp_path: Path) -> None:
     store = store_at(tmp_path)
     put(store, "a", b"1")
