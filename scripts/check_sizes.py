@@ -22,7 +22,7 @@ BASE = "(base)"
 
 BUDGETS = {
     "cli": 6_090,
-    "server": 3_910,
+    "server": 3_920,
     "runs": 4_670,
     "sessions": 2_020,
     "plans": 1_030,
