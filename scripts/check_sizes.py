@@ -22,10 +22,10 @@ BASE = "(base)"
 
 BUDGETS = {
     "cli": 6_090,
-    "server": 3_880,
+    "server": 3_920,
     "runs": 4_670,
-    "sessions": 2_010,
-    "plans": 1_020,
+    "sessions": 2_020,
+    "plans": 1_030,
     "commands": 1_450,
     "skills": 2_390,
     "servers": 2_830,
@@ -36,7 +36,7 @@ BUDGETS = {
     "sandbox": 16_450,
     "rpc": 1_300,
     "gate": 9_180,
-    "store": 2_840,
+    "store": 2_860,
     "packages": 1_420,
     "render": 1_210,
     "clients": 2_990,

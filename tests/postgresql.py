@@ -146,6 +146,8 @@ def url_for(directory: Path) -> ServerUrl | None:
         return None
     name = f"t_{hashlib.sha256(str(directory).encode()).hexdigest()[:20]}"
     with psycopg.connect(url, autocommit=True) as connection:
+        # Two that make one at the same moment fail, whether it exists or not.
+        connection.execute("SELECT pg_advisory_lock(1)")
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {name}".encode())
     return ServerUrl(f"{url}&options=-csearch_path%3D{name}")
 

@@ -25,7 +25,7 @@ from bridge.artifacts.writer import Origin, Quota, RunArtifacts, of_nothing
 from bridge.errors import ArtifactQuotaError, ArtifactStoreError, UnknownArtifactError
 from bridge.model import Artifact, ArtifactKind, Provenance
 from bridge.settings import Settings, store_of
-from bridge.store import Store, Transaction, owner_digest
+from bridge.store import Store, StoreError, Transaction, owner_digest
 from bridge.store.blobs import Unfinished
 from bridge.store.retention import RetentionLimits, StoredItem, items_to_remove
 from bridge.text import counted
@@ -431,6 +431,9 @@ class ArtifactStore:
     def _there(self, one: StoredItem) -> bool:
         try:
             self.blobs.open(one.digest).close()
+        except StoreError:
+            # It could not be looked for.
+            raise
         except OSError:
             return False
         return True

@@ -102,21 +102,15 @@ class Plans:
         """
         if self._store is None or self.local.knows(plan_id, owner):
             return self.local.take(plan_id, owner, run_id=run_id)
+        if not _ID.fullmatch(plan_id):
+            raise _unknown(plan_id)
         end = f"the run {run_id} took it at {now_in_words()}, and a plan is used once"
-        take = partial(_take, self._store, owner_digest(owner), plan_id, end)
-        data, made, ended = b"", 0.0, ""
         try:
-            if _ID.fullmatch(plan_id):
-                data, made, ended = await anyio.to_thread.run_sync(take)
+            take = partial(_take, self._store, owner, plan_id, end)
+            found, self._taken[plan_id] = await anyio.to_thread.run_sync(take)
         except OSError as error:
             raise StoreUnavailableError(f"Plans cannot be looked up: {error.strerror}.") from error
-        if ended:
-            raise UnknownPlanError(f"The plan {plan_id} cannot be applied: {ended}.")
-        if not data:
-            message = f"There is no plan {plan_id!r:.80} for this caller."
-            raise UnknownPlanError(message, remedy=_REMEDY)
-        self._taken[plan_id] = data, made
-        return _read(data, owner)
+        return found
 
     async def withdraw(self, plan: Plan, owner: str, why: str) -> Plan:
         """Drop a plan, and return it as one that cannot be applied."""
@@ -191,8 +185,8 @@ def _put(store: Store, owner: str, made: StoredPlan) -> None:
     document = _Document(
         plan=made.plan, run_id=made.run_id, requests=tuple(requests), characters=made.characters
     )
-    # Not written by pydantic, which has no text for half a surrogate pair.
-    data = json.dumps(_adapter().dump_python(document, mode="json")).encode("ascii")
+    # Not written by pydantic, which has no text for half a surrogate pair, and null for infinity.
+    data = json.dumps(_adapter().dump_python(document), default=sorted).encode("ascii")
     with store.writing(durable=True) as kept:
         kept.put(_KIND, owner_digest(owner), made.plan_id, data)
         size = 0
@@ -204,19 +198,36 @@ def _put(store: Store, owner: str, made: StoredPlan) -> None:
         kept.prune(_KIND, most=MAX_ALL_PLANS, most_bytes=MAX_ALL_CHARACTERS, oldest=oldest)
 
 
-def _take(store: Store, owner: str, plan_id: str, end: str) -> tuple[bytes, float, str]:
-    """Return a plan's document and when it was made, or how it ended; neither if not known."""
+def _take(
+    store: Store, owner: str, plan_id: str, end: str
+) -> tuple[StoredPlan, tuple[bytes, float]]:
+    """Return a plan, which nobody can take any more, and its document with when it was made.
+
+    Raises:
+        UnknownPlanError: It cannot be taken; says why. Nothing has changed.
+    """
+    whose = owner_digest(owner)
     with store.writing(durable=True) as kept:
-        made = {each.name: each.updated for each in kept.listed(_KIND, owner)}.get(plan_id)
-        data = kept.get(_KIND, owner, plan_id)
+        made = {each.name: each.updated for each in kept.listed(_KIND, whose)}.get(plan_id)
+        data = kept.get(_KIND, whose, plan_id)
         if data is None or made is None:
-            return b"", 0.0, (kept.get(_ENDS, owner, plan_id) or b"").decode()
-        kept.delete(_KIND, owner, plan_id)
+            raise _unknown(plan_id, (kept.get(_ENDS, whose, plan_id) or b"").decode())
         if made < time.time() - PLAN_SECONDS:
-            return b"", 0.0, "it expired 30 minutes after it was made; plan again"
-        kept.put(_ENDS, owner, plan_id, end.encode())
+            raise _unknown(plan_id, "it expired 30 minutes after it was made; plan again")
+        try:
+            found = _read(data, owner)
+        except (ValueError, RecursionError):
+            raise _unknown(plan_id, "another version of the bridge made it; plan again") from None
+        kept.delete(_KIND, whose, plan_id)
+        kept.put(_ENDS, whose, plan_id, end.encode())
         kept.prune(_ENDS, most=MAX_REMEMBERED)
-        return data, made, ""
+    return found, (data, made)
+
+
+def _unknown(plan_id: str, why: str = "") -> UnknownPlanError:
+    if why:
+        return UnknownPlanError(f"The plan {plan_id} cannot be applied: {why}.")
+    return UnknownPlanError(f"There is no plan {plan_id!r:.80} for this caller.", remedy=_REMEDY)
 
 
 def _end(
@@ -235,11 +246,5 @@ def _read(data: bytes, owner: str) -> StoredPlan:
     requests = (
         HeldRequest(**{**vars(one), "flow": FlowState.of(one.flow)}) for one in document.requests
     )
-    return StoredPlan(
-        plan=document.plan,
-        owner=owner,
-        run_id=document.run_id,
-        requests=tuple(requests),
-        characters=document.characters,
-        until=0.0,
-    )
+    given = {**vars(document), "requests": tuple(requests), "owner": owner, "until": 0.0}
+    return StoredPlan(**given)

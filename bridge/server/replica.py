@@ -56,7 +56,8 @@ class Replica:
         self._engine = engine
         self.name = engine.settings.replica
         self._store = store_of(engine.settings)
-        self._missing = ["sandboxes", "store"]
+        self._problems = {"sandboxes": "not looked at yet", "store": "not looked at yet"}
+        self._told: dict[str, str] = {}
 
     async def tend(self) -> None:
         """See what is missing, and to the runs of dead replicas, until cancelled.
@@ -65,12 +66,14 @@ class Replica:
         first run.
         """
         while True:
-            found = {"sandboxes": await self._has_sandboxes(), "store": await self._has_store()}
-            self._missing = [name for name, there in found.items() if not there]
-            try:
-                await end_orphans(self._engine.gate.audit)
-            except (BridgeError, OSError) as error:
-                logger.warning("ends of dead replicas' runs cannot be recorded: %s", error)
+            found = {"sandboxes": await self._without_sandboxes(), "store": await self._storeless()}
+            orphans = await self._unrecorded()
+            for what, problem in {**found, "ends of dead replicas' runs": orphans}.items():
+                # Each is told once, however often it is looked at.
+                if problem and problem != self._told.get(what):
+                    logger.warning("%s: %s", what, problem)
+                self._told[what] = problem
+            self._problems = found
             await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
@@ -83,27 +86,34 @@ class Replica:
     @property
     def missing(self) -> list[str]:
         """What this lacks to begin runs, in one word each: everybody may read it."""
-        return [*self._missing, *(["draining"] if self._engine.under_way.draining else [])]
+        missing = [name for name, problem in self._problems.items() if problem]
+        return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
 
-    async def _has_sandboxes(self) -> bool:
+    async def _without_sandboxes(self) -> str:
+        """Return why programs cannot run; empty if they can."""
         try:
             backend = await self._engine.backend()
         except BridgeError as error:
-            logger.warning("not ready: %s", error)
-            return False
+            return str(error)
         # Of a cluster: whether it can be asked.
-        return not getattr(backend, "problem", "")
+        return str(getattr(backend, "problem", ""))
 
-    async def _has_store(self) -> bool:
+    async def _storeless(self) -> str:
         with anyio.move_on_after(STORE_SECONDS):
             try:
                 read = partial(self._store.documents, "ready", [""])
                 await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             except OSError as error:
-                logger.warning("not ready: the store cannot be read: %s", error)
-            else:
-                return True
-        return False
+                return f"it cannot be read: {error}"
+            return ""
+        return f"it does not answer within {STORE_SECONDS:g} s"
+
+    async def _unrecorded(self) -> str:
+        try:
+            await end_orphans(self._engine.gate.audit)
+        except (BridgeError, OSError) as error:
+            return f"they cannot be recorded: {error}"
+        return ""
 
     def metrics(self) -> str:
         """Return what is going on, as Prometheus reads it."""

@@ -139,7 +139,7 @@ MAX_PAGES = 5
 """Most entries of the list: clients show it to people, and some read all of it at each start. What
 is older is in the results of its runs, and in `mcp-code-bridge artifacts list`."""
 
-_CURSOR = re.compile(r"(?P<page>[1-9])/(?P<place>[0-9a-f.]{1,64})")
+_CURSOR = re.compile(r"(?P<page>[1-9])/(?P<place>[0-9a-f]{12}\.[0-9a-f]{20})")
 
 
 class Resources:

@@ -15,6 +15,7 @@ import anyio
 import uvicorn
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bridge.errors import UsageError
 from bridge.runs import Engine
@@ -106,7 +107,8 @@ class HttpServer(uvicorn.Server):
             session_idle_timeout=HTTP_IDLE_SECONDS,
             max_request_body_size=MAX_MESSAGE_BYTES,
         )
-        bounded = Bodies(app, self._guard)
+        self._streams = _Streams(app)
+        bounded = Bodies(self._streams, self._guard)
         config = uvicorn.Config(
             bounded if replica is None else replica.around(bounded),
             host=host,
@@ -140,7 +142,35 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more requests, and wait for those under way."""
         self._notices.end_streams()
+        self._streams.end()
         await super().shutdown(self._listeners)
+
+
+class _Streams:
+    """Answers GET: the streams of earlier protocols, which have no end but the server's."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._open: set[anyio.CancelScope] = set()
+
+    def end(self) -> None:
+        """End them as whole responses."""
+        for stream in self._open:
+            stream.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self._app(scope, receive, send)
+            return
+        with anyio.CancelScope() as stream:
+            self._open.add(stream)
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._open.discard(stream)
+        if stream.cancelled_caught:
+            await send({"type": "http.response.body", "body": b""})
 
 
 async def serve_http(

@@ -62,6 +62,10 @@ class Claims:
         self._beat = 0
         self._held: set[_Key] = set()
 
+    def holds(self, owner: str, session_id: str) -> bool:
+        """Return whether a session is claimed, as far as is known; see `check`."""
+        return _key(owner_digest(owner), session_id) in self._held
+
     async def take(self, owner: str, session_id: str) -> str:
         """Claim a session; return the name of a dead replica from which it was taken over, or "".
 
@@ -111,8 +115,7 @@ class Claims:
         Raises:
             OSError: Another has taken it over meanwhile.
         """
-        found = kept.get(KIND, *_key(owner, session_id))
-        if found is None or not self._is_own(found):
+        if not self._has(kept, _key(owner, session_id)):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
     # --- for threads ------------------------------------------------------------------------------
@@ -121,26 +124,33 @@ class Claims:
         """Claim a session, and return None; or return another's claim."""
         with self._store.writing() as kept:
             found = kept.get(KIND, *key)
-            if found is not None and found != lapsed and not self._is_own(found):
+            if found not in (None, lapsed) and not self._is_own(found):
                 return found
             kept.put(KIND, *key, self._document())
-        self._held.add(key)
+            self._held.add(key)
         return None
 
     def _release(self, key: _Key) -> None:
         with self._store.writing() as kept:
-            if (found := kept.get(KIND, *key)) is not None and self._is_own(found):
+            if self._has(kept, key):
                 kept.delete(KIND, *key)
 
     def _renew(self) -> None:
-        self._beat += 1
         with self._store.writing() as kept:
             for key in tuple(self._held):
-                found = kept.get(KIND, *key)
-                if found is not None and self._is_own(found):
+                if self._has(kept, key):
                     kept.put(KIND, *key, self._document())
 
+    def _has(self, kept: Transaction, key: _Key) -> bool:
+        """Return whether a claim is still this replica's; forget it if not."""
+        found = kept.get(KIND, *key)
+        if found is not None and self._is_own(found):
+            return True
+        self._held.discard(key)
+        return False
+
     def _document(self) -> bytes:
+        self._beat += 1
         told = {"replica": self._replica, "process": self._process, "beat": self._beat}
         return json.dumps(told).encode()
 

@@ -264,9 +264,11 @@ class Sessions:
 
     async def _claimed(self, session: Session, claims: Claims) -> Session:
         """Claim a session; return it, or what it has become in another replica."""
+        record = session.record
+        # One that stood still for too long may have lost it.
+        session.claimed = session.claimed and claims.holds(record.owner, record.session_id)
         if session.claimed or session.over:
             return session
-        record = session.record
         try:
             gone = await claims.take(record.owner, record.session_id)
             saved = await self.checkpoints.described(record.owner, record.session_id)

@@ -397,6 +397,6 @@ def _parse(key: str, text: str, place: str) -> _Value:
     try:
         return _Value(SETTINGS[key].parse(text), place)
     except ValueError as error:
-        # An address may hold a login.
-        shown = re.sub("(?<=://).*@|(?<=password=)[^&]*", "", text)
+        # An address may hold a login, also where its host was left out.
+        shown = re.sub("(?<=://).*[@:][^/?]*|(?<=password=)[^&]*", "", text)
         raise SettingsError(f"{place}: {shown!r} {error}.") from None

@@ -1,15 +1,15 @@
 """The store on a PostgreSQL server, for several bridges on several machines.
 
 Owns connections, transactions, errors, and contents in pieces. A write transaction holds one
-advisory lock of its schema, so that it has the turn that SQLite's write lock gives: no other writer
-changes what it has read, and migrations run once. Imported only if the settings name a server.
+advisory lock, so that it has the turn that SQLite's write lock gives: no other writer changes what
+it has read, and migrations run once. Imported only if the settings name a server.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,8 @@ PIECE = 1024 * 1024
 """Bytes of a content in one row."""
 
 LOCK = 0x6D6362
-"""Beside the schema's name, the number of the advisory lock."""
+"""The number of the advisory lock, which is of the whole database: which schema is meant depends on
+the role, and two may mean the same tables."""
 
 _AWAY = "the database server cannot be reached"
 _REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
@@ -82,16 +83,6 @@ class ServerStore(Store):
     def place(self) -> str:
         """The server's address without a password."""
         return str(self._server)
-
-    def documents(self, kind: str, names: Iterable[str], owner: str = "") -> dict[str, bytes]:
-        """Return the data of documents by their names; see `Store`."""
-        from bridge.store.schema import documents
-
-        columns = documents.c
-        chosen = documents.select().with_only_columns(columns.name, columns.data)
-        ours = (columns.kind == kind, columns.owner == owner, columns.name.in_(list(names)))
-        with self.connected(writes=False) as connection:
-            return {row.name: bytes(row.data) for row in connection.execute(chosen.where(*ours))}
 
     def check(self) -> None:
         """Raise StoreError unless the database can be read and written."""
@@ -141,6 +132,8 @@ def make_engine(url: str) -> Engine:
     given: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "fallback_application_name": "mcp-code-bridge",
+        # Also of a database that has none, whose text would be bytes.
+        "client_encoding": "UTF8",
         # A server that vanishes in the middle of a request.
         "tcp_user_timeout": round(BUSY_SECONDS * 1000),
         "keepalives_idle": round(BUSY_SECONDS),
@@ -186,16 +179,19 @@ def _begin(connection: Connection) -> None:
     from bridge.store.schema import DURABLE, LOCKED, WRITES
 
     options = connection.get_execution_options()
-    said = [f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'"]
-    if not options.get(WRITES):
-        said.insert(0, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-    else:
+    # Who writes has to see, once the lock is there, what was written while it waited.
+    level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
+    said = [
+        f"SET TRANSACTION ISOLATION LEVEL {level}",
+        f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'",
+    ]
+    if options.get(WRITES):
         said.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
         said.append(f"SET LOCAL lock_timeout = '{BUSY_SECONDS:g}s'")
         if not options.get(DURABLE):
             said.append("SET LOCAL synchronous_commit = off")
         if options.get(LOCKED, True):
-            said.append(f"SELECT pg_advisory_xact_lock({LOCK}, hashtext(current_schema()))")
+            said.append(f"SELECT pg_advisory_xact_lock({LOCK})")
     # In one request.
     connection.exec_driver_sql("; ".join(said))
 

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 SCHEMES = ("postgresql", "postgres")
 
-_ESCAPED = re.compile(r"[^%]|%[0-9A-Fa-f]{2}")
+_ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*")
+_HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^][:,]*)(?::\d*)?(?:,|$))*")
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,12 @@ def server_url(text: str) -> ServerUrl:
     Raises:
         ValueError: It cannot, or the driver is not installed.
     """
-    found = urlsplit(text)
-    beyond = found.path + found.query + found.fragment
-    if found.netloc.count("@") > 1 or not _is_escaped(found.netloc) or "@" in beyond:
+    if not _is_told_apart(text):
         # A part of the password would be taken for another part of the address, and shown.
-        raise ValueError("has characters in its login that must be escaped, such as / as %2F")
+        raise ValueError(
+            "has characters in its login that must be escaped, such as / as %2F, or no number as "
+            "its port"
+        )
     from importlib.util import find_spec
 
     if find_spec("psycopg") is None:
@@ -41,5 +43,12 @@ def server_url(text: str) -> ServerUrl:
     return ServerUrl(text)
 
 
-def _is_escaped(text: str) -> bool:
-    return "".join(_ESCAPED.findall(text)) == text
+def _is_told_apart(text: str) -> bool:
+    try:
+        found = urlsplit(text)
+    except ValueError:
+        # Its text has a part of the login.
+        return False
+    login, _, hosts = found.netloc.rpartition("@")
+    beyond = login + found.path + found.query + found.fragment
+    return "@" not in beyond and all((_ESCAPED.fullmatch(found.netloc), _HOSTS.fullmatch(hosts)))

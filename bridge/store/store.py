@@ -115,12 +115,11 @@ class Store:
         """
         names = list(names)
         found: dict[str, bytes] | None = None
-        if "sqlalchemy" not in sys.modules and _exists(self._file):
+        if not (self.shared or "sqlalchemy" in sys.modules) and _exists(self._file):
             found = _read_without_sqlalchemy(self._file, kind, owner, names)
         if found is None:
             with self.reading() as kept:
-                data = {name: kept.get(kind, owner, name) for name in names}
-            found = {name: each for name, each in data.items() if each is not None}
+                found = dict(kept.all(kind, owner, names))
         return found
 
     @contextmanager
@@ -239,8 +238,7 @@ class Transaction:
 
     def get(self, kind: str, owner: str, name: str) -> bytes | None:
         """Return the data of a document; None if there is none."""
-        rows = self._rows(("data",), kind, owner, name)
-        return bytes(rows[0].data) if rows else None
+        return dict(self.all(kind, owner, [name])).get(name)
 
     def put(
         self, kind: str, owner: str, name: str, data: bytes, *, updated: float | None = None
@@ -271,19 +269,26 @@ class Transaction:
         """Return the owners that have documents of a kind."""
         return {row.owner for row in self._rows(("owner",), kind)}
 
-    def all(self, kind: str, owner: str) -> list[tuple[str, bytes]]:
-        """Return names and data of all documents of an owner."""
-        return [(row.name, bytes(row.data)) for row in self._rows(("name", "data"), kind, owner)]
+    def all(self, kind: str, owner: str, names: list[str] | None = None) -> list[tuple[str, bytes]]:
+        """Return names and data of an owner's documents, of all or of those named."""
+        rows = self._rows(("name", "data"), kind, owner, names)
+        return [(row.name, bytes(row.data)) for row in rows]
 
     def _rows(
-        self, columns: Iterable[str], kind: str, owner: str | None = None, name: str | None = None
+        self,
+        columns: Iterable[str],
+        kind: str,
+        owner: str | None = None,
+        names: list[str] | None = None,
     ) -> Sequence[Row[Any]]:
         if self.connection is None:
             return ()
         table = _documents()
         chosen = table.select().with_only_columns(*(table.c[each] for each in columns))
         ordered = chosen.order_by(table.c.updated.desc(), table.c.name)
-        return self.connection.execute(ordered.where(*_where(kind, owner, name))).all()
+        if names is not None:
+            ordered = ordered.where(table.c.name.in_(names))
+        return self.connection.execute(ordered.where(*_where(kind, owner))).all()
 
     def used(self, digests: Iterable[str] | None = None) -> set[str]:
         """Return those of the digests that a row refers to; None means all digests."""
@@ -314,7 +319,7 @@ class Transaction:
                 self.delete(kind, each.owner, each.name)
 
 
-def _where(kind: str, owner: str | None, name: str | None) -> list[ColumnElement[bool]]:
+def _where(kind: str, owner: str | None, name: str | None = None) -> list[ColumnElement[bool]]:
     given = {"kind": kind, "owner": owner, "name": name}
     columns = _documents().c
     return [columns[key] == value for key, value in given.items() if value is not None]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from bridge.errors import ArtifactStoreError, UnknownArtifactError
+from bridge.store import StoreError
+from bridge.store.blobs import OpenBlob
 from tests.artifacts.rig import (
     OTHER_RUN,
     RUN,
@@ -40,6 +43,24 @@ def test_a_content_that_is_gone_takes_its_entry_with_it(tmp_path: Path) -> None:
         kept.read("me", artifact.uri)
     assert kept.tidy() == 1
     check(tmp_path)
+
+
+def test_a_content_that_cannot_be_looked_for_keeps_its_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a database has no connection left: one that came meanwhile is not gone."""
+    kept = store(tmp_path)
+    artifact = kept.of_run("me", RUN).add("x", b"x")
+
+    def refuse(digest: str) -> OpenBlob:
+        raise StoreError(errno.EBUSY, "all connections to the database are in use")
+
+    with monkeypatch.context() as busy:
+        busy.setattr(kept.blobs, "all", set)
+        busy.setattr(kept.blobs, "open", refuse)
+        with pytest.raises(ArtifactStoreError, match="are in use"):
+            kept.tidy()
+    assert kept.read("me", artifact.uri) == b"x"
 
 
 def test_everything_is_this_users_alone(tmp_path: Path) -> None:

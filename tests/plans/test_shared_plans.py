@@ -15,7 +15,7 @@ from bridge.model import ApplyRequest, Provenance, Tool
 from bridge.plans import shared_plans
 from bridge.plans.plan_store import StoredPlan
 from bridge.plans.shared_plans import Plans
-from bridge.store import ServerUrl
+from bridge.store import ServerUrl, owner_digest
 from bridge.store.postgresql import ServerStore
 from tests.plans.plan_victim import engine_for, plan
 from tests.plans.test_plan_store import ALLOW, call, held
@@ -36,7 +36,11 @@ def a_plan() -> HeldCalls:
     flow.add_provenance("x", Provenance(labels=frozenset({"private"}), servers=frozenset({"s"})))
     tool = Tool(server="tickets", name="create", input_schema={"type": "object"})
     found = HeldCalls()
-    odd = call(text="half \ud800 and nothing \0", number=1.5, many=[None, {"a": True}])
+    odd = call(
+        text="half \ud800 and nothing \0",
+        numbers=[1.5, float("inf"), 10**40],
+        many=[None, {"half \ud800": True}],
+    )
     found.hold(replace(odd, definition=tool, server_definition="d"), ALLOW, flow=flow)
     found.hold(call(), replace(ALLOW, action="ask", labels=frozenset({"b"})))
     return found
@@ -101,6 +105,19 @@ async def test_a_plan_that_is_given_back_can_be_taken_by_another_bridge(
     plan = await first.keep(held(), "me", run_id="r1")
     await second.give_back(await second.take(plan.plan_id, "me", run_id="r2"))
     assert (await first.take(plan.plan_id, "me", run_id="r3")).plan == plan
+
+
+async def test_a_plan_of_another_version_is_refused_and_not_used_up(
+    bridges: tuple[Plans, Plans], tmp_path: Path
+) -> None:
+    """While replicas are replaced one after the other, its own can still take it."""
+    plan_id, whose = "0" * 32, owner_digest("me")
+    with store_at(tmp_path).writing() as kept:
+        kept.put("plan", whose, plan_id, b'{"of": "tomorrow"}')
+    with pytest.raises(UnknownPlanError, match="another version of the bridge made it"):
+        await bridges[0].take(plan_id, "me", run_id="r1")
+    with store_at(tmp_path).reading() as kept:
+        assert kept.get("plan", whose, plan_id) == b'{"of": "tomorrow"}'
 
 
 async def test_a_plan_with_tokens_stays_where_they_are_known(

@@ -117,7 +117,8 @@ async def test_a_long_list_comes_in_pages_and_ends(engine: Engine, client: Clien
     second = await client.list_resources(cursor=first.next_cursor)
     assert [resource.name for resource in second.resources] == ["4", "3", "2", "1", "0"]
     assert second.next_cursor is None
-    for cursor in ("x", "", f"{MAX_PAGES}/0", "1/../x"):
+    outside = "1/.", f"1/{64 * 'f'}", f"1/{16 * 'f'}.{20 * '0'}"
+    for cursor in ("x", "", f"{MAX_PAGES}/0", "1/../x", *outside):
         with pytest.raises(MCPError, match="cursor") as refused:
             await client.list_resources(cursor=cursor)
         assert refused.value.code == types.INVALID_PARAMS

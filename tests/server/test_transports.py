@@ -12,11 +12,13 @@ import anyio
 import pytest
 from mcp import Client
 
-from bridge.errors import UsageError
+from bridge.errors import AuditError, UsageError
+from bridge.gate.audit.log import AuditLog
 from bridge.runs import Engine
-from bridge.server import transports
+from bridge.server import replica, transports
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
+from bridge.tasks import background_task
 from tests.ports import reserved_port
 from tests.record import record_of
 from tests.server.pipe_rig import hello
@@ -183,3 +185,30 @@ async def test_a_session_that_nobody_uses_ends(
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a second, for as long as a database is away, would fill a disk."""
+    made, looks = replica.Replica(engine), 0
+
+    async def full(log: AuditLog) -> int:
+        nonlocal looks
+        looks += 1
+        raise AuditError("The audit log is full.")
+
+    monkeypatch.setattr(replica, "end_orphans", full)
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.0)
+    file = engine.settings.state_dir / "store.db"
+    file.parent.mkdir(0o700, parents=True, exist_ok=True)
+    file.write_bytes(b"no database " * 1000)
+    async with background_task(made.tend):
+        await until(lambda: looks > 2)
+        assert made.missing == ["store"]
+        file.unlink()
+        await until(lambda: made.missing == [])
+    told = [record.getMessage() for record in caplog.records if record.name == replica.__name__]
+    assert len(told) == 2
+    assert any("the database is damaged" in text for text in told)
+    assert any("The audit log is full" in text for text in told)

@@ -208,3 +208,35 @@ async def test_one_of_many_that_ask_at_once_gets_a_session(settings: Settings) -
     with store.reading() as kept:
         assert isinstance(kept, Transaction)
         assert kept.listed("claim") == []
+
+
+async def test_a_replica_that_lost_a_session_in_the_middle_of_a_run_goes_on_from_what_was_saved(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still for longer than the lease; its own sandbox is out of date."""
+    begun, go = tmp_path / "begun", tmp_path / "go"
+    async with pair(settings) as (one, other):
+        session = told(await run(one, "x = 1")).session_id
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_in, one, waits_for(go, said=begun) + "x = 2", session)
+            await until_exists(begun)
+            monkeypatch.setattr(claims, "LEASE_SECONDS", 0.2)
+            assert await value(other, "x += 10; x", session=session) == 11
+            go.touch()
+        assert await value(one, "x", session=session) == 11
+        assert await value(other, "x", session=session) == 11
+
+
+async def test_a_session_that_is_released_and_taken_again_has_not_been_standing_still(
+    settings: Settings,
+) -> None:
+    """Who waits tells a claim from the one before."""
+    store, seen = store_of(settings), set[bytes]()
+    mine = Claims(store, "a")
+    for _ in range(2):
+        await mine.take(OWNER, ID)
+        with store.reading() as kept:
+            (claim,) = kept.listed("claim")
+            seen.add(kept.get("claim", claim.owner, claim.name) or b"")
+        await mine.release(OWNER, ID)
+    assert len(seen) == 2

@@ -191,6 +191,11 @@ def test_a_store_where_others_could_change_it_is_refused(tmp_path: Path) -> None
         "postgresql://me:s3cret#x@host/db",
         "postgresql://me:s3cret?x@host/db",
         "postgresql://me:s3cret%zz@host/db?sslmode=require",
+        # Python refuses these itself, in words that have the password.
+        "postgresql://me:s3cret\u2100@host/db",
+        "postgresql://me:[s3cret]@host/db",
+        # Without a host it would be the port.
+        "postgresql://me:s3cret/db",
     ],
 )
 def test_a_login_that_would_be_read_wrongly_is_refused_and_not_shown(
@@ -207,6 +212,7 @@ def test_a_login_that_would_be_read_wrongly_is_refused_and_not_shown(
     [
         ("postgresql://me:s3cret%2F@host:5433/db", "postgresql://me@host:5433/db"),
         ("postgres://a,b:1/db?password=s3cret&user=me", "postgresql://a,b:1/db"),
+        ("postgresql://me:s3cret@[::1]:5432,b:/db", "postgresql://me@[::1]:5432,b:/db"),
         ("postgresql://?service=bridge", "postgresql://"),
     ],
 )

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -80,6 +81,48 @@ def test_bridges_that_start_at_once_make_one_database_and_take_turns(tmp_path: P
     with store.reading() as kept:
         assert kept.connection is not None
         assert [row.number for row in kept.connection.execute(migrations.select())] == [1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        # An administrator may set it for a role or a database.
+        ("-cdefault_transaction_isolation=serializable",) * 2,
+        # Somebody made a schema of the role's own name after the tables, say.
+        ("", "-csearch_path=t_later,{schema}"),
+    ],
+)
+def test_bridges_take_turns_whatever_the_server_s_and_their_roles_settings_are(
+    tmp_path: Path, postgresql: Server, options: tuple[str, str]
+) -> None:
+    schema = servers.url_for(tmp_path)
+    assert schema is not None
+    put(ServerStore(tmp_path, schema), "n", b"0")
+    with postgresql.connected() as connection:
+        connection.execute("CREATE SCHEMA t_later")
+    name = schema.text.rpartition("%3D")[2]
+    added = ("%20" + quote(each.format(schema=name)) if each else "" for each in options)
+    stores = [ServerStore(tmp_path, ServerUrl(schema.text + each)) for each in added]
+    read = threading.Event()
+    errors: list[BaseException] = []
+
+    def add(store: Store) -> None:
+        try:
+            for _ in range(50):
+                with store.writing() as kept:
+                    found = int(kept.get("kind", "owner", "n") or b"0")
+                    read.wait(0.002)
+                    kept.put("kind", "owner", "n", b"%d" % (found + 1))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=add, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert get(stores[0], "n") == b"100"
 
 
 SAME = """
@@ -267,6 +310,20 @@ def test_a_password_may_be_in_a_file_of_libpq_s(
     url = f"postgresql://{servers.ROLE}@127.0.0.1:{postgresql.port}/postgres"
     store = ServerStore(tmp_path, ServerUrl(f"{url}?options=-csearch_path%3Dpg_temp"))
     store.check()
+    store.close()
+
+
+def test_a_database_without_an_encoding_has_every_text(tmp_path: Path, postgresql: Server) -> None:
+    """As a server has it that was made where no locale is set, such as in a container."""
+    with postgresql.connected() as connection:
+        connection.execute("DROP DATABASE IF EXISTS plain")
+        connection.execute(
+            "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        )
+    store = ServerStore(tmp_path, ServerUrl(postgresql.url(database="plain")))
+    kept = artifacts_at(store)
+    artifact = kept.of_run("me", "run").add("übersicht.txt", b"x")
+    assert (artifact.name, kept.listed("me")) == ("übersicht.txt", (artifact,))
     store.close()
 
 
