@@ -45,6 +45,7 @@ LOCK = 0x6D6362
 the role, and two may mean the same tables."""
 
 _AWAY = "the database server cannot be reached"
+_UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
 _REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
 
 _BY_CLASS = {
@@ -108,13 +109,17 @@ class ServerStore(Store):
 
         from bridge.store.schema import DURABLE, LOCKED, WRITES, databases
 
+        done = False
         try:
             engine = databases.engine(self._url, (0, 0), None, make=make_engine)
             options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
             with engine.execution_options(**options).begin() as connection:
                 yield connection
+                done = writes
         except SQLAlchemyError as error:
             found = as_store_error(error)
+            if done and found.errno == errno.ENOTCONN:
+                found = StoreError(found.errno, _UNCONFIRMED, _REMEDY)
             if found.errno == errno.ESTALE:
                 databases.close(self._url)
             # Without its cause, which could show an address with a password.
