@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.matrix import only_in_full
+from tests.matrix import left_to
 
 if TYPE_CHECKING:
     from tests.postgresql import Server
@@ -45,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make test` leaves out, and pause coverage where it is not wanted."""
     for item in items:
-        if only_in_full(item):
-            item.add_marker(pytest.mark.full)
+        if mark := left_to(item):
+            item.add_marker(mark)
         if not item.nodeid.startswith(MEASURED_TESTS):
             item.add_marker(pytest.mark.no_cover)
 

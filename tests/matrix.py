@@ -1,8 +1,9 @@
-"""Which cases only `make test-all` runs: the smaller matrix of `make test`.
+"""Which cases only `make test-all` or `make test-fleet` runs: the smaller matrix of `make test`.
 
 Attacks, contract and end-to-end tests run in full on bubblewrap and on root's podman. On the other
 engines `make test` runs one test of each guarantee, and a few that show that the engine works. The
-guest's tests use the oldest Python there, and the newest too in `make test-all`.
+guest's tests use the oldest Python there, and the newest too in `make test-all`. The rest of what
+runs on hosts over SSH, on each engine that they may have, is in `make test-fleet`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ MATRIX = (
     "tests/sandbox/",
     "tests/security/",
 )
-OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless", "ssh"})
+OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless"})
+OTHER_HOSTS = frozenset({"ssh-docker", "ssh-gvisor", "ssh-rootless"})
+HOSTS = frozenset({"ssh", *OTHER_HOSTS})
 NEWEST_PYTHON = "3.13"
 
 SESSIONS = "tests/contract/test_sessions.py"
@@ -43,15 +46,17 @@ ON_A_SERVER = (
 """Modules whose tests `make test` runs on PostgreSQL too; the others only `make test-all`."""
 
 
-def only_in_full(item: pytest.Item) -> bool:
-    """Return whether `make test` leaves a case to `make test-all`."""
+def left_to(item: pytest.Item) -> str:
+    """Return the mark of a case that `make test` leaves out: "full", "fleet", or empty."""
     parameters = getattr(item, "callspec", None)
     if parameters is None:
-        return False
+        return ""
     if parameters.params.get("python") == NEWEST_PYTHON:
-        return True
+        return "full"
     test = item.nodeid.partition("[")[0]
     if parameters.params.get("each_database") == "postgresql":
-        return not test.startswith(ON_A_SERVER)
+        return "" if test.startswith(ON_A_SERVER) else "full"
     values = {value for value in parameters.params.values() if isinstance(value, str)}
-    return test.startswith(MATRIX) and bool(values & OTHER_ENGINES) and test not in SMOKES
+    if not test.startswith(MATRIX) or (test in SMOKES and not values & OTHER_HOSTS):
+        return ""
+    return "fleet" if values & HOSTS else "full" if values & OTHER_ENGINES else ""

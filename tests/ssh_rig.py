@@ -1,4 +1,4 @@
-"""Hosts for the tests: real SSH servers on loopback, each with storage of its own for podman."""
+"""Hosts for the tests: real SSH servers on loopback, with the engines that the tests have."""
 
 from __future__ import annotations
 
@@ -54,6 +54,8 @@ class TestHost:
 
     Attributes:
         environ: What its podman is configured by.
+        user: Whose account there the bridge has.
+        become: The words before a command that make it that user's.
     """
 
     __test__ = False
@@ -61,6 +63,8 @@ class TestHost:
     directory: Path
     port: int
     environ: dict[str, str]
+    user: str = field(default_factory=getpass.getuser)
+    become: tuple[str, ...] = ()
     server: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -72,7 +76,7 @@ class TestHost:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         with (self.directory / "sshd.log").open("ab") as log:
             self.server = subprocess.Popen(
-                [sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")],
+                [*self.become, sshd, "-D", "-e", "-f", str(self.directory / "sshd_config")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -90,8 +94,13 @@ class TestHost:
         """Return the processes that serve its connections."""
         if self.server is None:
             return []
-        path = Path(f"/proc/{self.server.pid}/task/{self.server.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+        found = [self.server.pid]
+        for pid in found:
+            # One for its login, and one more with the login's rights, which may outlive the first.
+            with suppress(OSError):
+                below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                found += [int(one) for one in below if _is_server(one)]
+        return found[1:]
 
     def signal_connections(self, number: int) -> None:
         """Send a signal to what serves its connections, as a broken or silent network would."""
@@ -154,7 +163,7 @@ class TestHost:
         given = {"slots": 4, "engine": "podman", **more}
         return SshHost(
             name=name,
-            destination=f"{getpass.getuser()}@127.0.0.1",
+            destination=f"{self.user}@127.0.0.1",
             port=self.port,
             config_file=client,
             **given,  # type: ignore[arg-type]
@@ -163,10 +172,17 @@ class TestHost:
 
 @dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """Hosts, and what the bridge needs to reach them."""
+    """Hosts, and what the bridge needs to reach them.
+
+    Attributes:
+        engine: What they run containers with.
+        oci_runtime: What that starts them with; empty for its own choice.
+    """
 
     hosts: tuple[TestHost, ...]
     directory: Path
+    engine: HostEngine = "podman"
+    oci_runtime: str = ""
 
     @property
     def client(self) -> Path:
@@ -178,15 +194,27 @@ class Fleet:
         """The keys that the client knows."""
         return self.directory / "known_hosts"
 
-    def settings(self, home: Path, *, slots: int = 4, engine: HostEngine = "podman") -> Settings:
+    @property
+    def socket(self) -> str:
+        """Where docker listens there; empty for podman, which the bridge starts."""
+        return os.environ["DOCKER_HOST"].removeprefix("unix://") if self.engine == "docker" else ""
+
+    @property
+    def image(self) -> str:
+        """What they have the runtime image as."""
+        return os.environ.get(f"MCP_TEST_IMAGE_{self.engine.upper()}", "")
+
+    def settings(self, home: Path, *, slots: int = 4) -> Settings:
         """Return settings with all hosts, called a, b, ..."""
+        engine = {"slots": slots, "engine": self.engine, "socket": self.socket}
         specs = tuple(
-            host.spec(chr(ord("a") + index), self.client, slots=slots, engine=engine)
+            host.spec(chr(ord("a") + index), self.client, **engine)
             for index, host in enumerate(self.hosts)
         )
         return Settings(
             runtime="ssh",
-            image=os.environ.get("MCP_TEST_IMAGE_PODMAN", ""),
+            image=self.image,
+            oci_runtime=self.oci_runtime,
             ssh_hosts=specs,
             state_dir=home / "state",
             environ={"HOME": str(home), "PATH": os.environ["PATH"]},
@@ -195,16 +223,21 @@ class Fleet:
 
     def config(self, home: Path, *, slots: int = 4) -> Path:
         """Write a settings file with all hosts, for a bridge that reads its own."""
+        socket = f'socket = "{self.socket}"\n' if self.socket else ""
         tables = [
-            f'[[ssh.hosts]]\nname = "{chr(ord("a") + index)}"\ndestination = "127.0.0.1"\n'
-            f'port = {host.port}\nslots = {slots}\nconfig_file = "{self.client}"\n'
+            f'[[ssh.hosts]]\nname = "{chr(ord("a") + index)}"\n'
+            f'destination = "{host.user}@127.0.0.1"\nport = {host.port}\nslots = {slots}\n'
+            f'config_file = "{self.client}"\nengine = "{self.engine}"\n{socket}'
             for index, host in enumerate(self.hosts)
         ]
-        image = os.environ.get("MCP_TEST_IMAGE_PODMAN", "")
         path = home / "config.toml"
-        path.write_text(f'runtime = "ssh"\nimage = "{image}"\n' + "".join(tables))
+        path.write_text(f'runtime = "ssh"\nimage = "{self.image}"\n' + "".join(tables))
         path.chmod(0o600)
         return path
+
+
+def _is_server(pid: str) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text() == "sshd\n"
 
 
 def _keygen(path: Path) -> None:
@@ -234,12 +267,53 @@ def _own_storage(directory: Path) -> dict[str, str]:
     }
 
 
+def _rootless() -> tuple[str, tuple[str, ...], dict[str, str]]:
+    """Return the ordinary user of scripts/with-engines, how to become it, and its environment."""
+    given = {"HOME": "HOME", "XDG_RUNTIME_DIR": "RUNTIME_DIR", "CONTAINERS_CONF": "CONF"}
+    environ = {name: os.environ[f"MCP_TEST_ROOTLESS_{key}"] for name, key in given.items()}
+    # An SSH server that is not root's lets nobody in but the user whose it is.
+    become = (os.environ["MCP_TEST_ROOTLESS_RUN"],)
+    return os.environ["MCP_TEST_ROOTLESS_USER"], become, environ
+
+
+def _prepared(root: Path, index: int, *, own_storage: bool, rootless: bool) -> TestHost:
+    """Make a host's directory, with its keys and its server's configuration."""
+    directory = root / str(index)
+    directory.mkdir()
+    _keygen(directory / "host_key")
+    shutil.copy(root / "key.pub", directory / "authorized_keys")
+    with reserved_port() as port:
+        podman = _own_storage(directory) if own_storage else {}
+        host = TestHost(directory=directory, port=port, environ=podman)
+        names = ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DOCKER_HOST")
+        passed = {**{name: os.environ.get(name, "") for name in names}, **podman}
+        if rootless:
+            host.user, host.become, passed = _rootless()
+        words = " ".join(f'"{name}={value}"' for name, value in passed.items() if value)
+        config = _CONFIG.format(port=port, directory=directory, environment=words or '"LC_ALL=C"')
+        (directory / "sshd_config").write_text(config)
+    if rootless and os.getuid() == 0:
+        root.chmod(0o711)
+        for path in (directory, *directory.iterdir()):
+            shutil.chown(path, host.user)
+    return host
+
+
 @contextmanager
-def fleet(count: int = 2, *, own_storage: bool = True) -> Iterator[Fleet]:
+def fleet(
+    count: int = 2,
+    *,
+    own_storage: bool = True,
+    engine: HostEngine = "podman",
+    oci_runtime: str = "",
+    rootless: bool = False,
+) -> Iterator[Fleet]:
     """Start hosts; at the end nothing of them is left.
 
     Args:
         own_storage: Whether each has containers of its own; else they share the tests' podman.
+        engine, oci_runtime: As in `Fleet`.
+        rootless: Whether the bridge is an ordinary user there, with that user's podman.
     """
     # Short, since podman's sockets live in it.
     root = Path(tempfile.mkdtemp(prefix="mcb-ssh-", dir="/tmp"))
@@ -248,25 +322,11 @@ def fleet(count: int = 2, *, own_storage: bool = True) -> Iterator[Fleet]:
         _keygen(root / "key")
         (root / "ssh_config").write_text(_CLIENT.format(directory=root))
         for index in range(count):
-            directory = root / str(index)
-            directory.mkdir()
-            _keygen(directory / "host_key")
-            shutil.copy(root / "key.pub", directory / "authorized_keys")
-            with reserved_port() as port:
-                podman = _own_storage(directory) if own_storage else {}
-                host = TestHost(directory=directory, port=port, environ=podman)
-                names = ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DOCKER_HOST")
-                shared = {name: os.environ.get(name, "") for name in names}
-                passed = {**shared, **podman}
-                words = " ".join(f'"{name}={value}"' for name, value in passed.items() if value)
-                config = _CONFIG.format(
-                    port=port, directory=directory, environment=words or '"LC_ALL=C"'
-                )
-                (directory / "sshd_config").write_text(config)
+            host = _prepared(root, index, own_storage=own_storage, rootless=rootless)
             host.trust(root / "known_hosts")
             made.append(host)
             host.start()
-        yield Fleet(hosts=tuple(made), directory=root)
+        yield Fleet(hosts=tuple(made), directory=root, engine=engine, oci_runtime=oci_runtime)
     finally:
         for host in made:
             host.stop()

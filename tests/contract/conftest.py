@@ -8,10 +8,10 @@ from contextlib import ExitStack
 import pytest
 
 from tests.contract.rig import (
-    ENGINELESS,
     INDIRECT,
     EngineShelf,
     Rig,
+    marks_of,
     open_descriptors,
     rig_on,
     wanted_engines,
@@ -23,10 +23,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture in ("engine", "real_engine"):
         if fixture in metafunc.fixturenames:
             names = [n for n in wanted_engines() if fixture == "engine" or n not in INDIRECT]
-            parameters = [
-                pytest.param(n, marks=[] if n in ENGINELESS else [getattr(pytest.mark, n)])
-                for n in names
-            ]
+            parameters = [pytest.param(n, marks=marks_of(n)) for n in names]
             metafunc.parametrize(fixture, parameters, scope="session")
 
 

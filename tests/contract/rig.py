@@ -45,9 +45,16 @@ from bridge.sandbox.ssh.backend import SshBackend
 from tests.fakes.backend import FakeBackend
 from tests.ssh_rig import Fleet, fleet
 
-ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", "ssh")
+ON_HOSTS = {
+    "ssh": "podman",
+    "ssh-docker": "docker",
+    "ssh-rootless": "rootless",
+    "ssh-gvisor": "podman",
+}
+"""Hosts over SSH, and the engine that they have."""
+ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", *ON_HOSTS)
 ENGINELESS = ("fake", "bubblewrap")
-INDIRECT = (*ENGINELESS, "ssh")
+INDIRECT = (*ENGINELESS, *ON_HOSTS)
 """What is no engine that a container backend talks to by itself."""
 DEFAULT_USER = "mcpbridge-test"
 SET_UP = {
@@ -59,6 +66,14 @@ SET_UP = {
 
 SERVICE_SECONDS = 120.0
 COMMAND_SECONDS = 120.0
+
+
+def marks_of(engine: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a test that needs an engine."""
+    if engine in ENGINELESS:
+        return []
+    names = ["ssh", ON_HOSTS[engine]] if engine in ON_HOSTS else [engine]
+    return [getattr(pytest.mark, name) for name in names]
 
 
 def wanted_engines() -> tuple[str, ...]:
@@ -100,7 +115,12 @@ class Engine:
 
         podman 4's monitor misses it on cgroup v1, so it may not know; it may not deny it either.
         """
-        return (True,) if self.name == "docker" else (True, None)
+        return (True,) if self.name in ("docker", "ssh-docker") else (True, None)
+
+    @property
+    def own_kernel(self) -> bool:
+        """Whether each sandbox has a kernel of its own, which the limits hold with all in it."""
+        return self.name == "ssh-gvisor"
 
     @contextmanager
     def outside(self) -> Iterator[docker.APIClient]:
@@ -194,10 +214,15 @@ class EngineShelf:
                 # An ordinary user may have no control group to put it into.
                 applies_limits=os.getuid() == 0,
             )
-        if name == "ssh":
-            under = self.get("podman")
-            hosts = self._stack.enter_context(fleet(2, own_storage=False))
-            return replace(under, name=name, fleet=hosts, environ=environ)
+        if name in ON_HOSTS:
+            hosts = fleet(
+                own_storage=False,
+                engine="docker" if name == "ssh-docker" else "podman",
+                oci_runtime="runsc" if name == "ssh-gvisor" else "",
+                rootless=name == "ssh-rootless",
+            )
+            opened = self._stack.enter_context(hosts)
+            return replace(self.get(ON_HOSTS[name]), name=name, fleet=opened, environ=environ)
         if name == "docker":
             url = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
             engine = Engine(name=name, command="docker", url=url, environ=environ, image=image)

@@ -9,32 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.rig import EngineShelf, wanted_engines
+from tests.contract.rig import EngineShelf, marks_of, wanted_engines
 from tests.security.rig import BACKENDS, Arena
 from tests.security.rig import arena as opened
 from tests.security.targets import planted
 
-MARKS = {
-    "podman": ["podman"],
-    "docker": ["docker"],
-    "gvisor": ["podman"],
-    "bubblewrap": [],
-    "ssh": ["podman", "ssh"],
-}
-
 
 def _wanted() -> list[str]:
-    engines = wanted_engines()
-    return [name for name in BACKENDS if ("podman" if name == "gvisor" else name) in engines]
+    return [name for name in BACKENDS if _engine_of(name) in wanted_engines()]
+
+
+def _engine_of(backend: str) -> str:
+    return "podman" if backend == "gvisor" else backend
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that wants an arena on every backend that is wanted."""
     if "arena" in metafunc.fixturenames:
-        parameters = [
-            pytest.param(name, marks=[getattr(pytest.mark, mark) for mark in MARKS[name]])
-            for name in _wanted()
-        ]
+        parameters = [pytest.param(name, marks=marks_of(_engine_of(name))) for name in _wanted()]
         metafunc.parametrize("arena", parameters, indirect=True, scope="module")
 
 

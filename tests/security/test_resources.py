@@ -28,7 +28,7 @@ SHARED_MEMORY = ("kubernetes",)
 """Where engines give each sandbox 64 MiB of /dev/shm beside what the bridge asks for; it counts
 towards the limit of memory, which is met first."""
 
-UNCOUNTED_FILES = ("podman", "gvisor", "ssh")
+UNCOUNTED_FILES = ("podman", "rootless", "gvisor")
 """Where the number of files has no limit of its own, so that the memory limit is what stops them:
 podman knows no such option of a mount, gVisor does not obey it."""
 
@@ -158,12 +158,14 @@ async def test_processes_and_threads_are_bounded(arena: Arena) -> None:
     """Attack 1. gVisor's processes are the host's threads, many of them to one process."""
     assert control(FORK + "print(forks(200))").out == "200\n"
     assert control(FORK + "print(threads(200))").out == "200\n"
-    if arena.name == "gvisor":
+    if arena.kind == "gvisor":
         found = (await arena.attack(FORK + "print(forks(10_000))", timeout=4)).result
         # It needs more threads than it gets, and ends with all that is in it; or just gets slow.
         assert found.reason in ("crash", "timeout") or "stopped by" in found.stdout, found
         return
     found = (await arena.attack(FORK + "forks(200), threads(200)")).result
+    if arena.best_effort("pids", found):
+        return
     assert found.stdout.split("\n")[:2] == ["stopped by BlockingIOError", "stopped by RuntimeError"]
     assert all(PIDS / 2 < number <= PIDS for number in found.result), found
 
@@ -189,7 +191,7 @@ async def test_memory_is_bounded_and_running_out_has_a_name(arena: Arena) -> Non
     hog = "blocks = [bytearray(b'x') * (1 << 20) for _ in range(600)]\nprint(len(blocks))"
     assert control(hog).out == "600\n"
     found = (await arena.attack(hog)).result
-    reasons = ("oom", "crash") if arena.name in OWN_MEMORY else ("oom",)
+    reasons = ("oom", "crash") if arena.kind in OWN_MEMORY else ("oom",)
     assert found.status == "error", found
     assert found.reason in reasons, found
 
@@ -223,6 +225,8 @@ async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
     )
     assert control(split).out == "8\n"
     found = (await arena.attack(split)).result
+    if arena.best_effort("memory", found):
+        return
     assert found.stdout != "8\n", found
     assert found.reason in ("oom", "crash", None), found
 
@@ -235,15 +239,16 @@ async def test_files_are_bounded_in_bytes_and_number(arena: Arena, tmp_path: Pat
     code = FILL + "[fill(d + '/f') for d in ('/tmp', '/workspace', '/dev/shm')]"
     found = (await arena.attack(code)).result
     full = {"ENOSPC", "EFBIG"}
-    if arena.name in (*OWN_MEMORY, *SHARED_MEMORY) and found.reason in ("crash", "oom"):
+    if arena.kind in (*OWN_MEMORY, *SHARED_MEMORY) and found.reason in ("crash", "oom"):
         return
     assert found.status == "success", found
     assert set(found.result) <= full, found
     rest = (await arena.attack(FILL + "[sparse('/tmp/s'), many('/workspace')]", timeout=60)).result
-    if arena.name in UNCOUNTED_FILES and rest.reason in ("crash", "oom"):
+    if arena.kind in UNCOUNTED_FILES and rest.reason in ("crash", "oom"):
         return
     assert rest.status == "success", rest
-    assert "ESCAPED" not in rest.result, rest
+    assert rest.result[0] != "ESCAPED", rest
+    assert rest.result[1] != "ESCAPED" or arena.best_effort("memory", rest), rest
 
 
 async def test_output_of_any_length_is_bounded_on_the_host(arena: Arena) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -22,15 +21,11 @@ pytestmark = [pytest.mark.docker, pytest.mark.ssh]
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_cut_connection_ends_a_busy_program_on_docker_too(tmp_path: Path) -> None:
     """The host removes what the connection had."""
-    with fleet(1, own_storage=False) as hosts:
-        settings = hosts.settings(tmp_path, engine="docker")
-        [host] = settings.ssh_hosts
+    with fleet(1, own_storage=False, engine="docker") as hosts:
         url = os.environ["DOCKER_HOST"]
-        host = replace(host, socket=url.removeprefix("unix://"))
-        image = os.environ["MCP_TEST_IMAGE_DOCKER"]
         client = docker.APIClient(base_url=url, version="1.41", timeout=60)
         try:
-            async with SshBackend(replace(settings, image=image, ssh_hosts=(host,))) as backend:
+            async with SshBackend(hosts.settings(tmp_path)) as backend:
                 probe = await backend.probe()
                 assert probe.ok, probe
                 assert probe.details["a"].startswith("docker ")
