@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,15 @@ _USER = "postgres"
 
 
 class Server:
-    """A server of its own data, with a socket and a port on loopback."""
+    """A server of its own data, with a socket and a port on loopback.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        options: Settings of the server beside the usual ones of tests.
+    """
+
+    def __init__(self, directory: Path, options: Mapping[str, object] | None = None) -> None:
         self.directory = directory
+        self.options = dict(options or {})
         self.log: deque[str] = deque(maxlen=200)
         self.port = _free_port()
         self._process: subprocess.Popen[str] | None = None
@@ -76,6 +81,7 @@ class Server:
             "full_page_writes": "off",
             "max_connections": 60,
             "log_statement": "none",
+            **self.options,
         }
         said = [word for key, value in options.items() for word in ("-c", f"{key}={value}")]
         command = [*_as_user(), _program("postgres"), "-D", str(self._data), *said]
@@ -83,7 +89,7 @@ class Server:
         assert process.stderr is not None
         for line in process.stderr:
             self.log.append(line)
-            if "ready to accept connections" in line:
+            if "ready to accept" in line:
                 break
         else:
             raise AssertionError("".join(self.log))
@@ -115,22 +121,90 @@ class Server:
             for (name,) in found.fetchall():
                 connection.execute(f"DROP SCHEMA {name} CASCADE".encode())
 
+    @contextmanager
+    def standby(self) -> Iterator[Server]:
+        """Start a standby that has what this server confirms, and waits to take its place."""
+        with _place() as place:
+            made = Server(place)
+            given = ("-h", str(self.directory), "-p", str(self.port), "-U", ROLE)
+            words = [_program("pg_basebackup"), "-D", str(made._data), *given, "-R", "--no-sync"]
+            if os.geteuid() == 0:
+                shutil.chown(place, _USER)
+            words += ["--checkpoint=fast"]
+            subprocess.run([*_as_user(), *words], check=True, capture_output=True, cwd="/")
+            made.start()
+            # Not in what the standby was made of: once alone, it does not wait for anybody.
+            with self.connected() as connection:
+                connection.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                connection.execute("SELECT pg_reload_conf()")
+            try:
+                yield made
+            finally:
+                made.stop()
+
+    def promote(self) -> None:
+        """Make a standby the server that is written to."""
+        with self.connected() as connection:
+            connection.execute("SELECT pg_promote()")
+
     @property
     def _data(self) -> Path:
         return self.directory / "data"
 
 
 @contextmanager
-def server() -> Iterator[Server]:
-    """Start a server for as long as the context lasts."""
+def _place() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="bridge-pg-") as place:
-        made = Server(Path(place))
+        yield Path(place)
+
+
+@contextmanager
+def server(**options: object) -> Iterator[Server]:
+    """Start a server for as long as the context lasts."""
+    with _place() as place:
+        made = Server(place, options)
         made.make()
         made.start()
         try:
             yield made
         finally:
             made.stop()
+
+
+@contextmanager
+def pooler(behind: Server, *, connections: int) -> Iterator[str]:
+    """Start pgbouncer in front of a server, by transaction; yield the address through it."""
+    with _place() as place:
+        port = _free_port()
+        (place / "users").write_text(f'"{ROLE}" "{PASSWORD}"\n')
+        target = f"host=127.0.0.1 port={behind.port} user={ROLE} password='{PASSWORD}'"
+        settings = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": port,
+            "unix_socket_dir": "",
+            "auth_type": "scram-sha-256",
+            "auth_file": place / "users",
+            "pool_mode": "transaction",
+            "default_pool_size": connections,
+        }
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        text = "\n".join(["[databases]", f"postgres = {target}", "[pgbouncer]", *lines, ""])
+        (place / "pgbouncer.ini").write_text(text)
+        if os.geteuid() == 0:
+            for path in (place, *place.iterdir()):
+                shutil.chown(path, _USER)
+        found = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+        assert found, "pgbouncer is not installed: `make packages` installs it"
+        command = [*_as_user(), found, str(place / "pgbouncer.ini")]
+        with (place / "log").open("wb") as log:
+            process = subprocess.Popen(command, stderr=log, cwd="/")
+        try:
+            while "process up" not in (place / "log").read_text():
+                assert process.poll() is None, (place / "log").read_text()
+            yield f"postgresql://{ROLE}:{quote(PASSWORD, safe='')}@127.0.0.1:{port}/postgres"
+        finally:
+            process.terminate()
+            process.wait()
 
 
 def store_at(directory: Path) -> Store:

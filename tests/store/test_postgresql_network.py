@@ -1,0 +1,239 @@
+"""The store on PostgreSQL as services have it: over TLS, behind a pooler, with a standby."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bridge.artifacts import ArtifactStore
+from bridge.store import ServerUrl, StoreError
+from bridge.store.postgresql import ServerStore
+from tests.postgresql import PASSWORD, ROLE, Server, pooler, server
+
+NAME = "db.internal"
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An authority of certificates, and one that it made for the server."""
+
+    directory: Path
+
+    def make(self) -> None:
+        """Write `ca.pem`, `server.pem` and `server.key`."""
+        own, theirs = (
+            ec.generate_private_key(ec.SECP256R1()),
+            ec.generate_private_key(ec.SECP256R1()),
+        )
+        name = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, f"authority {self.directory.name}")]
+        )
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
+        ca = _certificate(name, own).add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
+        alternative = x509.SubjectAlternativeName([x509.DNSName(NAME)])
+        theirs_signed = (
+            _certificate(name, theirs, subject).add_extension(alternative, critical=False)
+        ).sign(own, hashes.SHA256())
+        pem = serialization.Encoding.PEM
+        (self.directory / "ca.pem").write_bytes(ca.sign(own, hashes.SHA256()).public_bytes(pem))
+        (self.directory / "server.pem").write_bytes(theirs_signed.public_bytes(pem))
+        key = theirs.private_bytes(
+            pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        (self.directory / "server.key").write_bytes(key)
+
+
+def _certificate(
+    issuer: x509.Name, key: ec.EllipticCurvePrivateKey, subject: x509.Name | None = None
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject or issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+    )
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    made = Authority(tmp_path)
+    made.make()
+    return made
+
+
+@pytest.fixture
+def encrypted(authority: Authority) -> Iterator[Server]:
+    """A server that lets nobody in by TCP who is not encrypted."""
+    with server() as made:
+        for name in ("server.pem", "server.key"):
+            path = shutil.copy(authority.directory / name, made.directory / name)
+            owner = made.directory.stat()
+            shutil.chown(path, owner.st_uid, owner.st_gid)
+            Path(path).chmod(0o600)
+        access = made.directory / "data" / "pg_hba.conf"
+        access.write_text(f"local all all trust\nhostssl all {ROLE} 127.0.0.1/32 scram-sha-256\n")
+        made.options |= {
+            "ssl": "on",
+            "ssl_cert_file": made.directory / "server.pem",
+            "ssl_key_file": made.directory / "server.key",
+        }
+        made.stop()
+        made.start()
+        yield made
+
+
+def address(to: Server, host: str = NAME, **said: object) -> ServerUrl:
+    """Return the address of a server by a name that no resolver knows."""
+    given = {"hostaddr": "127.0.0.1", "port": to.port, **said}
+    query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in given.items())
+    login = f"{ROLE}:{quote(PASSWORD, safe='')}"
+    return ServerUrl(f"postgresql://{login}@{host}/postgres?{query}")
+
+
+def put(store: ServerStore, name: str, data: bytes = b"x", *, durable: bool = False) -> None:
+    with store.writing(durable=durable) as kept:
+        kept.put("kind", "owner", name, data)
+
+
+def names(store: ServerStore) -> set[str]:
+    with store.reading() as kept:
+        return {name for name, _ in kept.all("kind", "owner")}
+
+
+def test_a_server_is_known_by_its_certificate(
+    tmp_path: Path, encrypted: Server, authority: Authority
+) -> None:
+    """All that is said to it is encrypted."""
+    known = {"sslmode": "verify-full", "sslrootcert": authority.directory / "ca.pem"}
+    store = ServerStore(tmp_path, address(encrypted, **known))
+    put(store, "a")
+    with store.reading() as kept:
+        assert kept.connection is not None
+        asked = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
+        assert kept.connection.exec_driver_sql(asked).scalar_one() is True
+    assert names(store) == {"a"}
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "mode", "said"),
+    [
+        ("other.internal", "verify-full", "does not match host name"),
+        (NAME, "stranger", "certificate verify failed"),
+        (NAME, "disable", "cannot be reached|no encryption"),
+    ],
+)
+def test_a_server_that_could_be_another_gets_no_password(
+    tmp_path: Path, encrypted: Server, authority: Authority, host: str, mode: str, said: str
+) -> None:
+    """The error says why, and shows none."""
+    ca = authority.directory / "ca.pem"
+    if mode == "stranger":
+        stranger = tmp_path / "stranger"
+        stranger.mkdir()
+        Authority(stranger).make()
+        mode, ca = "verify-full", stranger / "ca.pem"
+    store = ServerStore(tmp_path, address(encrypted, host, sslmode=mode, sslrootcert=ca))
+    with pytest.raises(StoreError, match=said) as caught:
+        put(store, "a")
+    assert PASSWORD not in str(caught.value)
+    assert "MCP_BRIDGE_STORE" in caught.value.remedy
+    store.close()
+
+
+def test_bridges_behind_a_pooler_by_transaction_take_turns_and_lose_nothing(
+    tmp_path: Path,
+) -> None:
+    """More of them than the pooler has connections, which each transaction finds as another left
+    them."""
+    with server() as made, pooler(made, connections=3) as url:
+        stores = [ServerStore(tmp_path / name, ServerUrl(url)) for name in ("a", "b", "c")]
+        put(stores[0], "n", b"0")
+
+        def count(store: ServerStore) -> None:
+            for _ in range(20):
+                with store.writing() as kept:
+                    found = int(kept.get("kind", "owner", "n") or b"0")
+                    kept.put("kind", "owner", "n", str(found + 1).encode())
+
+        threads = [threading.Thread(target=count, args=(store,)) for store in (*stores, *stores)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with stores[1].reading() as kept:
+            assert kept.get("kind", "owner", "n") == b"120"
+        # What a transaction was told for itself stays with nobody's connection.
+        with made.connected() as connection:
+            asked = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+            assert connection.execute(asked).fetchone() == (0,)
+        kept_by = [ArtifactStore(s, total_bytes=10**8, run_bytes=10**8, days=7) for s in stores]
+        artifact = kept_by[0].of_run("me", "run").add("x", b"x" * 3_000_000)
+        with kept_by[2].opened("me", artifact.uri) as content:
+            put(stores[1], "m")
+            assert content.read(2_999_990, 10) == b"x" * 10
+        for store in stores:
+            store.close()
+
+
+def test_a_standby_that_takes_over_has_each_write_that_was_confirmed(tmp_path: Path) -> None:
+    """Each bridge goes on by itself, and nothing that it wrote is there twice."""
+    with server() as primary, primary.standby() as standby:
+        hosts = f"127.0.0.1:{primary.port},127.0.0.1:{standby.port}"
+        login = f"{ROLE}:{quote(PASSWORD, safe='')}"
+        url = f"postgresql://{login}@{hosts}/postgres?target_session_attrs=read-write"
+        stores = [ServerStore(tmp_path / name, ServerUrl(url)) for name in ("a", "b")]
+        put(stores[0], "begun", durable=True)
+        confirmed: set[str] = set()
+        failures: list[StoreError] = []
+        failed, ending = threading.Event(), threading.Event()
+
+        def write(store: ServerStore, number: int) -> None:
+            while not ending.is_set():
+                name = f"{store.directory.name}-{number}"
+                try:
+                    put(store, name, durable=True)
+                except StoreError as error:
+                    failures.append(error)
+                    failed.set()
+                else:
+                    confirmed.add(name)
+                number += 1
+
+        threads = [threading.Thread(target=write, args=(store, 0)) for store in stores]
+        for thread in threads:
+            thread.start()
+        while len(confirmed) < 20:
+            assert all(thread.is_alive() for thread in threads)
+        primary.stop()
+        assert failed.wait(30)
+        standby.promote()
+        before = len(confirmed)
+        while len(confirmed) < before + 20:
+            assert all(thread.is_alive() for thread in threads)
+        ending.set()
+        for thread in threads:
+            thread.join()
+        assert names(stores[0]) >= confirmed
+        assert {failure.errno for failure in failures} <= {errno.ENOTCONN, errno.EROFS}
+        assert all("MCP_BRIDGE_STORE" in failure.remedy for failure in failures)
+        for store in stores:
+            store.close()
