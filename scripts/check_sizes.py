@@ -23,7 +23,7 @@ BASE = "(base)"
 BUDGETS = {
     "cli": 6_090,
     "server": 3_920,
-    "runs": 4_670,
+    "runs": 4_680,
     "sessions": 2_020,
     "plans": 1_030,
     "commands": 1_450,
