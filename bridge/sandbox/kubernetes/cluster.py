@@ -8,10 +8,11 @@ are lightkube's; its HTTP client is the one that the bridge has already. Streams
 from __future__ import annotations
 
 import json
+import logging
 import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from subprocess import DEVNULL, CalledProcessError
@@ -31,11 +32,13 @@ from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from bridge.errors import ClusterDownError, SettingsError
+from bridge.errors import ClusterDownError, SandboxError, SandboxLostError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
 from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
+
+logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
 """For an answer of the API server, from first to last; milliseconds, but for a busy etcd's."""
@@ -45,6 +48,12 @@ PLUGIN_SECONDS = 30.0
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """Longest answer of the API server; a pod takes some ten kilobytes in a list."""
+
+DELETE_SECONDS = 10.0
+"""For the deletion of a pod; one that takes longer is left to the sweep."""
+
+AGAIN_SECONDS = 0.5
+"""Before a watch that broke is begun again."""
 
 WATCH_SECONDS = 300
 """After which the server ends a watch, as its own default is."""
@@ -176,8 +185,9 @@ class Cluster:
         except faults.NotFoundError:
             return None
 
-    async def list(self, path: str, selector: str) -> list[Document]:
+    async def list(self, path: str, labels: Mapping[str, str]) -> list[Document]:
         """Return the objects of a collection with certain labels."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
         found = await self._ask("GET", path, params={"labelSelector": selector})
         items = found.get("items")
         return [_object(each) for each in (items if isinstance(items, list) else [None])]
@@ -201,12 +211,46 @@ class Cluster:
         except (faults.NotFoundError, faults.ConflictError):
             return
 
-    async def watch(self, seen: Document) -> AsyncGenerator[Document, None]:
-        """Yield the events of a pod since it was seen, until the server ends the watch.
+    async def discard(self, name: str) -> None:
+        """Delete a pod, even when cancelled; one that stays is left to the sweep."""
+        refusal = f"no answer within {DELETE_SECONDS:g} s"
+        with anyio.CancelScope(shield=True), anyio.move_on_after(DELETE_SECONDS):
+            try:
+                await self.delete(f"pods/{name}")
+            except SandboxError as error:
+                refusal = str(error)
+            else:
+                return
+        logger.warning("pod %s was not deleted: %s", name, refusal)
+
+    async def find(self, placed: Document) -> Document | None:
+        """Return a pod as it is now; None if it is gone, or was replaced, or its process was."""
+        found = await self.get(f"pods/{placed['metadata']['name']}")
+        if found is None or found["metadata"]["uid"] != placed["metadata"]["uid"]:
+            return None
+        return None if faults.restarts(found) else found
+
+    async def follow(self, seen: Document) -> AsyncGenerator[Document, None]:
+        """Yield a pod as it was seen, and each time that it has changed.
 
         Raises:
-            GoneError: That was too long ago: get it again.
+            SandboxLostError: It was deleted.
         """
+        while True:
+            yield seen
+            try:
+                async with aclosing(self._watch(seen)) as changes:
+                    async for seen in changes:
+                        yield seen
+            except (faults.BusyError, ClusterDownError) as error:
+                logger.info("the watch of a pod is begun again: %s", error)
+            await anyio.sleep(AGAIN_SECONDS)
+            found = await self.get(f"pods/{seen['metadata']['name']}")
+            if found is None:
+                raise SandboxLostError(faults.REMOVED)
+            seen = found
+
+    async def _watch(self, seen: Document) -> AsyncGenerator[Document, None]:
         metadata = seen["metadata"]
         query = {
             "watch": "true",
@@ -220,13 +264,12 @@ class Cluster:
                 "GET", self._url("pods"), params=query, timeout=timeout
             ) as response:
                 if response.status_code >= 400:
-                    raise faults.refusal(response.status_code, await response.aread())
-                async for line in response.aiter_lines():
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        status = event["object"]
-                        raise faults.refusal(int(status.get("code", 500)), json.dumps(status))
-                    yield {**event, "object": _object(event["object"])}
+                    raise faults.refusal(response.status_code, await _whole(response))
+                rest = b""
+                async for part in _bounded(response):
+                    *lines, rest = (rest + part).split(b"\n")
+                    for line in lines:
+                        yield _changed(json.loads(line))
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
@@ -286,7 +329,7 @@ class Cluster:
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
         with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
             async with self._http.stream(method, self._url(path), **more) as response:
-                body = b"".join([part async for part in _bounded(response)])
+                body = await _whole(response)
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
@@ -317,6 +360,24 @@ async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
         if size > MAX_ANSWER_BYTES:
             raise ValueError(f"its answer has more than {MAX_ANSWER_BYTES:,} bytes")
         yield part
+
+
+async def _whole(response: httpx2.Response) -> bytes:
+    return b"".join([part async for part in _bounded(response)])
+
+
+def _changed(event: Any) -> Document:
+    """Return the object of a watch's event.
+
+    Raises:
+        SandboxError: It was deleted, or the watch cannot go on.
+    """
+    if event["type"] == "DELETED":
+        raise SandboxLostError(faults.REMOVED)
+    if event["type"] == "ERROR":
+        status = event["object"]
+        raise faults.refusal(int(status["code"]), json.dumps(status).encode())
+    return _object(event["object"])
 
 
 def _object(found: Any) -> Document:

@@ -74,12 +74,8 @@ class ConflictError(SandboxError):
     """An object was changed by somebody else."""
 
 
-class GoneError(SandboxError):
-    """A watch's resource version is too old."""
-
-
 class BusyError(SandboxError):
-    """The API server or a node could not answer this time."""
+    """The API server or a node could not answer this time, or a watch began too long ago."""
 
 
 @contextmanager
@@ -115,36 +111,33 @@ def refusal(code: int, body: bytes | bytearray | str | None) -> SandboxError:
             return NotFoundError(f"The cluster has no such object: {said}.")
         case 409:
             return ConflictError(f"It was changed meanwhile: {said}.")
-        case 410:
-            return GoneError(f"The watch is too old: {said}.")
         case 403 if "exceeded quota" in said:
             return QuotaError(f"The namespace's quota is used up: {said}.")
         case 401 | 403:
             return ClusterRefusedError(f"The cluster refuses the bridge's account: {said}.")
-        case _ if code == 429 or code >= 500:
+        case _ if code in (410, 429) or code >= 500:
             return BusyError(f"The cluster could not do it ({code}): {said}.")
     message = f"The cluster does not take it ({code}): {said}."
     return LaunchError(message, remedy="Correct [kubernetes] in config.toml.")
 
 
-def start_problem(pod: Mapping[str, Any], *, patient: bool = True) -> SandboxError | None:
-    """Return why a pod cannot start; None if it may yet.
-
-    Args:
-        patient: Whether it may still wait for room.
-    """
-    status, state = _status(pod), _state(pod)
+def start_problem(pod: Mapping[str, Any]) -> SandboxError | None:
+    """Return why a pod cannot start; None if it may yet."""
     if has_ended(pod):
         message = f"The pod ended before it was used: {_last_words(pod)}."
         return ended_by_cluster(pod) or SandboxLostError(message)
-    waiting = state.get("waiting") or {}
-    reason, said = str(waiting.get("reason") or ""), cut(waiting.get("message"))
-    if reason in _CANNOT_START:
-        kind, remedy = _CANNOT_START[reason]
-        return kind(f"The node cannot start the pod ({reason}): {said}.", remedy=remedy)
-    if patient:
+    waiting = _state(pod).get("waiting") or {}
+    reason = str(waiting.get("reason") or "")
+    if reason not in _CANNOT_START:
         return None
-    for condition in status.get("conditions") or ():
+    kind, remedy = _CANNOT_START[reason]
+    said = cut(waiting.get("message"))
+    return kind(f"The node cannot start the pod ({reason}): {said}.", remedy=remedy)
+
+
+def no_room(pod: Mapping[str, Any]) -> CapacityError:
+    """Return the error of a pod that did not start in time."""
+    for condition in _status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return CapacityError(f"The cluster has no room: {cut(condition.get('message'))}.")
     return CapacityError(f"The pod did not start in time: {_last_words(pod)}.")
