@@ -31,7 +31,8 @@ from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
-from bridge.sandbox.kubernetes.cluster import Cluster, Document, find_config
+from bridge.sandbox.kubernetes.cluster import Cluster, find_config
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.sandbox import PodSandbox
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
@@ -180,7 +181,7 @@ class KubernetesBackend:
             try:
                 return await stack.enter_async_context(self._launch(spec))
             except (SandboxLostError, faults.BusyError, faults.NotFoundError) as error:
-                logger.warning("another pod is tried, after: %s", error.message)
+                logger.warning("another pod is tried, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
     @asynccontextmanager
@@ -218,7 +219,7 @@ class KubernetesBackend:
         try:
             if found is None:
                 made = self._template.manifest(name, spec.limits, "used")
-                found = await self._running(cluster, await cluster.create("pods", made))
+                found = await self._running(cluster, await cluster.create(cluster.pods, made))
             yield found
         finally:
             # By name: it is known even when the answer to the creation is not.
@@ -254,19 +255,17 @@ class KubernetesBackend:
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
                 await stream.send(step)
-                while len(said) < len(pod.CONFINED) and (data := await stream.receive()):
-                    said += data
-                if said.startswith(pod.CONFINED):
-                    stream.unread(said.removeprefix(pod.CONFINED))
-                    return
                 while len(said) < MAX_COMPLAINT_BYTES and (data := await stream.receive()):
                     said += data
+                    if said.startswith(pod.CONFINED):
+                        stream.unread(said.removeprefix(pod.CONFINED))
+                        return
             except (ChannelClosedError, BrokenStreamError) as error:
-                raise SandboxLostError(f"The pod was lost as it started: {error}") from error
+                raise faults.lost({}, str(error)) from error
         told = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
         if not told:
             raise SandboxLostError("The pod did not answer its first message.")
-        raise LaunchError(f"The pod's first step failed: {faults.cut(told)}.")
+        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(told)}.")
 
     async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
         """Return the kernel of a pod's node, if it matters and the bridge may know it."""
@@ -310,7 +309,7 @@ class KubernetesBackend:
         own = self._environ.get("HOSTNAME", "")
         if own and cluster.config.fname is None:
             with suppress(SandboxError):
-                if found := await cluster.get(f"pods/{own}"):
+                if found := await cluster.get(f"{cluster.pods}/{own}"):
                     uid = found["metadata"]["uid"]
                     return [{"apiVersion": "v1", "kind": "Pod", "name": own, "uid": uid}]
         return []

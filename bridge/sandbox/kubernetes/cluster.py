@@ -30,11 +30,12 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus
 
 from bridge.errors import ClusterDownError, SandboxError, SandboxLostError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
 
@@ -66,9 +67,6 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 
 WAITING_MESSAGES = 16
 """Messages that wait unread, before no more are taken from the network."""
-
-Document = Mapping[str, Any]
-"""An object of the API server's."""
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
@@ -145,6 +143,9 @@ class Cluster:
         config: Which cluster, as whom.
         namespace: Where pods are; the context's if empty.
 
+    Attributes:
+        pods, leases: The paths of its collections.
+
     Raises:
         SettingsError: Its certificates or keys cannot be loaded.
     """
@@ -153,6 +154,9 @@ class Cluster:
         self.config = config
         self.namespace = namespace or config.namespace
         self.server = config.cluster.server.rstrip("/")
+        place = f"namespaces/{self.namespace}"
+        self.pods = f"/api/v1/{place}/pods"
+        self.leases = f"/apis/coordination.k8s.io/v1/{place}/leases"
         self._ahead = timedelta(0)
         timeout = httpx2.Timeout(REQUEST_SECONDS, pool=None)
         try:
@@ -216,7 +220,7 @@ class Cluster:
         refusal = f"no answer within {DELETE_SECONDS:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(DELETE_SECONDS):
             try:
-                await self.delete(f"pods/{name}")
+                await self.delete(f"{self.pods}/{name}")
             except SandboxError as error:
                 refusal = str(error)
             else:
@@ -225,7 +229,7 @@ class Cluster:
 
     async def find(self, placed: Document) -> Document | None:
         """Return a pod as it is now; None if it is gone, or was replaced, or its process was."""
-        found = await self.get(f"pods/{placed['metadata']['name']}")
+        found = await self.get(f"{self.pods}/{placed['metadata']['name']}")
         if found is None or found["metadata"]["uid"] != placed["metadata"]["uid"]:
             return None
         return None if faults.restarts(found) else found
@@ -245,7 +249,7 @@ class Cluster:
             except (faults.BusyError, ClusterDownError) as error:
                 logger.info("the watch of a pod is begun again: %s", error)
             await anyio.sleep(AGAIN_SECONDS)
-            found = await self.get(f"pods/{seen['metadata']['name']}")
+            found = await self.get(f"{self.pods}/{seen['metadata']['name']}")
             if found is None:
                 raise SandboxLostError(faults.REMOVED)
             seen = found
@@ -261,7 +265,7 @@ class Cluster:
         timeout = httpx2.Timeout(REQUEST_SECONDS, read=None, pool=None)
         with faults.translated(self.server):
             async with self._http.stream(
-                "GET", self._url("pods"), params=query, timeout=timeout
+                "GET", self.pods, params=query, timeout=timeout
             ) as response:
                 if response.status_code >= 400:
                     raise faults.refusal(response.status_code, await _whole(response))
@@ -279,7 +283,7 @@ class Cluster:
             SandboxError: The pod, its node or the API server does not answer.
         """
         stream = await self._attached(
-            f"{self._url(f'pods/{pod}/attach')}?stdin=true&stdout=true&stderr=true"
+            f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
         )
         try:
             yield stream
@@ -290,25 +294,21 @@ class Cluster:
         """Connect with the credentials that the HTTP client would send, renewed if refused."""
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
-        flow = auth.async_auth_flow(request)
-        try:
-            request = await anext(flow)
-            while True:
-                try:
-                    return await self._connected(url, request.headers.get("Authorization"))
-                except InvalidStatus as error:
-                    said = error.response
-                    if said.status_code != 401:
-                        raise faults.refusal(said.status_code, said.body) from error
-                    request = await flow.asend(httpx2.Response(401, request=request))
-        except StopAsyncIteration:
-            raise faults.refusal(401, "the stream's credentials were refused") from None
-        except (OSError, WebSocketException) as error:
-            raise faults.down(self.server, error) from error
-        except ConfigError as error:
-            raise faults.no_credentials(error) from error
-        finally:
-            await flow.aclose()
+        refused: httpx2.Response | None = None
+        with faults.translated(self.server):
+            async with aclosing(auth.async_auth_flow(request)) as flow:
+                while True:
+                    try:
+                        # As the HTTP client does; the first time there is no answer yet.
+                        request = await flow.asend(refused)  # type: ignore[arg-type]
+                        return await self._connected(url, request.headers.get("Authorization"))
+                    except InvalidStatus as error:
+                        said = error.response
+                        if said.status_code != 401:
+                            raise faults.refusal(said.status_code, bytes(said.body)) from error
+                        refused = httpx2.Response(401, request=request)
+                    except StopAsyncIteration:
+                        raise faults.refusal(401, b"") from None
 
     async def _connected(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
@@ -328,28 +328,17 @@ class Cluster:
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
         with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
-            async with self._http.stream(method, self._url(path), **more) as response:
+            async with self._http.stream(method, path, **more) as response:
                 body = await _whole(response)
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
-            if response.status_code < 400:
-                found = json.loads(body)
-                if isinstance(found, dict):
-                    return found
+            if response.status_code >= 400:
+                raise faults.refusal(response.status_code, body)
+            found = json.loads(body)
+            if not isinstance(found, dict):
                 raise ValueError("its answer is no object")
-        raise faults.refusal(response.status_code, body)
-
-    def _url(self, path: str) -> str:
-        """Return the address of a path below the namespace; of another group's with `group:`.
-
-        A path that begins with "/" is below none.
-        """
-        if path.startswith("/"):
-            return self.server + path
-        group, mark, rest = path.rpartition(":")
-        base = f"apis/{group}" if mark else "api/v1"
-        return f"{self.server}/{base}/namespaces/{self.namespace}/{rest}"
+            return found
 
 
 async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:

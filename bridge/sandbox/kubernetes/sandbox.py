@@ -14,7 +14,8 @@ from bridge.errors import SandboxError, SandboxLostError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.kubernetes import faults
-from bridge.sandbox.kubernetes.cluster import Cluster, Document
+from bridge.sandbox.kubernetes.cluster import Cluster
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 
 STATUS_SECONDS = 3.0

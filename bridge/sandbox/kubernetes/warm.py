@@ -21,7 +21,8 @@ import anyio
 from bridge.errors import QuotaError, SandboxError
 from bridge.model import Limits
 from bridge.sandbox.kubernetes import faults, pod
-from bridge.sandbox.kubernetes.cluster import Cluster, Document
+from bridge.sandbox.kubernetes.cluster import Cluster
+from bridge.sandbox.kubernetes.faults import Document
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,6 @@ MAX_STARTS = 4
 MOST_WARM_SECONDS = 3600.0
 """Pods for longer programs do not wait: sessions, which are few, need others than runs do."""
 
-_LEASES = "coordination.k8s.io/v1:leases"
-
 
 class WarmPods:
     """The service's waiting pods, as one bridge sees to them.
@@ -56,6 +55,7 @@ class WarmPods:
 
     def __init__(self, cluster: Cluster, template: pod.Template) -> None:
         self._cluster = cluster
+        self._pods, self._leases = cluster.pods, cluster.leases
         self._template = template
         self._settings = template.settings
         self._owner = template.owner
@@ -73,7 +73,7 @@ class WarmPods:
         if not self._settings.warm:
             return None
         waiting = {pod.STATE_LABEL: "warm", pod.SHAPE_LABEL: self._template.shape(limits)}
-        found = [each for each in await self._list("pods", waiting) if self._is_good(each)]
+        found = [each for each in await self._list(self._pods, waiting) if self._is_good(each)]
         # Two bridges that take one at once rarely begin with the same.
         for each in random.sample(found, len(found)):
             name = each["metadata"]["name"]
@@ -84,7 +84,7 @@ class WarmPods:
             }
             self.mine.add(name)
             try:
-                return await self._cluster.patch(f"pods/{name}", {"metadata": claim})
+                return await self._cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
             except BaseException as error:
                 self.mine.discard(name)
                 if not isinstance(error, faults.ConflictError | faults.NotFoundError):
@@ -117,13 +117,13 @@ class WarmPods:
         shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
-                await self._cluster.delete(f"pods/{each['metadata']['name']}", each)
+                await self._cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
                 own.remove(each)
         part = share(self._settings.warm, sorted(bridges), self._owner)
         try:
             for _ in range(min(part - len(own), MAX_STARTS)):
                 made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
-                await self._cluster.create("pods", made)
+                await self._cluster.create(self._pods, made)
         except QuotaError as error:
             # Runs in place of pods that wait: no reason to take no more of them.
             logger.info("fewer pods wait than could: %s", error.message)
@@ -136,19 +136,19 @@ class WarmPods:
         """Sweep; return the pods that stay, the living bridges, and the number of the others."""
         await self.renew()
         # Before the leases: who has one of these pods had a lease before it.
-        pods = await self._list("pods")
-        leases = await self._list(_LEASES)
+        pods = await self._list(self._pods)
+        leases = await self._list(self._leases)
         bridges = {each["metadata"]["name"] for each in leases if self._is_fresh(each)}
         for each in leases:
             if each["metadata"]["name"] not in bridges:
-                await self._cluster.delete(f"{_LEASES}/{each['metadata']['name']}", each)
+                await self._cluster.delete(f"{self._leases}/{each['metadata']['name']}", each)
         kept, removed = [], 0
         for each in pods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
             if owner not in bridges or (owner == self._owner and used):
                 logger.info("deleting pod %s, which nobody uses", name)
-                await self._cluster.delete(f"pods/{name}", each)
+                await self._cluster.delete(f"{self._pods}/{name}", each)
                 removed += 1
             else:
                 kept.append(each)
@@ -157,10 +157,10 @@ class WarmPods:
     async def leave(self) -> None:
         """Delete this bridge's waiting pods and its lease."""
         # One that has changed may be another bridge's by now.
-        while found := await self._list("pods", {pod.OWNER_LABEL: self._owner}):
+        while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
-                await self._cluster.delete(f"pods/{each['metadata']['name']}", each)
-        await self._cluster.delete(f"{_LEASES}/{self._owner}")
+                await self._cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
+        await self._cluster.delete(f"{self._leases}/{self._owner}")
 
     async def renew(self) -> None:
         """Renew this bridge's lease; others delete the pods of a bridge that has none."""
@@ -173,10 +173,10 @@ class WarmPods:
             },
         }
         try:
-            await self._cluster.patch(f"{_LEASES}/{self._owner}", lease)
+            await self._cluster.patch(f"{self._leases}/{self._owner}", lease)
         except faults.NotFoundError:
             with suppress(faults.ConflictError):  # made by another task in between
-                await self._cluster.create(_LEASES, lease)
+                await self._cluster.create(self._leases, lease)
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
         """Return the service's objects of a collection, of those with further labels."""
