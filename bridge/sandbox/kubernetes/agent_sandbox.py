@@ -34,14 +34,13 @@ logger = logging.getLogger(__name__)
 
 
 class ClaimedPods:
-    """Claims on one warm pool. Making one loads a kubeconfig, and blocks."""
+    """Claims on one warm pool. Making one loads a kubeconfig, and blocks.
+
+    Args:
+        seconds: A claim's longest life, after which the controller ends it.
+    """
 
     def __init__(self, cluster: Cluster, settings: Kubernetes, seconds: int) -> None:
-        """Make one.
-
-        Args:
-            seconds: A claim's longest life, after which the controller ends it.
-        """
         self._cluster = cluster
         self._settings = settings
         self._seconds = seconds

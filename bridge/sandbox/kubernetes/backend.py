@@ -66,6 +66,9 @@ MAX_COMPLAINT_BYTES = 4096
 class KubernetesBackend:
     """Runs sandboxes as pods. Enter it before use; it connects at first use.
 
+    Attributes:
+        name: "kubernetes".
+
     Args:
         settings: The `kubernetes` table.
         image: The pods' image.
@@ -83,25 +86,20 @@ class KubernetesBackend:
         environ: Mapping[str, str],
         limits: Limits | None = None,
     ) -> None:
+        self.name = pod.NAME
         self._settings = settings
         self._environ = environ
         self._limits = limits or Limits()
         owner = f"bridge-{secrets.token_hex(6)}"
         self._template = pod.Template(settings=settings, image=image, user=user, owner=owner)
         self._connecting = anyio.Lock()
-        self._cluster: Cluster | None = None
         self._warm: WarmPods | None = None
         self._claims: ClaimedPods | None = None
         self._filters: Sequence[bytes] = ()
 
     def __repr__(self) -> str:
-        where = self._cluster.server if self._cluster else "not connected"
+        where = self._warm.cluster.server if self._warm else "not connected"
         return f"<KubernetesBackend {where} {self._template.owner}>"
-
-    @property
-    def name(self) -> str:
-        """ "kubernetes"."""
-        return pod.NAME
 
     @property
     def problem(self) -> str:
@@ -116,16 +114,16 @@ class KubernetesBackend:
 
     async def aclose(self) -> None:
         """Delete this bridge's pods and close the connection. Idempotent."""
-        cluster, self._cluster = self._cluster, None
-        if cluster is None or self._warm is None:
+        warm, self._warm = self._warm, None
+        if warm is None:
             return
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(LEAVE_SECONDS):
-                    await self._warm.leave()
+                    await warm.leave()
             except SandboxError as error:
                 logger.warning("pods are left for the sweep of others: %s", error)
-            await cluster.aclose()
+            await warm.cluster.aclose()
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -139,7 +137,7 @@ class KubernetesBackend:
     async def probe(self) -> Probe:
         """Run something in a pod; see `Backend.probe`."""
         try:
-            cluster, _ = await self._connected()
+            cluster = (await self._connected()).cluster
         except BridgeError as error:
             return failed_probe(self.name, error)
 
@@ -167,13 +165,11 @@ class KubernetesBackend:
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
-        _, warm = await self._connected()
-        await warm.tend()
+        await (await self._connected()).tend()
 
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`."""
-        _, warm = await self._connected()
-        return await warm.sweep()
+        return await (await self._connected()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
         """Start a program in a pod; replace one that is lost before that."""
@@ -186,7 +182,7 @@ class KubernetesBackend:
 
     @asynccontextmanager
     async def _launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        cluster, _ = await self._connected()
+        cluster = (await self._connected()).cluster
         async with (
             self._placed(spec) as placed,
             cluster.attach(placed["metadata"]["name"]) as socket,
@@ -208,7 +204,8 @@ class KubernetesBackend:
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
         """Give a pod that runs, and is this launch's alone; leaving deletes it."""
-        cluster, warm = await self._connected()
+        warm = await self._connected()
+        cluster = warm.cluster
         if self._claims is not None:
             async with self._claims.claim() as claimed:
                 yield await self._running(cluster, claimed)
@@ -278,9 +275,9 @@ class KubernetesBackend:
                 return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
         return None
 
-    async def _connected(self) -> tuple[Cluster, WarmPods]:
+    async def _connected(self) -> WarmPods:
         async with self._connecting:
-            if self._cluster is None or self._warm is None:
+            if self._warm is None:
                 cluster = await anyio.to_thread.run_sync(self._connect)
                 try:
                     template = replace(self._template, references=await self._owners(cluster))
@@ -291,8 +288,8 @@ class KubernetesBackend:
                     with anyio.CancelScope(shield=True):
                         await cluster.aclose()
                     raise
-                self._cluster, self._warm, self._template = cluster, warm, template
-            return self._cluster, self._warm
+                self._warm, self._template = warm, template
+            return self._warm
 
     def _connect(self) -> Cluster:
         self._filters = libseccomp.filters()

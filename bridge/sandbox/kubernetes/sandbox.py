@@ -27,7 +27,12 @@ LAST_POLL_SECONDS = 1.0
 
 
 class PodSandbox:
-    """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`."""
+    """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`.
+
+    Attributes:
+        id: The pod's name.
+        isolation: The layers in force.
+    """
 
     def __init__(
         self, cluster: Cluster, placed: Document, stream: PodStream, isolation: Isolation
@@ -35,19 +40,10 @@ class PodSandbox:
         self._cluster = cluster
         self._placed = placed
         self._stream = stream
-        self._isolation = isolation
+        self.id = str(placed["metadata"]["name"])
+        self.isolation = isolation
         self._killed = self._ended = False
         self._verdict: ExitReport | SandboxError | None = None
-
-    @property
-    def id(self) -> str:
-        """The pod's name."""
-        return str(self._placed["metadata"]["name"])
-
-    @property
-    def isolation(self) -> Isolation:
-        """The layers in force."""
-        return self._isolation
 
     async def send(self, data: bytes) -> None:
         """Write to stdin; see `Sandbox.send`."""

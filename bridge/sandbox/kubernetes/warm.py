@@ -49,12 +49,13 @@ class WarmPods:
     """The service's waiting pods, as one bridge sees to them.
 
     Attributes:
+        cluster: Where they are.
         problem: Why the API server could not be asked; empty if it could.
         mine: The names of this bridge's pods in use.
     """
 
     def __init__(self, cluster: Cluster, template: pod.Template) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self._pods, self._leases = cluster.pods, cluster.leases
         self._template = template
         self._settings = template.settings
@@ -84,7 +85,7 @@ class WarmPods:
             }
             self.mine.add(name)
             try:
-                return await self._cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
+                return await self.cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
             except BaseException as error:
                 self.mine.discard(name)
                 if not isinstance(error, faults.ConflictError | faults.NotFoundError):
@@ -117,13 +118,13 @@ class WarmPods:
         shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
-                await self._cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
                 own.remove(each)
         part = share(self._settings.warm, sorted(bridges), self._owner)
         try:
             for _ in range(min(part - len(own), MAX_STARTS)):
                 made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
-                await self._cluster.create(self._pods, made)
+                await self.cluster.create(self._pods, made)
         except QuotaError as error:
             # Runs in place of pods that wait: no reason to take no more of them.
             logger.info("fewer pods wait than could: %s", error.message)
@@ -141,14 +142,14 @@ class WarmPods:
         bridges = {each["metadata"]["name"] for each in leases if self._is_fresh(each)}
         for each in leases:
             if each["metadata"]["name"] not in bridges:
-                await self._cluster.delete(f"{self._leases}/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self._leases}/{each['metadata']['name']}", each)
         kept, removed = [], 0
         for each in pods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
             if owner not in bridges or (owner == self._owner and used):
                 logger.info("deleting pod %s, which nobody uses", name)
-                await self._cluster.delete(f"{self._pods}/{name}", each)
+                await self.cluster.delete(f"{self._pods}/{name}", each)
                 removed += 1
             else:
                 kept.append(each)
@@ -159,33 +160,33 @@ class WarmPods:
         # One that has changed may be another bridge's by now.
         while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
-                await self._cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
-        await self._cluster.delete(f"{self._leases}/{self._owner}")
+                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
+        await self.cluster.delete(f"{self._leases}/{self._owner}")
 
     async def renew(self) -> None:
         """Renew this bridge's lease; others delete the pods of a bridge that has none."""
         lease = {
             "metadata": {"name": self._owner, "labels": self._labels},
             "spec": {
-                "renewTime": self._cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                "renewTime": self.cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
                 "leaseDurationSeconds": LEASE_SECONDS,
                 "holderIdentity": self._owner,
             },
         }
         try:
-            await self._cluster.patch(f"{self._leases}/{self._owner}", lease)
+            await self.cluster.patch(f"{self._leases}/{self._owner}", lease)
         except faults.NotFoundError:
             with suppress(faults.ConflictError):  # made by another task in between
-                await self._cluster.create(self._leases, lease)
+                await self.cluster.create(self._leases, lease)
 
     async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
         """Return the service's objects of a collection, of those with further labels."""
-        return await self._cluster.list(path, {**self._labels, **(labels or {})})
+        return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
         renewed = _moment((lease.get("spec") or {}).get("renewTime"))
         age = timedelta(seconds=LEASE_SECONDS)
-        return renewed is not None and abs(self._cluster.now() - renewed) < age
+        return renewed is not None and abs(self.cluster.now() - renewed) < age
 
     def _is_good(self, found: Document) -> bool:
         gone = "deletionTimestamp" in found["metadata"]
@@ -195,7 +196,7 @@ class WarmPods:
     def _is_old(self, found: Document) -> bool:
         made = _moment(found["metadata"].get("creationTimestamp"))
         age = timedelta(seconds=self._settings.warm_seconds)
-        return faults.has_ended(found) or (made is not None and self._cluster.now() - made > age)
+        return faults.has_ended(found) or (made is not None and self.cluster.now() - made > age)
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:

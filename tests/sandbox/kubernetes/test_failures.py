@@ -44,6 +44,7 @@ async def test_a_quota_that_is_used_up_has_its_own_code(
     with anyio.fail_after(PATIENCE), pytest.raises(QuotaError, match="exceeded quota") as caught:
         await launch(backend)
     assert caught.value.code == "quota"
+    assert 'pods "x"' not in caught.value.message
 
 
 async def test_an_account_without_rights_has_its_own_code(
@@ -174,6 +175,9 @@ async def test_a_server_that_is_away_is_an_error_with_its_own_code(
     with anyio.fail_after(PATIENCE), pytest.raises(ClusterDownError) as caught:
         await launch(backend)
     assert caught.value.code == "cluster_down"
+    # A program may see the message; the address is for the user.
+    assert str(server.port) not in caught.value.message
+    assert server.url in caught.value.host_detail
     await server.start()
 
 
