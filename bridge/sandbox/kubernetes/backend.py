@@ -140,7 +140,6 @@ class KubernetesBackend:
             cluster = (await self._connected()).cluster
         except BridgeError as error:
             return failed_probe(self.name, error)
-
         success = Probe(
             backend=self.name,
             ok=True,

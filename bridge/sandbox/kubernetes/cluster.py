@@ -375,8 +375,13 @@ def _object(found: Any) -> Document:
     Raises:
         ClusterDownError: It is none: something else answers in its place.
     """
-    metadata = found.get("metadata") if isinstance(found, dict) else None
-    names = ("name", "uid", "resourceVersion")
-    if isinstance(metadata, dict) and all(isinstance(metadata.get(key), str) for key in names):
-        return found  # type: ignore[no-any-return]
+    known = found if isinstance(found, dict) else {}
+    metadata = known.get("metadata")
+    if isinstance(metadata, dict):
+        names = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
+        parts = [metadata.get("labels"), known.get("spec"), known.get("status")]
+        if all(isinstance(name, str) for name in names) and all(
+            isinstance(part or {}, dict) for part in parts
+        ):
+            return known
     raise ClusterDownError("What answers in the API server's place is none.")

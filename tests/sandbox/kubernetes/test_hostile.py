@@ -33,7 +33,10 @@ async def launch(backend: KubernetesBackend) -> None:
         pass
 
 
-@pytest.mark.parametrize("answer", [b"[]", b"3", b"{}", b"", b'{"items": 3}', b"<html>"])
+ODD_POD = b'{"metadata": {"name": "a", "uid": "b", "resourceVersion": "1"}, "status": 3}'
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"3", b"{}", b"", b'{"items": 3}', b"<html>", ODD_POD])
 async def test_an_answer_that_is_none_is_an_error_of_the_bridges(
     backend: KubernetesBackend, server: ApiServer, answer: bytes
 ) -> None:
