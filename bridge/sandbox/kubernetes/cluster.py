@@ -270,10 +270,11 @@ class Cluster:
                 if response.status_code >= 400:
                     raise faults.refusal(response.status_code, await _whole(response))
                 rest = b""
-                async for part in _bounded(response):
-                    *lines, rest = (rest + part).split(b"\n")
-                    for line in lines:
-                        yield _changed(json.loads(line))
+                async with aclosing(_bounded(response)) as parts:
+                    async for part in parts:
+                        *lines, rest = (rest + part).split(b"\n")
+                        for line in lines:
+                            yield _changed(json.loads(line))
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
@@ -341,7 +342,7 @@ class Cluster:
             return found
 
 
-async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     """Yield an answer's parts."""
     size = 0
     async for part in response.aiter_bytes():
