@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from bridge.model import Limits
-from bridge.sandbox.kubernetes.pod import Owner, manifest
+from bridge.sandbox.kubernetes.pod import Template
 from bridge.settings import load
 from bridge.settings.kubernetes import Kubernetes
 from tests.deploy.pod_security import violations
@@ -147,15 +147,8 @@ def test_the_settings_of_the_manifests_are_settings(path: str, tmp_path: Path) -
 
 def test_the_pods_that_the_bridge_makes_keep_to_the_restricted_standard() -> None:
     """The namespace that it makes them in would refuse them."""
-    made = manifest(
-        "run-1",
-        Limits(),
-        Kubernetes(),
-        image="python:3.13-slim",
-        user="65534:65534",
-        owner=Owner(name="bridge"),
-        labels={},
-    )
+    template = Template(settings=Kubernetes(), image="python:3.13-slim", owner="bridge")
+    made = template.manifest("run-1", Limits(), "used")
     assert violations(made["spec"]) == []
     assert made["spec"]["automountServiceAccountToken"] is False
     assert made["spec"]["activeDeadlineSeconds"] >= Limits().longest_timeout
