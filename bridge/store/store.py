@@ -305,17 +305,28 @@ class Transaction:
             found.update(row.digest for row in self.connection.execute(chosen))
         return found
 
-    def prune(self, kind: str, *, most: int, most_bytes: float = inf, oldest: float = 0.0) -> None:
+    def prune(
+        self,
+        kind: str,
+        *,
+        most: int,
+        most_bytes: float = inf,
+        oldest: float = 0.0,
+        owner: str | None = None,
+    ) -> None:
         """Remove a kind's documents that are too old or beyond the limits; the newest stay.
 
         Args:
-            most, most_bytes: Limits on the number of documents and on the bytes of their data.
+            most, most_bytes: Limits on the number of documents and on the bytes of their data,
+                which the newest one may exceed.
             oldest: Documents written before this are removed; in seconds since the epoch.
+            owner: Whose; None for those of all.
         """
         size = 0
-        for number, each in enumerate(self.listed(kind), start=1):
+        for number, each in enumerate(self.listed(kind, owner), start=1):
             size += each.size
-            if number > most or size > most_bytes or each.updated < oldest:
+            beyond = number > most or (size > most_bytes and number > 1)
+            if beyond or each.updated < oldest:
                 self.delete(kind, each.owner, each.name)
 
 
