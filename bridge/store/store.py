@@ -24,7 +24,8 @@ from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.legacy_files import has_legacy_files
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Row, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
+    from sqlalchemy.exc import SQLAlchemyError
 
 FILE = "store.db"
 """The database, in the state directory; SQLite adds two more files while it is in use."""
@@ -209,19 +210,35 @@ class Store:
         _make_private(self._file)
 
     @contextmanager
-    def connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
-        """Open a transaction in a database that exists; see `reading` and `writing`."""
+    def connected(
+        self, *, writes: bool, durable: bool = False, locked: bool = True
+    ) -> Iterator[Connection]:
+        """Open a transaction in a database that exists; see `reading` and `writing`.
+
+        Args:
+            locked: Whether a write transaction waits for its turn; only on a server it need not.
+        """
         from sqlalchemy.exc import SQLAlchemyError
 
-        from bridge.store.schema import DURABLE, WRITES, as_store_error, databases
+        from bridge.store.schema import DURABLE, LOCKED, WRITES
 
         try:
-            engine = databases.engine(self._url, _identity(self._file), self.directory)
-            options = {WRITES: writes, DURABLE: durable}
-            with engine.execution_options(**options).begin() as connection:
+            options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
+            with self._engine().execution_options(**options).begin() as connection:
                 yield connection
         except SQLAlchemyError as error:
-            raise as_store_error(error) from error
+            # Without its cause, which could show a server's address with a password.
+            raise self._failed(error) from None
+
+    def _engine(self) -> Engine:
+        from bridge.store.schema import databases
+
+        return databases.engine(self._url, _identity(self._file), self.directory)
+
+    def _failed(self, error: SQLAlchemyError) -> StoreError:
+        from bridge.store.schema import as_store_error
+
+        return as_store_error(error)
 
 
 class Transaction:
