@@ -10,11 +10,9 @@ alive finds out when it saves, and does not overwrite what the next has saved.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import secrets
 from hashlib import sha256
-from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -40,11 +38,8 @@ MOST_LOOK_SECONDS = 0.5
 """Between looks at another's claim, at first and later."""
 
 
-class _Key(NamedTuple):
-    """A session's document: its owner's digest, and the digest of its id."""
-
-    owner: str
-    name: str
+_Key = tuple[str, str]
+"""A session's document: its owner's digest, and the digest of its id."""
 
 
 class Claims:
@@ -151,22 +146,18 @@ class Claims:
 
     def _document(self) -> bytes:
         self._beat += 1
-        told = {"replica": self._replica, "process": self._process, "beat": self._beat}
-        return json.dumps(told).encode()
+        return f"{self._replica} {self._process} {self._beat}".encode()
 
     def _is_own(self, found: bytes) -> bool:
         return self._process.encode() in found
 
 
 def _key(owner: str, session_id: str) -> _Key:
-    return _Key(owner, sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest())
+    return owner, sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _holder(found: bytes | None) -> str:
-    try:
-        return str(json.loads(found or b"{}").get("replica", ""))
-    except (ValueError, AttributeError):
-        return "?"
+    return (found or b"").partition(b" ")[0].decode(errors="replace")
 
 
 def _elsewhere(session_id: str, replica: str) -> ElsewhereError:
