@@ -13,11 +13,11 @@ Verified: `tests/sandbox/ssh` and `tests/contract`, on real SSH servers and engi
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any, cast
 
 import anyio
@@ -116,10 +116,9 @@ class Host:
 
     async def _connect(self, *, pull: bool) -> Probe:
         settings = self._settings
-        opening = partial(open_link, self.spec, settings, self._earlier)
         # Not abandoned: nobody else would end the process.
-        link = self.link = await anyio.to_thread.run_sync(opening)
-        self._earlier = link.connection
+        link = await anyio.to_thread.run_sync(open_link, self.spec, settings, self._earlier)
+        self.link, self._earlier = link, link.connection
         variable = "DOCKER_HOST" if self.spec.engine == "docker" else "CONTAINER_HOST"
         backend = self.backend = ContainerBackend(
             self.spec.engine,
@@ -274,7 +273,7 @@ class SshBackend(AbstractAsyncContextManager["SshBackend", None]):
                         await self._changed.wait()
                     continue
                 away = [host.retry_at for host in hosts if not host.connected]
-                pause = min(away, default=math.inf) - anyio.current_time()
+                pause = min(away, default=inf) - anyio.current_time()
                 if pause > FIRST_BACKOFF_SECONDS:
                     raise self._all_away()
                 await anyio.sleep(max(0.0, pause))

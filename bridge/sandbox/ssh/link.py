@@ -178,9 +178,7 @@ class Link:
         assert process.stdin is not None
         assert process.stdout is not None
         self._input, self._output = process.stdin, process.stdout
-        self._over = threading.Event()
-        tasks = (self._watch, self._ask_engine)
-        self._threads = [threading.Thread(target=task, daemon=True) for task in tasks]
+        self._over, self._threads = threading.Event(), list[threading.Thread]()
 
     def begin(self) -> bool:
         """Wait until the host is ready, and begin to beat; return whether it became so. Blocks."""
@@ -192,8 +190,9 @@ class Link:
                 return False
             heard = (heard + data)[-_CHUNK:]
         self._beat()
-        for thread in self._threads:
-            thread.start()
+        for task in (self._watch, self._ask_engine):
+            self._threads.append(threading.Thread(target=task, daemon=True))
+            self._threads[-1].start()
         return True
 
     def close(self) -> int | None:
@@ -208,8 +207,7 @@ class Link:
             self._process.kill()
             self._process.wait()
         for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+            thread.join()
         self._output.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         return self._process.returncode
@@ -220,9 +218,9 @@ class Link:
             pass
         if not self._over.is_set():
             logger.warning("the connection to %s is lost", self._name)
-        self.alive = False
-        # Also when it only seems to live: the host has given its sandboxes up by now, or will.
-        self._process.kill()
+            self.alive = False
+            # Also when it only seems to live: the host has given its sandboxes up by now, or will.
+            self._process.kill()
 
     def _ask_engine(self) -> None:
         # Not between beats: the host would take an engine that is slow for a bridge that is gone.
@@ -241,7 +239,10 @@ class Link:
 
     def _hear(self, seconds: float) -> bytes | None:
         """Return what comes; nothing at the connection's end, None when the time is over."""
-        ready, _, _ = select.select([self._output], [], [], max(0.0, seconds))
+        # Not `select`, which takes no number beyond 1,023.
+        waiting = select.poll()
+        waiting.register(self._output, select.POLLIN)
+        ready = waiting.poll(max(0.0, seconds) * 1000)
         return os.read(self._output.fileno(), _CHUNK) if ready else None
 
 

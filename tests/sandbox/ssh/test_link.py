@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -156,3 +160,47 @@ async def test_hosts_are_left_also_when_the_bridge_is_cancelled(tmp_path: Path) 
         scope.cancel()
         await backend.aclose()
     assert not any(connection.alive for connection in connections)
+
+
+def remote(script: str) -> subprocess.Popen[bytes]:
+    """Start what runs on a host once it is ready."""
+    return subprocess.Popen(
+        ["sh", "-c", f"echo {module.READY}; {script}"],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_a_host_is_left_once_it_has_removed_what_ran_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that takes longer than the next beat."""
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.01)
+    done = tmp_path / "done"
+    removal = f"for each in $(seq 200000); do :; done; touch {done}"
+    process = remote(f'while [ -n "$(head -c 1)" ]; do echo; done; {removal}')
+    link = Link(SshHost(destination="a", name="a"), "0", tmp_path / "a", process)
+    assert link.begin()
+    assert link.close() == 0
+    assert done.exists()
+
+
+def test_a_bridge_with_thousands_of_open_files_still_hears_its_hosts(tmp_path: Path) -> None:
+    """Whatever number the connection's pipe has got."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        process = remote("exec cat")
+        assert process.stdout is not None
+        high = fcntl.fcntl(process.stdout, fcntl.F_DUPFD_CLOEXEC, 1024)
+        process.stdout.close()
+        process.stdout = os.fdopen(high, "rb", buffering=0)
+        link = Link(SshHost(destination="a", name="a"), "0", tmp_path / "a", process)
+        try:
+            assert link.begin()
+            assert link.latency > 0
+        finally:
+            link.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
