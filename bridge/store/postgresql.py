@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, func
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError, TimeoutError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, TimeoutError
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
 from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
@@ -118,11 +118,6 @@ def make_engine(url: str) -> Engine:
         "fallback_application_name": "mcp-code-bridge",
         # Also of a database that has none, whose text would be bytes.
         "client_encoding": "UTF8",
-        # A server that vanishes in the middle of a request.
-        "tcp_user_timeout": round(BUSY_SECONDS * 1000),
-        "keepalives_idle": round(BUSY_SECONDS),
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
     }
     try:
         # libpq reads the address, with all that it knows: several hosts, services, password files.
@@ -183,7 +178,8 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
         return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
     original = error.orig if isinstance(error, DBAPIError) else None
     state = getattr(original, "sqlstate", None)
-    if isinstance(error, DBAPIError) and (error.connection_invalidated or _unconnected(original)):
+    unconnected = isinstance(error, OperationalError) and state is None
+    if unconnected or (isinstance(error, DBAPIError) and error.connection_invalidated):
         # libpq's text names host, port, user and reason, and no password.
         reason = _first_line(original) if state is None else ""
         number, message = errno.ENOTCONN, f"{_AWAY}{reason}"
@@ -195,12 +191,6 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
             return StoreError(*_BY_CLASS[state[:length]], _REMEDY)
     text = f"the database failed{_first_line(original or error)}"
     return StoreError(errno.EIO, text, _REMEDY)
-
-
-def _unconnected(original: BaseException | None) -> bool:
-    from psycopg import OperationalError
-
-    return isinstance(original, OperationalError) and original.sqlstate is None
 
 
 def _first_line(error: BaseException | None) -> str:
