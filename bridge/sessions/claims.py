@@ -12,13 +12,13 @@ from __future__ import annotations
 import errno
 import logging
 import secrets
-from hashlib import sha256
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import ElsewhereError
 from bridge.sessions.checkpoints import CLAIM as KIND
+from bridge.sessions.checkpoints import id_digest
 from bridge.store import Store, Transaction, owner_digest
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Claims:
 
     def holds(self, owner: str, session_id: str) -> bool:
         """Return whether a session is claimed, as far as is known; see `check`."""
-        return _key(owner_digest(owner), session_id) in self._held
+        return _key(owner, session_id) in self._held
 
     async def take(self, owner: str, session_id: str) -> str:
         """Claim a session; return the name of a dead replica from which it was taken over, or "".
@@ -67,7 +67,7 @@ class Claims:
         Raises:
             ElsewhereError: Another replica has it, and goes on having it.
         """
-        key, wait = _key(owner_digest(owner), session_id), LOOK_SECONDS
+        key, wait = _key(owner, session_id), LOOK_SECONDS
         start = since = anyio.current_time()
         seen: bytes | None = None
         while True:
@@ -84,7 +84,7 @@ class Claims:
 
     async def release(self, owner: str, session_id: str) -> None:
         """Give a session to whoever asks next."""
-        key = _key(owner_digest(owner), session_id)
+        key = _key(owner, session_id)
         self._held.discard(key)
         try:
             await anyio.to_thread.run_sync(self._release, key)
@@ -110,7 +110,7 @@ class Claims:
         Raises:
             OSError: Another has taken it over meanwhile.
         """
-        if not self._has(kept, _key(owner, session_id)):
+        if not self._has(kept, (owner, id_digest(session_id))):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
     # --- for threads ------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Claims:
 
 
 def _key(owner: str, session_id: str) -> _Key:
-    return owner, sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return owner_digest(owner), id_digest(session_id)
 
 
 def _holder(found: bytes | None) -> str:
