@@ -22,7 +22,7 @@ BASE = "(base)"
 
 BUDGETS = {
     "cli": 6_090,
-    "server": 3_920,
+    "server": 3_930,
     "runs": 4_670,
     "sessions": 2_020,
     "plans": 970,
@@ -35,8 +35,8 @@ BUDGETS = {
     "catalog": 7_180,
     "sandbox": 16_450,
     "rpc": 1_300,
-    "gate": 9_180,
-    "store": 2_830,
+    "gate": 9_190,
+    "store": 2_840,
     "packages": 1_420,
     "render": 1_210,
     "clients": 2_990,

@@ -14,9 +14,11 @@ from functools import partial
 
 import anyio
 import anyio.to_thread
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types import INTERNAL_ERROR
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -121,14 +123,21 @@ class Replica:
         ]
         return "".join(lines)
 
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """Return an application that answers probes, and names the replica in other answers."""
+    def around(self, app: ASGIApp, allowed: TransportSecuritySettings) -> ASGIApp:
+        """Return an application that answers probes, and names the replica in other answers.
+
+        Args:
+            allowed: `Host` and `Origin` of all but probes: a web page is told nothing here.
+        """
+        guard = TransportSecurityMiddleware(allowed)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
             elif (probe := self._probe(scope)) is not None:
                 await probe(scope, receive, send)
+            elif (refusal := await guard.validate_request(Request(scope))) is not None:
+                await refusal(scope, receive, send)
             else:
                 await self._serve(app, scope, receive, send)
 

@@ -45,6 +45,7 @@ LOCK = 0x6D6362
 the role, and two may mean the same tables."""
 
 _AWAY = "the database server cannot be reached"
+_UNCONFIRMED = "the database server was lost before it confirmed a change; it may have been made"
 _REMEDY = "See to the server that MCP_BRIDGE_STORE names; `mcp-code-bridge doctor` tries it."
 
 _BY_CLASS = {
@@ -98,8 +99,10 @@ class ServerStore(Store):
     def _engine(self) -> Engine:
         return databases.engine(self._url, (0, 0), None, make=make_engine)
 
-    def _failed(self, error: SQLAlchemyError) -> StoreError:
+    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         found = as_store_error(error)
+        if ending and found.errno == errno.ENOTCONN:
+            return StoreError(found.errno, _UNCONFIRMED, _REMEDY)
         if found.errno == errno.ESTALE:
             databases.close(self._url)
         return found

@@ -222,20 +222,23 @@ class Store:
 
         from bridge.store.schema import DURABLE, LOCKED, WRITES
 
+        ending = False
         try:
             options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
             with self._engine().execution_options(**options).begin() as connection:
                 yield connection
+                ending = writes
         except SQLAlchemyError as error:
             # Without its cause, which could show a server's address with a password.
-            raise self._failed(error) from None
+            raise self._failed(error, ending=ending) from None
 
     def _engine(self) -> Engine:
         from bridge.store.schema import databases
 
         return databases.engine(self._url, _identity(self._file), self.directory)
 
-    def _failed(self, error: SQLAlchemyError) -> StoreError:
+    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+        """Return the store's error; a transaction that was `ending` may have been committed."""
         from bridge.store.schema import as_store_error
 
         return as_store_error(error)
