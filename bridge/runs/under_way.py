@@ -38,6 +38,11 @@ class UnderWay:
         self._called = f"replica {replica!r} of the bridge" if replica else "bridge"
         self._scopes: set[anyio.CancelScope] = set()
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._scopes)
+
     @contextmanager
     def one(self) -> Iterator[None]:
         """Count a run while it goes on.
@@ -75,7 +80,7 @@ class UnderWay:
             while self._scopes or waits():  # noqa: ASYNC110 - `waits` announces nothing
                 await anyio.sleep(LOOK_SECONDS)
             return
-        logger.warning("%d runs are ended: %g s are over", len(self._scopes), seconds)
+        logger.warning("%d runs are ended: %g s are over", self.count, seconds)
         for scope in self._scopes:
             scope.cancel()
         with anyio.move_on_after(END_SECONDS):
