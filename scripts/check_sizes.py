@@ -35,7 +35,7 @@ BUDGETS = {
     "catalog": 7_180,
     "sandbox": 16_450,
     "rpc": 1_300,
-    "gate": 9_180,
+    "gate": 9_190,
     "store": 2_860,
     "packages": 1_420,
     "render": 1_210,

@@ -437,10 +437,21 @@ class Replay:
 
 
 class Journals:
-    """The journals of the last runs, by run and owner."""
+    """The journals of the last runs, by run and owner.
 
-    def __init__(self, *, max_runs: int = MAX_RUNS, max_bytes: int = MAX_BYTES) -> None:
+    Args:
+        replica: This bridge's name among several, which have journals of their own.
+    """
+
+    def __init__(
+        self, *, max_runs: int = MAX_RUNS, max_bytes: int = MAX_BYTES, replica: str = ""
+    ) -> None:
         self._max_runs = max_runs
+        self._elsewhere = (
+            f" This is replica {replica!r}, and another one's runs are known there alone."
+            if replica
+            else ""
+        )
         self._room = Room(max_bytes, self._evict)
         self._runs: OrderedDict[str, tuple[str, RunJournal]] = OrderedDict()
 
@@ -495,7 +506,7 @@ class Journals:
         if journal is None or found != owner:
             message = (
                 f"There is no journal of a run {run_id!r:.80}: they are kept for the caller of the "
-                f"run, for about {self._max_runs} runs, and end with the bridge."
+                f"run, for about {self._max_runs} runs, and end with the bridge.{self._elsewhere}"
             )
             raise UnknownRunError(message, remedy=_GONE)
         last, line = run_id, journal.line

@@ -176,7 +176,7 @@ class GateServices:
         self._grants = Grants()
         self._rates = Rates()
         self._vaults = Vaults()
-        self.journals = Journals()
+        self.journals = Journals(replica=settings.replica)
 
     def audit_of(self, run_id: str) -> RunAudit:
         """Return the records of something that no policy decides on, as of a command."""

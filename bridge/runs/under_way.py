@@ -84,5 +84,6 @@ class UnderWay:
         for scope in self._scopes:
             scope.cancel()
         with anyio.move_on_after(END_SECONDS):
-            while self._scopes:  # noqa: ASYNC110
+            # So long a client that answers a question, or looks after its task, is told too.
+            while self._scopes or waits():  # noqa: ASYNC110
                 await anyio.sleep(LOOK_SECONDS)

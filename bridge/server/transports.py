@@ -110,7 +110,7 @@ class HttpServer(uvicorn.Server):
         self._streams = _Streams(app)
         bounded = Bodies(self._streams, self._guard)
         config = uvicorn.Config(
-            bounded if replica is None else replica.around(bounded),
+            bounded if replica is None else replica.around(bounded, self._guard),
             host=host,
             port=port,
             log_level="warning",

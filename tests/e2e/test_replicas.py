@@ -92,6 +92,9 @@ async def test_a_drain_lets_runs_end_and_begins_none(tmp_path: Path) -> None:
                     f"{bridge.url}/mcp", json=hello("2025-06-18"), headers=HEADERS
                 )
                 assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+                named = {**HEADERS, "host": "evil.example"}
+                page = await web.post(f"{bridge.url}/mcp", json=hello("2025-06-18"), headers=named)
+                assert (page.status_code, "retry-after" in page.headers) == (421, False)
                 refused = await client.call_tool("run_python", {"code": "1"})
                 assert "replica 'a' of the bridge is ending" in text_of(refused)
                 assert "Make the request again" in text_of(refused)
@@ -194,6 +197,17 @@ async def test_what_needs_its_replica_is_refused_by_name_elsewhere(tmp_path: Pat
             there = await web.post(f"{other.url}/mcp", json=listed, headers=session)
             assert (there.status_code, there.headers["mcp-bridge-replica"]) == (404, "a")
             assert "replica 'a' of the bridge began it, and this is 'b'" in there.text
+            # To a web page by another name than its own it says nothing of sessions or replicas.
+            named = {**session, "host": "evil.example"}
+            for method in ("POST", "GET", "DELETE"):
+                page = await web.request(method, f"{other.url}/mcp", json=listed, headers=named)
+                assert (page.status_code, page.headers.get("mcp-bridge-replica")) == (421, None)
+            async with Client(f"{other.url}/mcp", mode="2026-07-28") as client:
+                given = {"code": "1", "retry_of": "0123456789abcdef" * 2}
+                unknown = text_of(await client.call_tool("run_python", given))
+                assert (
+                    "This is replica 'b', and another one's runs are known there alone" in unknown
+                )
             # The client of an earlier protocol, with its stream and its end.
             async with Client(f"{one.url}/mcp", mode="legacy") as client:
                 assert await value(client, "await mcp_keeper.keep(id='early')\n1") == 1

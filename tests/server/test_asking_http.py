@@ -6,12 +6,13 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from mcp import Client
 from mcp.client.session import ElicitationFnT
 from mcp.types import ElicitResult
 
-from bridge.runs import Engine
+from bridge.runs import Engine, under_way
 from bridge.server import clients
 from tests.asker_rig import asker, call, text_of
 from tests.engine_rig import ListFinder
@@ -117,3 +118,34 @@ for _ in range(2):
             said = text_of(await call(client, code))
     assert said.count("This run has waited 0.1 s for answers of its client over HTTP.") == 2
     assert len(asked) == 1
+
+
+async def test_over_http_a_run_that_a_drain_ended_is_told_to_its_client_that_comes_back(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its answer to a question, for as long as other runs have to end."""
+    monkeypatch.setattr(under_way, "LOOK_SECONDS", 0)
+    drained = anyio.Event()
+
+    async def drain() -> None:
+        await engine.under_way.drain(0, lambda: engine.suspended.live > 0)
+        drained.set()
+
+    async with anyio.create_task_group() as tasks:
+
+        async def elicit(context: Any, params: Any) -> ElicitResult:
+            tasks.start_soon(drain)
+            await until(lambda: engine.under_way.count == 0)
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert not drained.is_set()
+            return ElicitResult(action="accept", content={"name": "me"})
+
+        with anyio.fail_after(60):
+            async with (
+                web(engine) as url,
+                Client(url, mode="2026-07-28", elicitation_callback=elicit) as client,
+            ):
+                told = text_of(await call(client, "await mcp_asker.name()"))
+    assert "The run was ended in the middle" in told
+    assert drained.is_set()

@@ -501,3 +501,26 @@ def test_a_server_that_does_not_answer_is_given_up(
     assert get(store, "a") is None
     store.close()
     os.kill(stopped[0], signal.SIGCONT)
+
+
+def test_a_change_whose_confirmation_is_lost_is_said_to_be_uncertain(
+    tmp_path: Path, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server makes it after all, once nobody waits for its answer."""
+    monkeypatch.setattr("bridge.store.postgresql.ANSWER_SECONDS", 0.5)
+    store = ServerStore(tmp_path, ServerUrl(own_server.url()))
+    stopped: list[int] = []
+
+    def put_and_stop() -> None:
+        with store.writing(durable=True) as kept:
+            assert kept.connection is not None
+            kept.put("kind", "owner", "a", b"1")
+            stopped.append(kept.connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+            os.kill(stopped[-1], signal.SIGSTOP)
+
+    with pytest.raises(StoreError, match="before it confirmed a change; it may have been made"):
+        put_and_stop()
+    os.kill(stopped[0], signal.SIGCONT)
+    while get(store, "a") is None:
+        assert Path(f"/proc/{stopped[0]}").exists() or get(store, "a") == b"1"
+    store.close()
