@@ -119,6 +119,8 @@ def refusal(code: int, body: bytes | bytearray | str | None) -> SandboxError:
             return GoneError(f"The watch is too old: {said}.")
         case 403 if "exceeded quota" in said:
             return QuotaError(f"The namespace's quota is used up: {said}.")
+        case 403 if "must specify" in said:
+            return LaunchError(f"A quota forbids it: {said}.", remedy="Set [kubernetes] requests.")
         case 401 | 403:
             return ClusterRefusedError(f"The cluster refuses the bridge's account: {said}.")
         case _ if code == 429 or code >= 500:
