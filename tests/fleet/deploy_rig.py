@@ -215,16 +215,16 @@ def forwarded(port: int) -> Iterator[int]:
             while True:
                 near, _ = listener.accept()
                 far = socket.create_connection(("127.0.0.1", port))
-                threading.Thread(target=both, args=(near, far)).start()
+                threading.Thread(target=both, args=(near, far), daemon=True).start()
 
     def both(near: socket.socket, far: socket.socket) -> None:
         with near, far:
-            back = threading.Thread(target=pump, args=(far, near))
+            back = threading.Thread(target=pump, args=(far, near), daemon=True)
             back.start()
             pump(near, far)
             back.join()
 
-    accepting = threading.Thread(target=serve)
+    accepting = threading.Thread(target=serve, daemon=True)
     accepting.start()
     try:
         yield int(listener.getsockname()[1])
