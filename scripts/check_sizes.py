@@ -40,7 +40,7 @@ BUDGETS = {
     "packages": 1_420,
     "render": 1_210,
     "clients": 2_990,
-    "settings": 3_630,
+    "settings": 3_640,
     BASE: 2_720,
     "guest": 11_840,
 }

@@ -119,6 +119,9 @@ def refusal(code: int, body: bytes) -> SandboxError:
     detail = f"It says: {said} ({code})."
     if code == 403 and "exceeded quota" in said:
         return QuotaError("The namespace's quota is used up.", host_detail=detail)
+    if code == 403 and "must specify" in said:
+        remedy = "Set [kubernetes] requests."
+        return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
     if code in _REFUSALS or code >= 500:
         kind, message = _REFUSALS.get(code, _BUSY)
         return kind(message, host_detail=detail)

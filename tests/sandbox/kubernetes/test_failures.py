@@ -17,6 +17,7 @@ from bridge.errors import (
     ClusterRefusedError,
     ImageMissingError,
     ImagePullError,
+    LaunchError,
     NodeLostError,
     PodDeadlineError,
     PodEvictedError,
@@ -46,6 +47,17 @@ async def test_a_quota_that_is_used_up_has_its_own_code(
         await launch(backend)
     assert caught.value.code == "quota"
     assert 'pods "x"' not in caught.value.message
+
+
+async def test_a_quota_that_counts_what_pods_do_not_ask_for_says_what_to_set(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    """The account has its rights: the settings lack something."""
+    said = 'pods "x" is forbidden: failed quota: sandboxes: must specify requests.cpu'
+    server.faults.create = [Refusal(403, "Forbidden", said)]
+    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="requests.cpu") as caught:
+        await launch(backend)
+    assert "[kubernetes]" in caught.value.remedy
 
 
 async def test_an_account_without_rights_has_its_own_code(
