@@ -188,8 +188,8 @@ bench: packages venv ## measure on every engine, beside floors of the same run; 
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: packages venv ## measure runs on the Kubernetes of `make test-fleet`
-	@scripts/fleet/run $(VENV)/python -m benchmarks.cluster
+bench-fleet: packages venv ## the same on other machines alone: SSH, and the Kubernetes of `make test-fleet`
+	@$(WITH_ENGINES) --only-podman $(VENV)/python -m benchmarks --engine ssh --engine kubernetes $(BENCH_ARGS)
 
 .PHONY: bench-disclosure
 bench-disclosure: venv node ## what real servers' tools cost a model with and without the bridge, and how search fares
