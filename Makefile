@@ -126,8 +126,8 @@ peers: venv
 pytest: venv node peers
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
-	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --basetemp "$$base/t" \
-	    --durations 15 $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
+	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder \
+	    --basetemp "$$base/t" --durations 15 $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 	@$(if $(COVERAGE),$(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR))
 
 .PHONY: test
