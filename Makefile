@@ -126,8 +126,8 @@ peers: venv
 pytest: venv node peers
 	@# A short directory: sockets lie in it, whose paths may have 107 bytes.
 	@base=$$(mktemp -d /tmp/mcb.XXXXXX); trap 'rm -rf "$$base"' EXIT; \
-	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --basetemp "$$base/t" \
-	    --durations 15 $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
+	$(WITH_ENGINES) $(BESIDE) $(VENV)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder \
+	    --basetemp "$$base/t" --durations 15 $(if $(COVERAGE),--cov --cov-report=) $(PYTEST_ARGS)
 	@$(if $(COVERAGE),$(VENV)/coverage report --include="$(PURE_MODULES)" --fail-under=$(COVERAGE_FLOOR))
 
 .PHONY: test
@@ -197,8 +197,8 @@ bench: packages venv ## measure on every engine, beside floors of the same run; 
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: packages venv ## measure runs on the Kubernetes of `make test-fleet`
-	@scripts/fleet/run $(VENV)/python -m benchmarks.cluster
+bench-fleet: packages venv ## the same on other machines alone: SSH, and the Kubernetes of `make test-fleet`
+	@$(WITH_ENGINES) --only-podman $(VENV)/python -m benchmarks --engine ssh --engine kubernetes $(BENCH_ARGS)
 
 .PHONY: bench-disclosure
 bench-disclosure: venv node ## what real servers' tools cost a model with and without the bridge, and how search fares

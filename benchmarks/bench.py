@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.engines import Engine
 from benchmarks.results import Measurement
+from benchmarks.targets import LOCAL
 
 SERVERS = Path(__file__).parent
 TOOL_SERVER = (sys.executable, str(SERVERS / "toolserver.py"))
@@ -54,11 +55,13 @@ class Group:
 
     Attributes:
         apart: The same rows in smaller groups, for when not all of them are asked for.
+        engines: On which they are measured so.
     """
 
     keys: tuple[str, ...]
     measure: Measure
     apart: tuple[Group, ...] = ()
+    engines: tuple[str, ...] = LOCAL
 
 
 def without_bridge_settings(environ: dict[str, str] | None = None) -> dict[str, str]:

@@ -1,233 +1,162 @@
-"""What runs on Kubernetes take, measured on the test cluster.
+"""Kubernetes as an engine, on the test cluster: its bare pods and streams, without the bridge.
 
-make bench-fleet
-scripts/fleet/run .venv/bin/python -m benchmarks.cluster waits      (rows with that in their names)
-
-One machine plays both nodes and the control plane, so that rates are those of its processors, and
-latencies those of a cluster without a network between.
+Works inside `scripts/fleet/run`. One machine plays both nodes and the control plane, so rates are
+those of its processors, and latencies those of a cluster without a network between.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-import sys
-import tempfile
+import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import anyio
 import anyio.to_thread
+import httpx2
+from websockets.asyncio.client import ClientConnection, connect
 
-from bridge.model import RunRequest
-from bridge.runs import Engine, open_engine
-from bridge.sandbox.kubernetes.backend import KubernetesBackend
-from scripts.fleet.cluster import Cluster
-from scripts.fleet.running import running_cluster
-from tests.contract.programs import ECHO, spec
-from tests.engine_rig import ListFinder
-from tests.fleet.engine import backend_on
-from tests.fleet.rig import BRIDGE, NAMESPACE, pods, prepare_namespace, settings_in, wait_until
+from benchmarks.engines import Engine
+from scripts.fleet.cluster import PAUSE_IMAGE, Cluster
+from scripts.fleet.running import RUNTIME_IMAGE, prepared, running_cluster
+from tests.fleet.rig import BRIDGE, CONFIG, NAMESPACE, pods, prepare_namespace
 
-ROUNDS = 20
-CALLS = 500
-AT_ONCE = 8
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 WAITING = 4
-RUNS = 60
-STREAMS = 50
+"""Pods that wait, where a run is to find one."""
+
+POD_SECONDS = 60.0
+"""For a pod to run, on a machine that does other things too."""
+
+PACE_SECONDS = 2.0
+"""A pod starts in one when nothing else does."""
 
 
-def summary(seconds: list[float]) -> str:
-    """Return median and 95th percentile in milliseconds."""
-    ordered = sorted(seconds)
-    middle, late = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.95)]
-    return f"p50 {middle * 1000:.1f} ms, p95 {late * 1000:.1f} ms"
+@dataclass(frozen=True, kw_only=True)
+class ClusterEngine(Engine):
+    """The test cluster in an engine's place.
 
-
-async def timed(
-    what: Callable[[], Awaitable[object]],
-    rounds: int = ROUNDS,
-    *,
-    is_ready: Callable[[], bool] | None = None,
-) -> list[float]:
-    """Return how long each of some rounds took, after one that is not counted.
-
-    Args:
-        is_ready: Waited for before each round, which is not counted.
+    Attributes:
+        kubeconfig: Of the account that `deploy/` makes for the bridge.
+        config: The bridge's settings file.
     """
-    await what()
-    taken = []
-    for _ in range(rounds):
-        while is_ready is not None and not is_ready():  # noqa: ASYNC110 - nothing announces it
-            await anyio.sleep(0.05)
-        begun = time.perf_counter()
-        await what()
-        taken.append(time.perf_counter() - begun)
-    return taken
 
+    cluster: Cluster
+    kubeconfig: Path
+    config: Path
 
-@asynccontextmanager
-async def bridge(kubeconfig: Path, *, warm: int = 0, waiting: int = 0) -> AsyncIterator[Engine]:
-    """Open an engine on the cluster."""
-    with tempfile.TemporaryDirectory() as home:
-        settings = settings_in(Path(home), kubeconfig, warm=warm, waiting=waiting, memory="128m")
-        async with open_engine(settings, finder=ListFinder()) as engine:
-            yield engine
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """What the bridge has to be told to use it."""
+        return {
+            "MCP_BRIDGE_RUNTIME": self.name,
+            "MCP_BRIDGE_CONFIG": str(self.config),
+            "KUBECONFIG": str(self.kubeconfig),
+        }
 
+    def run_once(self) -> float:
+        """Create a bare pod and return the milliseconds until who watches sees it running."""
+        name, taken = self._start_pod({"image": PAUSE_IMAGE})
+        self._delete(name)
+        return taken
 
-async def run(engine: Engine) -> None:
-    """Make one run of `1+1`."""
-    found = await engine.run(RunRequest(code="1+1", servers=()))
-    assert found.result == 2, found
+    @asynccontextmanager
+    async def bare_stream(self, argv: Sequence[str]) -> AsyncIterator[ClientConnection]:
+        """Attach to a program in a bare pod; messages begin with their channel's number."""
+        container = {"image": RUNTIME_IMAGE, "command": [*argv], "stdin": True}
+        name, _ = await anyio.to_thread.run_sync(self._start_pod, container)
+        server, authorization, context = self._admin()
+        try:
+            async with connect(
+                f"ws{server.removeprefix('http')}{PODS}/{name}/attach?stdin=1&stdout=1",
+                ssl=context,
+                subprotocols=["v4.channel.k8s.io"],  # type: ignore[list-item]  # a NewType of str
+                additional_headers=authorization,
+                compression=None,
+            ) as stream:
+                yield stream
+        finally:
+            await anyio.to_thread.run_sync(self._delete, name)
 
+    @contextmanager
+    def one_node(self) -> Iterator[None]:
+        """Let only one node take pods."""
+        for node in self.cluster.nodes[1:]:
+            self.cluster.kubectl("cordon", node.name)
+        try:
+            yield
+        finally:
+            for node in self.cluster.nodes[1:]:
+                self.cluster.kubectl("uncordon", node.name)
 
-def pods_wait(cluster: Cluster) -> bool:
-    """Tell whether as many pods run as are to wait, and no others."""
-    phases = [pod["status"].get("phase") for pod in pods(cluster)]
-    return phases == ["Running"] * WAITING
+    def with_waiting_pods(self) -> ClusterEngine:
+        """Return it with settings by which pods wait, for any bridge."""
+        config = self.config.with_name("waiting.toml")
+        config.write_text(f"{CONFIG}warm = {WAITING}\n")
+        return replace(self, config=config)
 
+    def running(self) -> int | None:
+        """Return how many pods run; nothing while others come or go."""
+        phases = [
+            "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase")
+            for pod in pods(self.cluster)
+        ]
+        return len(phases) if {*phases} <= {"Running"} else None
 
-async def bare_pods(cluster: Cluster) -> str:
-    """Return how long it takes until a plain pod runs, as a client that watches sees it."""
-    document = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "containers": [
-                {"name": "p", "image": "localhost/fleet-pause:1", "imagePullPolicy": "Never"}
-            ],
-        },
-    }
-    path = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    def _start_pod(self, container: Mapping[str, Any]) -> tuple[str, float]:
+        name = f"bare-{uuid.uuid4().hex[:12]}"
+        one = {"name": "c", "imagePullPolicy": "Never", **container}
+        spec = {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [one]}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        watched = {"watch": "1", "fieldSelector": f"metadata.name={name}"}
+        with self._api() as api, api.stream("GET", PODS, params=watched) as events:
+            started = time.perf_counter()
+            api.post(PODS, json=pod).raise_for_status()
+            for line in events.iter_lines():
+                if json.loads(line)["object"]["status"].get("phase") == "Running":
+                    break
+            return name, (time.perf_counter() - started) * 1000
 
-    def start(number: int) -> None:
-        name = f"bare-{number}"
-        cluster.request("POST", path, {**document, "metadata": {"name": name}})
-        wait_until(
-            lambda: (
-                json.loads(cluster.request("GET", f"{path}/{name}"))["status"]["phase"] == "Running"
-            ),
-            f"{name} runs",
-            every=0.01,
+    def _delete(self, name: str) -> None:
+        with self._api() as api:
+            api.delete(f"{PODS}/{name}").raise_for_status()
+
+    def _api(self) -> httpx2.Client:
+        server, authorization, context = self._admin()
+        return httpx2.Client(
+            base_url=server, headers=authorization, verify=context, timeout=POD_SECONDS
         )
-        cluster.request("DELETE", f"{path}/{name}")
 
-    numbers = iter(range(ROUNDS + 1))
-    return summary(await timed(lambda: anyio.to_thread.run_sync(start, next(numbers))))
-
-
-async def round_trips(backend: KubernetesBackend) -> str:
-    """Return how long a message takes to a program and back."""
-    async with backend.launch(spec(ECHO)) as sandbox:
-
-        async def there_and_back() -> None:
-            await sandbox.send(b"x" * 100)
-            received = 0
-            while received < 100:
-                received += len(await sandbox.receive())
-
-        return summary(await timed(there_and_back, CALLS))
+    def _admin(self) -> tuple[str, Mapping[str, str], ssl.SSLContext]:
+        """Return where the API server is, and what it asks for."""
+        config = json.loads(self.cluster.admin.read_text())
+        found = config["clusters"][0]["cluster"]
+        authority = base64.b64decode(found["certificate-authority-data"]).decode()
+        context = ssl.create_default_context(cadata=authority)
+        token = config["users"][0]["user"]["token"]
+        return found["server"], {"Authorization": f"Bearer {token}"}, context
 
 
-async def rate(kubeconfig: Path) -> str:
-    """Return runs a second, some at once, each in a fresh pod."""
-    async with bridge(kubeconfig) as engine:
-        await run(engine)
-        left = iter(range(RUNS))
-
-        async def work() -> None:
-            for _ in left:
-                await run(engine)
-
-        begun = time.perf_counter()
-        async with anyio.create_task_group() as group:
-            for _ in range(AT_ONCE):
-                group.start_soon(work)
-        return f"{RUNS / (time.perf_counter() - begun):.1f} a second, {AT_ONCE} at once"
-
-
-async def memory(backend: KubernetesBackend) -> str:
-    """Return how much a process with many open streams holds."""
-
-    def resident() -> float:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
-
-    before = resident()
-    async with AsyncExitStack() as stack:
-        for _ in range(STREAMS):
-            await stack.enter_async_context(backend.launch(spec(ECHO)))
-        after = resident()
-    return f"{after:.0f} MiB, {after - before:.1f} more than without"
-
-
-async def cold(kubeconfig: Path) -> str:
-    """Return how long a run takes where nothing waits."""
-    async with bridge(kubeconfig) as engine:
-        return summary(await timed(lambda: run(engine)))
-
-
-async def pod_waits(cluster: Cluster, kubeconfig: Path) -> str:
-    """Return how long a run takes that claims a pod which waits."""
-    async with bridge(kubeconfig, waiting=WAITING) as engine:
-        ready = partial(pods_wait, cluster)
-        return summary(await timed(lambda: run(engine), is_ready=ready))
-
-
-async def sandbox_waits(kubeconfig: Path) -> str:
-    """Return how long a run takes that gets a sandbox which waits, attached."""
-    async with bridge(kubeconfig, warm=WAITING) as engine:
-        sandboxes = engine.sandboxes
-
-        def ready() -> bool:
-            return sandboxes.report.waiting > 0
-
-        return summary(await timed(lambda: run(engine), is_ready=ready))
-
-
-async def on_a_backend(
-    kubeconfig: Path, what: Callable[[KubernetesBackend], Awaitable[str]]
-) -> str:
-    """Measure something on a backend of its own."""
-    async with backend_on(kubeconfig) as backend:
-        return await what(backend)
-
-
-async def on_one_node(cluster: Cluster, kubeconfig: Path) -> str:
-    """Return runs a second while the other node takes none."""
-    await anyio.to_thread.run_sync(cluster.kubectl, "cordon", cluster.nodes[1].name)
-    try:
-        return await rate(kubeconfig)
-    finally:
-        await anyio.to_thread.run_sync(cluster.kubectl, "uncordon", cluster.nodes[1].name)
-
-
-def rows(cluster: Cluster, kubeconfig: Path) -> dict[str, Callable[[], Awaitable[str]]]:
-    """Return what each row is called, and what measures it."""
-    return {
-        "a bare pod, created until it runs": partial(bare_pods, cluster),
-        "run of `1+1`, nothing waits": partial(cold, kubeconfig),
-        "run of `1+1`, a pod waits": partial(pod_waits, cluster, kubeconfig),
-        "run of `1+1`, a sandbox waits": partial(sandbox_waits, kubeconfig),
-        "a message to a program and back": partial(on_a_backend, kubeconfig, round_trips),
-        f"the bridge with {STREAMS} streams open": partial(on_a_backend, kubeconfig, memory),
-        "runs on two nodes": partial(rate, kubeconfig),
-        "runs on one node": partial(on_one_node, cluster, kubeconfig),
-    }
-
-
-async def measure(only: str) -> None:
-    """Start the cluster, measure, and print the rows that have a text in their names."""
+@contextmanager
+def cluster_engine(directory: Path) -> Iterator[ClusterEngine]:
+    """Start the test cluster, and give it as an engine."""
     with running_cluster() as cluster:
         prepare_namespace(cluster)
-        kubeconfig = cluster.service_account_kubeconfig(NAMESPACE, BRIDGE)
-        for name, found in rows(cluster, kubeconfig).items():
-            if only in name:
-                print(f"{name:36} {await found()}", flush=True)
-
-
-if __name__ == "__main__":
-    anyio.run(measure, sys.argv[1] if len(sys.argv) > 1 else "")
+        config = directory / "config.toml"
+        config.write_text(CONFIG)
+        # They say of themselves that they are a development state.
+        version = prepared("MCP_FLEET_PROGRAMS").name.split("-")[1]
+        yield ClusterEngine(
+            name="kubernetes",
+            version=version,
+            run=(),
+            pace_seconds=PACE_SECONDS,
+            cluster=cluster,
+            kubeconfig=cluster.service_account_kubeconfig(NAMESPACE, BRIDGE),
+            config=config,
+        )

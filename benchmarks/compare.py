@@ -20,7 +20,7 @@ from benchmarks.engines import Engine, find_all
 from benchmarks.options import PUBLISHED, RESULTS
 from benchmarks.results import Results, ResultsError, load
 from benchmarks.table import compared
-from benchmarks.targets import ENGINES
+from benchmarks.targets import LOCAL
 
 READINGS = 3
 """Of a row that looks worse; the best counts, for other work on a machine makes a row slower."""
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "new", type=Path, nargs="?", default=RESULTS, help="default: the last run's"
     )
     parser.add_argument(
-        "--measure", choices=ENGINES, metavar="ENGINE", help="take the new reading on this one now"
+        "--measure", choices=LOCAL, metavar="ENGINE", help="take the new reading on this one now"
     )
     parser.add_argument(
         "--noise", type=float, default=NOISE, help="what may differ without meaning (%(default)s)"

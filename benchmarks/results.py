@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,18 @@ class Results:
             if (one.row, one.engine) == (row, engine):
                 return one
         return None
+
+
+def joined(first: Results, second: Results) -> Results:
+    """Return results with what the second, taken after the first, has measured besides."""
+    return replace(
+        first,
+        machine=replace(first.machine, load_after=second.machine.load_after),
+        quick=first.quick or second.quick,
+        engines={**first.engines, **second.engines},
+        skipped={**first.skipped, **second.skipped},
+        rows=(*first.rows, *second.rows),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from benchmarks import machine
 from benchmarks.bench import Bench, Group
 from benchmarks.engines import Engine
 from benchmarks.results import Measurement, Results
-from benchmarks.rows import bulk, calls, flat, gate, idle, kept, latency, rates, starts
-from benchmarks.targets import BY_KEY
+from benchmarks.rows import bulk, calls, flat, gate, idle, kept, latency, rates, remote, starts
+from benchmarks.targets import BY_KEY, ENGINES, LOCAL, REMOTE
 
 GROUP_SECONDS = 300
 """For one group on one engine; the longest takes two minutes. What is stuck does not keep the rest
@@ -30,12 +30,14 @@ GROUPS = (
             Group(keys=("first-line",), measure=latency.first_line),
         ),
     ),
+    Group(keys=("warm", "warm-cpu"), measure=latency.warm, engines=REMOTE),
     Group(keys=("warm-home",), measure=latency.home),
     Group(keys=("back-to-back",), measure=starts.back_to_back),
-    Group(keys=("cold",), measure=starts.cold),
-    Group(keys=("call",), measure=calls.sequential),
+    Group(keys=("cold",), measure=starts.cold, engines=ENGINES),
+    Group(keys=("call",), measure=calls.sequential, engines=ENGINES),
     Group(keys=("gather", "throughput"), measure=calls.gathered),
-    Group(keys=("sustained",), measure=rates.sustained),
+    Group(keys=("sustained",), measure=rates.sustained, engines=(*LOCAL, "ssh")),
+    Group(keys=("sustained", "nodes"), measure=remote.nodes, engines=("kubernetes",)),
     Group(keys=("crowd", "crowd-p99", "crowd-memory"), measure=rates.crowded),
     Group(keys=("result-time", "result-memory"), measure=bulk.result),
     Group(keys=("stdout-time", "stdout-memory"), measure=bulk.stdout),
@@ -50,6 +52,10 @@ GROUPS = (
     Group(keys=("gate-run",), measure=gate.in_runs),
     Group(keys=("linear-calls",), measure=calls.linear),
     Group(keys=("linear-bytes",), measure=bulk.linear),
+    Group(keys=("pod-waits",), measure=remote.pod_waits, engines=("kubernetes",)),
+    Group(keys=("message",), measure=remote.message, engines=REMOTE),
+    Group(keys=("streams",), measure=remote.streams, engines=("kubernetes",)),
+    Group(keys=("over-ssh", "over-ssh-call"), measure=remote.over_ssh, engines=("ssh",)),
 )
 
 HOST_ENGINES = ("bubblewrap", "podman", "docker")
@@ -66,6 +72,11 @@ def chosen(only: Sequence[str] | None) -> tuple[Group, ...]:
         smaller = group.apart if set(group.keys) - set(only) else ()
         found += [part for part in smaller or (group,) if set(part.keys) & set(only)]
     return tuple(found)
+
+
+def is_measured(engine: str, only: Sequence[str] | None) -> bool:
+    """Tell whether any of the rows asked for is measured on an engine."""
+    return any(engine in group.engines for group in chosen(only))
 
 
 def results(
@@ -97,7 +108,7 @@ async def measure(
     found: list[Measurement] = []
     for engine in engines.values():
         for group in groups:
-            if not _on_host(group):
+            if not _on_host(group) and engine.name in group.engines:
                 found += await _guarded(bench, engine, group)
     host = next((engines[name] for name in HOST_ENGINES if name in engines), None)
     for group in groups:

@@ -290,6 +290,28 @@ def build_entry(dist: Path) -> None:
     (dist / "server.json").write_text(json.dumps(entry, indent=2) + "\n", encoding="utf-8")
 
 
+def install_tree(wheel: Path, root: Path) -> None:
+    """Put the command and its library, with the locked dependencies, below a directory.
+
+    With what Kubernetes and several bridges need, so that one image serves everywhere.
+    """
+    name = product()["name"]
+    library = root / "usr" / "lib" / name
+    uv = (SCRIPTS / "uv", "pip", "install", "--quiet", "--no-config", "--only-binary", ":all:")
+    run(*uv, "--python", PYTHON, "--compile-bytecode", "--link-mode", "copy",
+        "--target", library, "--constraint", ROOT / "requirements.lock",
+        f"{wheel}[kubernetes,postgresql]")  # fmt: skip
+    shutil.rmtree(library / "bin", ignore_errors=True)
+    start = root / "usr" / "bin" / name
+    start.parent.mkdir()
+    start.write_text(
+        "#!/usr/bin/python3 -I\nimport sys\n\n"
+        f'sys.path.insert(0, "/usr/lib/{name}")\n'
+        "from bridge.cli.main import main\n\nsys.exit(main())\n"
+    )
+    start.chmod(0o755)
+
+
 def build_deb(dist: Path) -> None:
     """Build a Debian package for the Python of this Debian, with the locked dependencies inside."""
     of = product()
@@ -297,20 +319,7 @@ def build_deb(dist: Path) -> None:
     architecture = run("dpkg", "--print-architecture").strip()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / of["name"]
-        library = root / "usr" / "lib" / of["name"]
-        uv = ("uv", "pip", "install", "--quiet", "--no-config", "--only-binary", ":all:")
-        run(*uv, "--python", PYTHON, "--compile-bytecode", "--link-mode", "copy",
-            "--target", library, "--constraint", ROOT / "requirements.lock",
-            dist / of["wheel"])  # fmt: skip
-        shutil.rmtree(library / "bin", ignore_errors=True)
-        start = root / "usr" / "bin" / of["name"]
-        start.parent.mkdir()
-        start.write_text(
-            "#!/usr/bin/python3 -I\nimport sys\n\n"
-            f'sys.path.insert(0, "/usr/lib/{of["name"]}")\n'
-            "from bridge.cli.main import main\n\nsys.exit(main())\n"
-        )
-        start.chmod(0o755)
+        install_tree(dist / of["wheel"], root)
         notice = root / "usr" / "share" / "doc" / of["name"] / "copyright"
         notice.parent.mkdir(parents=True)
         shutil.copy(ROOT / "LICENSE", notice)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.matrix import left_to
+from tests.matrix import BEGUN_FIRST, left_to
 
 if TYPE_CHECKING:
     from tests.postgresql import Server
@@ -43,7 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 # First, since pytest looks at the marks in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test` leaves out, and pause coverage where it is not wanted."""
+    """Mark what `make test` leaves out, pause unwanted coverage, and begin with what is long."""
+    items.sort(key=lambda item: not item.nodeid.startswith(BEGUN_FIRST))
     for item in items:
         if mark := left_to(item):
             item.add_marker(mark)

@@ -1,4 +1,4 @@
-"""Which cases only `make test-all` or `make test-fleet` runs: the smaller matrix of `make test`.
+"""Which cases only `make test-all` or `make test-fleet` runs, and which begin `make test`.
 
 Attacks, contract and end-to-end tests run in full on bubblewrap and on root's podman. On the other
 engines `make test` runs one test of each guarantee, and a few that show that the engine works. The
@@ -44,6 +44,19 @@ ON_A_SERVER = (
     "tests/skills/test_memories.py",
 )
 """Modules whose tests `make test` runs on PostgreSQL too; the others only `make test-all`."""
+
+BEGUN_FIRST = (
+    "tests/sandbox/image/test_real.py",
+    "tests/examples/",
+    "tests/e2e/",
+    "tests/soak/",
+    "tests/clients/",
+    "tests/sandbox/ssh/",
+    "tests/security/",
+    "tests/artifacts/test_dying.py",
+    "tests/cli/test_first_contact.py",
+)
+"""Those that take longest: begun last, one of them would leave the other workers idle."""
 
 
 def left_to(item: pytest.Item) -> str:

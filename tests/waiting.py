@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,14 +14,21 @@ PATIENCE_SECONDS = 120.0
 """How long a test waits for what must happen: it only ends what hangs, on a busy machine too."""
 
 LOOK_SECONDS = 0.01
-"""How often it looks."""
+"""How often it looks, at most."""
+
+PAUSE_SHARE = 4
+"""How many times as long as a look the pause after it is: some start podman, or read all of /proc,
+and would take the processor from what they wait for."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return once `condition` holds; fail when it does not in time."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await anyio.sleep(LOOK_SECONDS)
+        while True:
+            begun = time.monotonic()
+            if condition():
+                return
+            await anyio.sleep(max(LOOK_SECONDS, PAUSE_SHARE * (time.monotonic() - begun)))
 
 
 async def until_exists(path: Path) -> None:

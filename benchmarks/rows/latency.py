@@ -20,8 +20,10 @@ from benchmarks.figures import median, quantile
 from benchmarks.processes import cpu_seconds
 from benchmarks.results import Measurement
 from benchmarks.stampserver import LINE
+from benchmarks.targets import LOCAL
 
 RUNS = (100, 6)
+REMOTE_RUNS = (20, 4)
 """Of a full and of a quick benchmark."""
 
 HOME_TURNS = (40, 4)
@@ -48,13 +50,13 @@ async def settle(bridge: Bridge, code: str = "1+1") -> None:
         await anyio.sleep(PACE_SECONDS / 2)
 
 
-async def paced(act: Callable[[], Awaitable[None]], count: int) -> None:
-    """Do something `count` times, its beginnings `PACE_SECONDS` apart or more."""
+async def paced(act: Callable[[], Awaitable[None]], count: int, pace: float = PACE_SECONDS) -> None:
+    """Do something `count` times, its beginnings `pace` seconds apart or more."""
     due = anyio.current_time()
     for _ in range(count):
         await anyio.sleep_until(due)
         await act()
-        due = max(due + PACE_SECONDS, anyio.current_time())
+        due = max(due + pace, anyio.current_time())
 
 
 class _Lines:
@@ -107,15 +109,16 @@ async def _open_noop() -> AsyncIterator[Client]:
 async def warm(bench: Bench, engine: Engine) -> list[Measurement]:
     """Measure warm runs a second apart, and between them no-op calls at the same pace."""
     samples = _Samples()
+    runs, pace = RUNS if engine.name in LOCAL else REMOTE_RUNS, engine.pace_seconds
     async with _open_warm(bench, engine) as bridge, _open_noop() as direct:
 
-        async def second() -> None:
+        async def turn() -> None:
             samples.runs.append((await bridge.run()).ms)
-            await anyio.sleep(PACE_SECONDS / 2)
+            await anyio.sleep(pace / 2)
             samples.calls.append(await timed_call(direct, "noop"))
 
         before = cpu_seconds(bridge.pid)
-        await paced(second, bench.count(*RUNS))
+        await paced(turn, bench.count(*runs), pace)
         samples.cpu = cpu_seconds(bridge.pid) - before
     return samples.measurements(engine)
 
@@ -209,6 +212,8 @@ class _Samples:
         found = []
         if self.runs:
             p90, p99 = quantile(self.runs, 0.9), quantile(self.runs, 0.99)
+            pace = engine.pace_seconds
+            apart = "" if pace == PACE_SECONDS else f", {pace:g} s apart"
             found.append(
                 Measurement(
                     row="warm",
@@ -217,7 +222,7 @@ class _Samples:
                     floor=median(self.calls),
                     samples=tuple(self.runs),
                     floor_samples=tuple(self.calls),
-                    detail=f"p90 {p90:.1f} ms, p99 {p99:.1f} ms",
+                    detail=f"p90 {p90:.1f} ms, p99 {p99:.1f} ms{apart}",
                 )
             )
             cpu = self.cpu / len(self.runs) * 1000

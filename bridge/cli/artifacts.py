@@ -17,7 +17,6 @@ import anyio.to_thread
 from bridge.artifacts import ArtifactStore, Content, store_for
 from bridge.artifacts.mime import is_text
 from bridge.cli.output import visible, write_err, write_json, write_out, write_table
-from bridge.cli.run_files import open_directory, write_file
 from bridge.errors import UnknownArtifactError, UsageError
 from bridge.model import Artifact, Json
 from bridge.render.structured import artifact_fields
@@ -118,6 +117,9 @@ def _run_id(store: ArtifactStore, beginning: str | None) -> str:
 def _get(store: ArtifactStore, uri: str, output: str, *, force: bool) -> None:
     with _named(uri), store.opened(None, uri) as content:
         if output != "-":
+            # The engine comes with it, which takes a second: the other ways do without.
+            from bridge.cli.run_files import open_directory, write_file
+
             try:
                 path = Path(output)
                 with open_directory(path.parent) as parent:

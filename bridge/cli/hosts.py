@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from bridge.cli.output import visible, write_err, write_json, write_table
 from bridge.errors import NoSandboxError, SandboxError, SettingsError
+from bridge.sandbox.probe import failed_probe
 from bridge.sandbox.ssh.backend import Host, SshBackend
 from bridge.settings import Settings, config_path
 
@@ -37,35 +38,26 @@ async def hosts(arguments: SimpleNamespace, settings: Settings) -> int:
 async def _state(host: Host) -> dict[str, object]:
     """Return a host's state; its slots in use are those of all bridges."""
     used, link, probe = 0, host.link, host.probe
-    problem, code, remedy = "", "", ""
-    if probe is not None and not probe.ok:
-        problem, code, remedy = probe.summary, probe.error_code, probe.remedy
     try:
         used = 0 if host.backend is None else await host.backend.count()
     except SandboxError as error:
-        problem, code, remedy = error.message, error.code, error.remedy
+        probe = failed_probe(host.spec.name, error)
+    failed = probe if probe is not None and not probe.ok else None
     return {
         "name": host.spec.name,
         "destination": host.spec.destination,
-        "up": host.usable and not problem,
+        "up": host.usable and failed is None,
         "slots": host.spec.slots,
         "used": used,
         "latency_ms": round(link.latency * 1000, 2) if link is not None else None,
-        "engine": probe.summary if probe is not None and probe.ok else host.spec.engine,
-        "problem": problem,
-        "code": code,
-        "remedy": remedy,
+        "engine": probe.summary if probe and not failed else host.spec.engine,
+        "problem": failed.summary if failed else "",
+        "code": failed.error_code if failed else "",
+        "remedy": failed.remedy if failed else "",
     }
 
 
 def _row(one: dict[str, object]) -> tuple[str, ...]:
-    latency = f"{one['latency_ms']} ms" if one["up"] else ""
-    used = f"{one['used']} of {one['slots']}" if one["up"] else f"of {one['slots']}"
-    return (
-        str(one["name"]),
-        str(one["destination"]),
-        "up" if one["up"] else "down",
-        used,
-        latency,
-        str(one["engine"]),
-    )
+    up = ("up", f"{one['used']} of {one['slots']}", f"{one['latency_ms']} ms")
+    state = up if one["up"] else ("down", f"of {one['slots']}", "")
+    return str(one["name"]), str(one["destination"]), *state, str(one["engine"])

@@ -9,11 +9,15 @@ before, so a call is judged by the calls sent before it, however long it then wa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bridge.gate.decision import Decision
 from bridge.model import Json, Provenance
 from bridge.settings.globs import Matcher, any_matcher
 from bridge.settings.policy import FlowRule
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
 
 MAX_SERVERS = 500
 """Servers counted apart. Beyond, every server counts as called."""
@@ -117,6 +121,14 @@ class FlowState:
             "moreServers": self._more_servers,
             "unknown": dict(self._unknown),
         }
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        """Return how pydantic reads and writes it, where it is part of something."""
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(cls.document)
+        return core_schema.no_info_plain_validator_function(cls.of, serialization=written)
 
     @classmethod
     def of(cls, document: Json) -> FlowState:

@@ -42,7 +42,7 @@ class StoredPlan:
         run_id: The run that made it.
         requests: Its calls.
         characters: How long their arguments are.
-        until: When it expires, on the clock of `PlanStore`.
+        until: When it expires, on the clock of whoever keeps it.
     """
 
     plan: Plan
@@ -125,11 +125,7 @@ class PlanStore:
         kept = self._kept.get(plan_id)
         if kept is None or kept.owner != owner:
             # The same message for another owner's plan as for none, so that it is not revealed.
-            if self.remembers(plan_id, owner):
-                message = f"The plan {plan_id} cannot be applied: {self._gone[plan_id][1]}."
-                raise UnknownPlanError(message)
-            message = f"There is no plan {plan_id!r:.80} for this caller."
-            raise UnknownPlanError(message, remedy=_UNKNOWN_REMEDY)
+            raise unknown(plan_id, self._gone[plan_id][1] if self.remembers(plan_id, owner) else "")
         del self._kept[plan_id]
         self.close(kept, f"the run {run_id} took it at {now_in_words()}, and a plan is used once")
         return kept
@@ -187,11 +183,16 @@ class PlanStore:
         self.close(kept, why)
 
 
-_UNKNOWN_REMEDY = (
-    "Plans are kept in the memory of one bridge, for their makers. Run the program in plan "
-    "mode again. If the bridge was started again since, ask the user first for what "
-    "`mcp-code-bridge audit show PLAN` says was done of it."
-)
+def unknown(plan_id: str, why: str = "") -> UnknownPlanError:
+    """Return the error for a plan that cannot be applied; without a reason, there is none."""
+    if why:
+        return UnknownPlanError(f"The plan {plan_id} cannot be applied: {why}.")
+    remedy = (
+        "Plans are for their makers, for 30 minutes, or until the bridge that has them ends. "
+        "Run the program in plan mode again, after asking the user for what "
+        "`mcp-code-bridge audit show PLAN` says was done of this one."
+    )
+    return UnknownPlanError(f"There is no plan {plan_id!r:.80} for this caller.", remedy=remedy)
 
 
 def now_in_words() -> str:

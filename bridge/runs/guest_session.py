@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 
 from bridge.errors import ChannelClosedError, LaunchError
-from bridge.guest.protocol.wire import PROTOCOL, Hello, WireError
+from bridge.guest.protocol.wire import PROTOCOL, Hello, Pong, WireError
 from bridge.model import Isolation
 from bridge.rpc.channel import Channel
 from bridge.sandbox.backend import Backend, LaunchSpec, Sandbox
@@ -23,6 +23,9 @@ from bridge.sandbox.layers import require_mandatory_layers, verified
 HELLO_SECONDS = 30.0
 """From launch to `hello`. Half a second is usual; a loaded laptop that compiles the guest under
 gVisor has been seen to take ten."""
+
+MISSED_PINGS = 3
+"""Questions in a row without an answer, after which a distant sandbox counts as lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,9 @@ async def _shake_hands(sandbox: Sandbox, channel: Channel) -> Hello:
 async def wait_dead(session: GuestSession) -> None:
     """Return when an idle guest has ended, or has sent a frame that was not asked for."""
     try:
-        await session.channel.receive()
+        # A run may have ended before its questions were answered, but not before many.
+        for _ in range(MISSED_PINGS + 1):
+            if not isinstance(await session.channel.receive(), Pong):
+                return
     except (WireError, ChannelClosedError):
         return

@@ -39,7 +39,7 @@ from bridge.model import Json, Limits
 from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
 from bridge.runs.collect import Collected, Collector
-from bridge.runs.guest_session import GuestSession
+from bridge.runs.guest_session import MISSED_PINGS, GuestSession
 from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.failure import Ending
 
@@ -71,9 +71,8 @@ YIELD_EVERY = 64
 """Frames taken in a row before other tasks have their turn: thousands of them fit into one read."""
 
 PING_SECONDS = 5.0
-MISSED_PINGS = 3
 """A sandbox on another machine is asked so often whether it still works, and lost when it has
-missed so many questions in a row: a machine that stands still does not end its streams."""
+missed `MISSED_PINGS` in a row: a machine that stands still does not end its streams."""
 
 REPORT_SECONDS = 5.0
 """How long the engine may take to say how a dead sandbox died; without it the verdict is vaguer."""
@@ -236,15 +235,19 @@ class Program:
     async def _watch_over(self, distant: DistantSandbox) -> None:
         """Ask whether the sandbox still works, and end it once it does not say so any more."""
         missed = 0
-        while missed < MISSED_PINGS:
+        while True:
+            # Not at once: most programs end sooner, and an answer would come to nobody.
+            await anyio.sleep(PING_SECONDS)
+            missed = missed + 1 if self._silent else 0
+            if missed == MISSED_PINGS:
+                break
             self._silent = True
-            with anyio.move_on_after(PING_SECONDS):
+            # Whole, also when the program ends meanwhile: another one may follow in the sandbox.
+            with anyio.move_on_after(PING_SECONDS, shield=True):
                 try:
                     await self._session.channel.send(Ping())
                 except ChannelClosedError:
                     return
-            await anyio.sleep(PING_SECONDS)
-            missed = missed + 1 if self._silent else 0
         error = await distant.why_lost(f"no answer to {missed} questions in a row")
         self._lost = error
         await self._session.sandbox.kill()

@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from signal import Signals
 from typing import Protocol, runtime_checkable
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Limits
+
+_SIGNAL_BASE = 128
+"""Engines report death by signal n as exit status 128 + n, as shells do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,17 @@ class ExitReport:
     signal: int | None = None
     oom_killed: bool | None = None
     detail: str = ""
+
+
+def code_and_signal(status: int) -> tuple[int | None, int | None]:
+    """Return a process's exit code, or the signal that ended it, from an engine's exit status.
+
+    Exit status 128 + n is indistinguishable from death by signal n.
+    """
+    try:
+        return None, int(Signals(status - _SIGNAL_BASE))
+    except ValueError:
+        return status, None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,7 +108,7 @@ def failed_probe(backend: str, error: BridgeError) -> Probe:
     return Probe(
         backend=backend,
         ok=False,
-        summary=error.message,
+        summary=f"{error.message} {error.host_detail}".rstrip(),
         error_code=error.code,
         remedy=error.remedy,
     )

@@ -44,6 +44,7 @@ LOOK_SECONDS = 1.0
 RETRY_SECONDS = 5
 """After which a client that is refused may come again."""
 
+_NEEDED = ("sandboxes", "store")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")
 
 
@@ -58,8 +59,7 @@ class Replica:
         self._engine = engine
         self.name = engine.settings.replica
         self._store = store_of(engine.settings)
-        self._problems = {"sandboxes": "not looked at yet", "store": "not looked at yet"}
-        self._told: dict[str, str] = {}
+        self._problems = dict.fromkeys(_NEEDED, "not looked at yet")
 
     async def tend(self) -> None:
         """See what is missing, and to the runs of dead replicas, until cancelled.
@@ -67,15 +67,17 @@ class Replica:
         However often readiness is asked for, this alone looks. It chooses the backend ahead of the
         first run.
         """
+        looks = (self._sandboxes_problem, self._store_problem, self._end_orphans)
         while True:
-            found = {"sandboxes": await self._without_sandboxes(), "store": await self._storeless()}
-            orphans = await self._unrecorded()
-            for what, problem in {**found, "ends of dead replicas' runs": orphans}.items():
+            for what, look in zip((*_NEEDED, "ends of dead replicas' runs"), looks, strict=True):
+                try:
+                    problem = await look()
+                except (BridgeError, OSError) as error:
+                    problem = str(error)
                 # Each is told once, however often it is looked at.
-                if problem and problem != self._told.get(what):
+                if problem and problem != self._problems.get(what):
                     logger.warning("%s: %s", what, problem)
-                self._told[what] = problem
-            self._problems = found
+                self._problems[what] = problem
             await anyio.sleep(LOOK_SECONDS)
 
     async def drain(self) -> None:
@@ -88,33 +90,22 @@ class Replica:
     @property
     def missing(self) -> list[str]:
         """What this lacks to begin runs, in one word each: everybody may read it."""
-        missing = [name for name, problem in self._problems.items() if problem]
+        missing = [name for name in _NEEDED if self._problems[name]]
         return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
 
-    async def _without_sandboxes(self) -> str:
-        """Return why programs cannot run; empty if they can."""
-        try:
-            backend = await self._engine.backend()
-        except BridgeError as error:
-            return str(error)
+    async def _sandboxes_problem(self) -> str:
         # Of a cluster: whether it can be asked.
-        return str(getattr(backend, "problem", ""))
+        return str(getattr(await self._engine.backend(), "problem", ""))
 
-    async def _storeless(self) -> str:
+    async def _store_problem(self) -> str:
         with anyio.move_on_after(STORE_SECONDS):
-            try:
-                read = partial(self._store.documents, "ready", [""])
-                await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
-            except OSError as error:
-                return f"it cannot be read: {error}"
+            read = partial(self._store.documents, "ready", [""])
+            await anyio.to_thread.run_sync(read, abandon_on_cancel=True)
             return ""
         return f"it does not answer within {STORE_SECONDS:g} s"
 
-    async def _unrecorded(self) -> str:
-        try:
-            await end_orphans(self._engine.gate.audit)
-        except (BridgeError, OSError) as error:
-            return f"they cannot be recorded: {error}"
+    async def _end_orphans(self) -> str:
+        await end_orphans(self._engine.gate.audit)
         return ""
 
     def metrics(self) -> str:

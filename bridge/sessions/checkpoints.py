@@ -197,7 +197,7 @@ class Checkpoints:
             self.tidy()
 
     def _replace(self, owner: str, session_id: str, row: Mapping[str, Any], data: bytes) -> None:
-        key = {"whose": owner, "which": _id(session_id)}
+        key = {"whose": owner, "which": id_digest(session_id)}
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
@@ -313,15 +313,15 @@ def _statements() -> tuple[Select[Any], Delete]:
     return table.select().where(ours), table.delete().where(ours)
 
 
-def _id(session_id: str) -> str:
-    # Whatever its length.
+def id_digest(session_id: str) -> str:
+    """Return what identifies a session in the store, whatever its id's length."""
     return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _row(kept: Transaction, owner: str, session_id: str) -> Row[Any] | None:
     if kept.connection is None:
         return None
-    key = {"whose": owner, "which": _id(session_id)}
+    key = {"whose": owner, "which": id_digest(session_id)}
     return kept.connection.execute(_statements()[0], key).first()
 
 

@@ -10,17 +10,15 @@ alive finds out when it saves, and does not overwrite what the next has saved.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import secrets
-from hashlib import sha256
-from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
 
 from bridge.errors import ElsewhereError
 from bridge.sessions.checkpoints import CLAIM as KIND
+from bridge.sessions.checkpoints import id_digest
 from bridge.store import Store, Transaction, owner_digest
 
 logger = logging.getLogger(__name__)
@@ -40,11 +38,8 @@ MOST_LOOK_SECONDS = 0.5
 """Between looks at another's claim, at first and later."""
 
 
-class _Key(NamedTuple):
-    """A session's document: its owner's digest, and the digest of its id."""
-
-    owner: str
-    name: str
+_Key = tuple[str, str]
+"""A session's document: its owner's digest, and the digest of its id."""
 
 
 class Claims:
@@ -64,7 +59,7 @@ class Claims:
 
     def holds(self, owner: str, session_id: str) -> bool:
         """Return whether a session is claimed, as far as is known; see `check`."""
-        return _key(owner_digest(owner), session_id) in self._held
+        return _key(owner, session_id) in self._held
 
     async def take(self, owner: str, session_id: str) -> str:
         """Claim a session; return the name of a dead replica from which it was taken over, or "".
@@ -72,7 +67,7 @@ class Claims:
         Raises:
             ElsewhereError: Another replica has it, and goes on having it.
         """
-        key, wait = _key(owner_digest(owner), session_id), LOOK_SECONDS
+        key, wait = _key(owner, session_id), LOOK_SECONDS
         start = since = anyio.current_time()
         seen: bytes | None = None
         while True:
@@ -89,7 +84,7 @@ class Claims:
 
     async def release(self, owner: str, session_id: str) -> None:
         """Give a session to whoever asks next."""
-        key = _key(owner_digest(owner), session_id)
+        key = _key(owner, session_id)
         self._held.discard(key)
         try:
             await anyio.to_thread.run_sync(self._release, key)
@@ -115,7 +110,7 @@ class Claims:
         Raises:
             OSError: Another has taken it over meanwhile.
         """
-        if not self._has(kept, _key(owner, session_id)):
+        if not self._has(kept, (owner, id_digest(session_id))):
             raise OSError(errno.ESTALE, "another replica of the bridge has taken the session over")
 
     # --- for threads ------------------------------------------------------------------------------
@@ -151,22 +146,18 @@ class Claims:
 
     def _document(self) -> bytes:
         self._beat += 1
-        told = {"replica": self._replica, "process": self._process, "beat": self._beat}
-        return json.dumps(told).encode()
+        return f"{self._replica} {self._process} {self._beat}".encode()
 
     def _is_own(self, found: bytes) -> bool:
         return self._process.encode() in found
 
 
 def _key(owner: str, session_id: str) -> _Key:
-    return _Key(owner, sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest())
+    return owner_digest(owner), id_digest(session_id)
 
 
 def _holder(found: bytes | None) -> str:
-    try:
-        return str(json.loads(found or b"{}").get("replica", ""))
-    except (ValueError, AttributeError):
-        return "?"
+    return (found or b"").partition(b" ")[0].decode(errors="replace")
 
 
 def _elsewhere(session_id: str, replica: str) -> ElsewhereError:

@@ -33,7 +33,7 @@ from bridge.settings.paths import (
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
 from bridge.settings.removed import REMOVED_SETTINGS, reject_removed
-from bridge.settings.state import prepare_state, require_private
+from bridge.settings.state import SOLE_USER, prepare_state, require_private
 from bridge.settings.values import (
     AuditMode,
     GuardMode,
@@ -330,6 +330,8 @@ def _chosen_profile(name: str, file: ConfigFile, place: str) -> ProfileSpec:
 OTHER_VARIABLES: Mapping[str, str] = {
     "MCP_BRIDGE_CONFIG": "The settings file, as a whole path.",
     "MCP_BRIDGE_INPUT_": "The value of an input that a server's entry asks for; its name follows.",
+    SOLE_USER: "`1` where the bridge's user is the only one, as in a pod: its settings file "
+    "and its state directory may be writable for all.",
     "MCP_BRIDGE_TEST_": "Read by the tests of this project.",
 }
 """Names of variables that are not settings, or their beginnings, with their meanings."""

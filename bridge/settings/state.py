@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 
 from bridge.atomic_files import replace_file
@@ -23,6 +24,10 @@ MAX_MARKED = 50
 """Settings files in `POLICY_MARK`; beyond this the oldest is removed."""
 
 
+SOLE_USER = "MCP_BRIDGE_SOLE_USER"
+"""Says with "1" that there are no other users: kubelets make a pod's volumes writable for all."""
+
+
 def require_private(path: Path, what: str) -> None:
     """Refuse a file or directory that other users of this machine could change.
 
@@ -30,7 +35,7 @@ def require_private(path: Path, what: str) -> None:
         SettingsError: They could.
     """
     reason, remedy = exposure(path)
-    if reason:
+    if reason and os.environ.get(SOLE_USER) != "1":
         raise SettingsError(f"{what} {path} is not used: {reason}.", remedy=remedy)
 
 

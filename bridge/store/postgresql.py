@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, func
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, TimeoutError
 
 from bridge.store.blobs import Blobs, OpenBlob, Unfinished
+from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
 from bridge.store.server_url import ServerUrl
 from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-    from sqlalchemy.exc import SQLAlchemyError
 
 POOL = 8
 """Connections of one bridge at most; a transaction takes a few milliseconds."""
@@ -96,60 +96,37 @@ class ServerStore(Store):
     def _make(self) -> None:
         pass
 
-    @contextmanager
-    def connected(
-        self, *, writes: bool, durable: bool = False, locked: bool = True
-    ) -> Iterator[Connection]:
-        """Open a transaction; see `Store.reading` and `Store.writing`.
+    def _engine(self) -> Engine:
+        return databases.engine(self._url, (0, 0), None, make=make_engine)
 
-        Args:
-            locked: Whether a write transaction waits for its turn.
-        """
-        from sqlalchemy.exc import SQLAlchemyError
-
-        from bridge.store.schema import DURABLE, LOCKED, WRITES, databases
-
-        done = False
-        try:
-            engine = databases.engine(self._url, (0, 0), None, make=make_engine)
-            options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
-            with engine.execution_options(**options).begin() as connection:
-                yield connection
-                done = writes
-        except SQLAlchemyError as error:
-            found = as_store_error(error)
-            if done and found.errno == errno.ENOTCONN:
-                found = StoreError(found.errno, _UNCONFIRMED, _REMEDY)
-            if found.errno == errno.ESTALE:
-                databases.close(self._url)
-            # Without its cause, which could show an address with a password.
-            raise found from None
-        except ImportError as error:
-            raise StoreError(errno.ENOENT, f"psycopg cannot be used: {error}") from None
+    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+        found = as_store_error(error)
+        if ending and found.errno == errno.ENOTCONN:
+            return StoreError(found.errno, _UNCONFIRMED, _REMEDY)
+        if found.errno == errno.ESTALE:
+            databases.close(self._url)
+        return found
 
 
 def make_engine(url: str) -> Engine:
     """Return the engine of a server's database. Connects when it is used."""
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-    from sqlalchemy import create_engine, event
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        raise StoreError(errno.ENOENT, f"psycopg cannot be used: {error}") from None
 
     given: dict[str, Any] = {
         "connect_timeout": CONNECT_SECONDS,
         "fallback_application_name": "mcp-code-bridge",
         # Also of a database that has none, whose text would be bytes.
         "client_encoding": "UTF8",
-        # A server that vanishes in the middle of a request.
-        "tcp_user_timeout": round(BUSY_SECONDS * 1000),
-        "keepalives_idle": round(BUSY_SECONDS),
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
     }
     try:
-        named = conninfo_to_dict(url)
+        # libpq reads the address, with all that it knows: several hosts, services, password files.
+        given |= conninfo_to_dict(url)
     except psycopg.Error:
         raise StoreError(errno.EINVAL, "MCP_BRIDGE_STORE is no address that libpq reads") from None
-    given = {key: value for key, value in given.items() if key not in named}
 
     class BoundedConnection(psycopg.Connection[Any]):
         def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
@@ -162,9 +139,8 @@ def make_engine(url: str) -> Engine:
                 raise
 
     def connect() -> psycopg.Connection[Any]:
-        # libpq reads the address, with all that it knows: several hosts, services, password files.
         # Nothing is prepared, which poolers between here and the server may not know of.
-        return BoundedConnection.connect(url, prepare_threshold=None, **given)
+        return BoundedConnection.connect(prepare_threshold=None, **given)
 
     engine = create_engine(
         "postgresql+psycopg://",
@@ -181,8 +157,6 @@ def make_engine(url: str) -> Engine:
 
 
 def _begin(connection: Connection) -> None:
-    from bridge.store.schema import DURABLE, LOCKED, WRITES
-
     options = connection.get_execution_options()
     # Who writes has to see, once the lock is there, what was written while it waited.
     level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
@@ -203,13 +177,12 @@ def _begin(connection: Connection) -> None:
 
 def as_store_error(error: SQLAlchemyError) -> StoreError:
     """Return a database error as a `StoreError` with the matching errno."""
-    from sqlalchemy.exc import DBAPIError, TimeoutError
-
     if isinstance(error, TimeoutError):
         return StoreError(errno.EBUSY, "all connections to the database are in use", _REMEDY)
     original = error.orig if isinstance(error, DBAPIError) else None
     state = getattr(original, "sqlstate", None)
-    if isinstance(error, DBAPIError) and (error.connection_invalidated or _unconnected(original)):
+    unconnected = isinstance(error, OperationalError) and state is None
+    if unconnected or (isinstance(error, DBAPIError) and error.connection_invalidated):
         # libpq's text names host, port, user and reason, and no password.
         reason = _first_line(original) if state is None else ""
         number, message = errno.ENOTCONN, f"{_AWAY}{reason}"
@@ -221,12 +194,6 @@ def as_store_error(error: SQLAlchemyError) -> StoreError:
             return StoreError(*_BY_CLASS[state[:length]], _REMEDY)
     text = f"the database failed{_first_line(original or error)}"
     return StoreError(errno.EIO, text, _REMEDY)
-
-
-def _unconnected(original: BaseException | None) -> bool:
-    from psycopg import OperationalError
-
-    return isinstance(original, OperationalError) and original.sqlstate is None
 
 
 def _first_line(error: BaseException | None) -> str:
@@ -264,42 +231,36 @@ class ServerBlobs(Blobs):
         Raises:
             FileNotFoundError: There is no such content.
         """
-        from bridge.store.schema import blobs
-
+        size = pieces.select().with_only_columns(func.sum(func.octet_length(pieces.c.data)))
         with ExitStack() as stack:
             connection = stack.enter_context(self._store.connected(writes=False))
-            found = connection.execute(blobs.select().where(blobs.c.digest == digest)).first()
+            found = connection.execute(size.where(pieces.c.digest == digest)).scalar()
             if found is None:
                 raise FileNotFoundError(errno.ENOENT, "it is not in the database")
-            return _OpenRows(connection, digest, found.size, stack.pop_all())
+            return _OpenRows(connection, digest, int(found), stack.pop_all())
 
     def remove(self, kept: Transaction, digest: str) -> bool:
         """Remove a content with its pieces; return whether it existed."""
-        from bridge.store.schema import blobs
-
         assert kept.connection is not None
-        return kept.connection.execute(blobs.delete().where(blobs.c.digest == digest)).rowcount > 0
+        removed = pieces.delete().where(pieces.c.digest == digest)
+        return kept.connection.execute(removed).rowcount > 0
 
     def all(self) -> set[str]:
         """Return the digests of all contents."""
-        from bridge.store.schema import blobs
-
+        first = pieces.select().with_only_columns(pieces.c.digest).where(pieces.c.number == 0)
         with self._store.connected(writes=False) as connection:
-            return {row.digest for row in connection.execute(blobs.select())}
+            return set(connection.execute(first).scalars())
 
 
 def _send(connection: Connection, unfinished: Unfinished, digest: str) -> None:
-    from sqlalchemy.dialects.postgresql import insert
-
-    from bridge.store.schema import blobs, pieces
-
     size = os.fstat(unfinished.descriptor).st_size
-    row = insert(blobs).values(digest=digest, size=size).on_conflict_do_nothing()
-    if connection.execute(row.returning(blobs.c.size)).first() is None:
-        return
-    for number in range(-(-size // PIECE)):
+    for number in range(max(1, -(-size // PIECE))):
         data = os.pread(unfinished.descriptor, PIECE, number * PIECE)
-        connection.execute(pieces.insert().values(digest=digest, number=number, data=data))
+        row = insert(pieces).values(digest=digest, number=number, data=data)
+        added = row.on_conflict_do_nothing().returning(pieces.c.number)
+        if connection.execute(added).first() is None:
+            # It is there, whole: after its first piece who sent it has sent all.
+            return
 
 
 class _OpenRows:
@@ -314,17 +275,12 @@ class _OpenRows:
         self._transaction = transaction
 
     def read(self, size: int, start: int) -> bytes:
-        from sqlalchemy.exc import SQLAlchemyError
-
-        from bridge.store.schema import pieces
-
         wanted = max(min(size, self.size - start), 0)
         first, last = start // PIECE, (start + wanted - 1) // PIECE
         chosen = pieces.select().with_only_columns(pieces.c.data).order_by(pieces.c.number)
         ours = (pieces.c.digest == self._digest, pieces.c.number.between(first, last))
         try:
-            rows = self._connection.execute(chosen.where(*ours)) if wanted else ()
-            data = b"".join(row.data for row in rows)
+            data = b"".join(self._connection.execute(chosen.where(*ours)).scalars())
         except SQLAlchemyError as error:
             raise as_store_error(error) from None
         return data[start - first * PIECE :][:wanted]

@@ -22,7 +22,6 @@ from sqlalchemy import (
     Connection,
     Engine,
     Float,
-    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -112,22 +111,14 @@ CONTENTS = (artifacts, sessions)
 
 server_metadata = MetaData()
 
-blobs = Table(
-    "blobs",
-    server_metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("size", BigInteger, nullable=False),
-)
-"""Contents, where they are not files."""
-
 pieces = Table(
     "pieces",
     server_metadata,
-    Column("digest", ForeignKey(blobs.c.digest, ondelete="CASCADE"), primary_key=True),
+    Column("digest", String(64), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""Their data, in rows of one size but for the last."""
+"""Contents, where they are not files: each has at least one row, all of one size but the last."""
 
 
 def _create_tables(connection: Connection, directory: Path | None) -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from importlib.util import find_spec
 
 SCHEMES = ("postgresql", "postgres")
 
-_ESCAPED = re.compile(r"(?:[^%]|%[0-9A-Fa-f]{2})*")
-_HOSTS = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]*\]|[^][:,]*)(?::\d*)?(?:,|$))*")
+_ADDRESS = re.compile(
+    r"""
+    \w+://
+    ((?P<user> LETTER*) (: (LETTER | :)*)? (?P<at> @))?
+    (?P<hosts> HOST (, HOST)*)
+    (?P<path> /[^@?]*)?
+    (\?[^@]*)?
+    """.replace("LETTER", r"([^]%/?\#@:[\x80-\U0010FFFF] | %[0-9A-Fa-f]{2})").replace(
+        "HOST", r"(\[[0-9A-Fa-f:.]*\] | [^][%/?\#@:,]*) (:\d*)?"
+    ),
+    re.VERBOSE,
+)
+"""What cannot be taken for another address, in which a part of the password is shown."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +30,9 @@ class ServerUrl:
     text: str = field(repr=False)
 
     def __str__(self) -> str:
-        found = urlsplit(self.text)
-        user, at, hosts = found.netloc.rpartition("@")
-        return f"postgresql://{user.partition(':')[0]}{at}{hosts}{found.path}"
+        found = _ADDRESS.fullmatch(self.text)
+        shown = found.group("user", "at", "hosts", "path") if found else ()
+        return f"postgresql://{''.join(part or '' for part in shown)}"
 
 
 def server_url(text: str) -> ServerUrl:
@@ -30,25 +41,11 @@ def server_url(text: str) -> ServerUrl:
     Raises:
         ValueError: It cannot, or the driver is not installed.
     """
-    if not _is_told_apart(text):
-        # A part of the password would be taken for another part of the address, and shown.
+    if not _ADDRESS.fullmatch(text):
         raise ValueError(
             "has characters in its login that must be escaped, such as / as %2F, or no number as "
             "its port"
         )
-    from importlib.util import find_spec
-
     if find_spec("psycopg") is None:
         raise ValueError("needs psycopg: install mcp-code-bridge[postgresql]")
     return ServerUrl(text)
-
-
-def _is_told_apart(text: str) -> bool:
-    try:
-        found = urlsplit(text)
-    except ValueError:
-        # Its text has a part of the login.
-        return False
-    login, _, hosts = found.netloc.rpartition("@")
-    beyond = login + found.path + found.query + found.fragment
-    return "@" not in beyond and all((_ESCAPED.fullmatch(found.netloc), _HOSTS.fullmatch(hosts)))

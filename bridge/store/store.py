@@ -24,7 +24,8 @@ from bridge.store.blobs import Blobs, Unfinished
 from bridge.store.legacy_files import has_legacy_files
 
 if TYPE_CHECKING:
-    from sqlalchemy import ColumnElement, Connection, Row, Table
+    from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
+    from sqlalchemy.exc import SQLAlchemyError
 
 FILE = "store.db"
 """The database, in the state directory; SQLite adds two more files while it is in use."""
@@ -209,19 +210,38 @@ class Store:
         _make_private(self._file)
 
     @contextmanager
-    def connected(self, *, writes: bool, durable: bool = False) -> Iterator[Connection]:
-        """Open a transaction in a database that exists; see `reading` and `writing`."""
+    def connected(
+        self, *, writes: bool, durable: bool = False, locked: bool = True
+    ) -> Iterator[Connection]:
+        """Open a transaction in a database that exists; see `reading` and `writing`.
+
+        Args:
+            locked: Whether a write transaction waits for its turn; only on a server it need not.
+        """
         from sqlalchemy.exc import SQLAlchemyError
 
-        from bridge.store.schema import DURABLE, WRITES, as_store_error, databases
+        from bridge.store.schema import DURABLE, LOCKED, WRITES
 
+        ending = False
         try:
-            engine = databases.engine(self._url, _identity(self._file), self.directory)
-            options = {WRITES: writes, DURABLE: durable}
-            with engine.execution_options(**options).begin() as connection:
+            options = {WRITES: writes, DURABLE: durable, LOCKED: locked}
+            with self._engine().execution_options(**options).begin() as connection:
                 yield connection
+                ending = writes
         except SQLAlchemyError as error:
-            raise as_store_error(error) from error
+            # Without its cause, which could show a server's address with a password.
+            raise self._failed(error, ending=ending) from None
+
+    def _engine(self) -> Engine:
+        from bridge.store.schema import databases
+
+        return databases.engine(self._url, _identity(self._file), self.directory)
+
+    def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
+        """Return the store's error; a transaction that was `ending` may have been committed."""
+        from bridge.store.schema import as_store_error
+
+        return as_store_error(error)
 
 
 class Transaction:
@@ -305,17 +325,28 @@ class Transaction:
             found.update(row.digest for row in self.connection.execute(chosen))
         return found
 
-    def prune(self, kind: str, *, most: int, most_bytes: float = inf, oldest: float = 0.0) -> None:
+    def prune(
+        self,
+        kind: str,
+        *,
+        most: int,
+        most_bytes: float = inf,
+        oldest: float = 0.0,
+        owner: str | None = None,
+    ) -> None:
         """Remove a kind's documents that are too old or beyond the limits; the newest stay.
 
         Args:
-            most, most_bytes: Limits on the number of documents and on the bytes of their data.
+            most, most_bytes: Limits on the number of documents and on the bytes of their data,
+                which the newest one may exceed.
             oldest: Documents written before this are removed; in seconds since the epoch.
+            owner: Whose; None for those of all.
         """
         size = 0
-        for number, each in enumerate(self.listed(kind), start=1):
+        for number, each in enumerate(self.listed(kind, owner), start=1):
             size += each.size
-            if number > most or size > most_bytes or each.updated < oldest:
+            beyond = number > most or (size > most_bytes and number > 1)
+            if beyond or each.updated < oldest:
                 self.delete(kind, each.owner, each.name)
 
 

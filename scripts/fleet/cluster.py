@@ -22,7 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-API = "https://127.0.0.1:6443"
+API = "https://127.0.0.1:443"
+SERVICES = "10.96.0.0/24"
+API_SERVICE = "10.96.0.1"
+"""Where pods look for the API server. Nothing forwards to services: it listens there itself."""
+
 ETCD = "http://127.0.0.1:2379"
 ETCD_PEERS = "http://127.0.0.1:2380"
 ISSUER = "https://kubernetes.default.svc"
@@ -100,12 +104,14 @@ class Cluster:
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         for node in self.nodes:
             self.start_containerd(node)
+        address = ("ip", "address", "replace", f"{API_SERVICE}/32", "dev", "lo")
+        subprocess.run(address, check=True)
         self._start_etcd()
         self.start_api_server()
         self._write_kubeconfig(self.admin, self._token)
         self._start_controllers()
         for node in self.nodes:
-            self._import_images(node, archives)
+            self.import_images(node, archives)
             self.start_kubelet(node)
         self.wait_for_nodes(len(self.nodes))
 
@@ -184,13 +190,13 @@ class Cluster:
         self._spawn(
             "kube-apiserver",
             self._programs / "kube-apiserver",
-            *(f"--etcd-servers={ETCD}", "--bind-address=127.0.0.1", "--secure-port=6443"),
+            *(f"--etcd-servers={ETCD}", "--bind-address=0.0.0.0", "--secure-port=443"),
             *("--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
             *(f"--cert-dir={self._certificates}", "--authorization-mode=RBAC"),
             f"--token-auth-file={self._directory / 'tokens.csv'}",
             *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
-            *(f"--service-account-issuer={ISSUER}", "--service-cluster-ip-range=10.96.0.0/24"),
-            "--kubelet-preferred-address-types=InternalIP",
+            *(f"--service-account-issuer={ISSUER}", f"--service-cluster-ip-range={SERVICES}"),
+            *("--kubelet-preferred-address-types=InternalIP", "--enable-aggregator-routing=true"),
             # Pods leave a node that is gone after this; five minutes unless told otherwise.
             *(f"--default-{state}-toleration-seconds=5" for state in ("not-ready", "unreachable")),
         )
@@ -213,7 +219,7 @@ class Cluster:
             f"--service-account-private-key-file={key}",
             f"--root-ca-file={self._certificates / 'apiserver.crt'}",
             f"--node-monitor-grace-period={NODE_GRACE_SECONDS}s",
-            "--node-monitor-period=2s",
+            *("--node-monitor-period=2s", "--horizontal-pod-autoscaler-sync-period=2s"),
         )
         self._spawn("kube-scheduler", self._programs / "kube-scheduler", *common, "--port=0")
 
@@ -232,7 +238,12 @@ class Cluster:
         self._spawn(name, "containerd", "--config", configuration)
         self._wait((name,), f"containerd of {node.name} answers", node.socket.exists)
 
-    def _import_images(self, node: Node, archives: Iterable[Path]) -> None:
+    def import_images(self, node: Node, archives: Iterable[Path]) -> None:
+        """Give a node images, from archives.
+
+        Raises:
+            RuntimeError: One is none that containerd takes.
+        """
         for archive in archives:
             ctr = ("ctr", "--address", node.socket, "--namespace", "k8s.io", "images", "import")
             done = subprocess.run([*ctr, archive], check=False, capture_output=True, text=True)
@@ -355,13 +366,14 @@ class Cluster:
 
 
 def pod_network(node: Node, number: str) -> dict[str, Any]:
-    """Return the network of a node's pods: an address each, no gateway, so no way out."""
+    """Return the network of a node's pods: they reach each other, and this machine."""
     addresses = {
         "type": "host-local",
         "dataDir": str(node.directory / "addresses"),
         "ranges": [[{"subnet": f"10.241.{number}.0/24"}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
     }
-    plugin = {"type": "bridge", "bridge": f"pods{number}", "isGateway": False, "ipam": addresses}
+    plugin = {"type": "bridge", "bridge": f"pods{number}", "isGateway": True, "ipam": addresses}
     return {"cniVersion": "0.4.0", "name": f"pods{number}", "plugins": [plugin]}
 
 

@@ -8,12 +8,11 @@ import json
 import platform
 import shlex
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-CHUNK = 1024 * 1024
 
 
 def configuration(instructions: Iterable[str]) -> dict[str, Any]:
@@ -26,7 +25,7 @@ def configuration(instructions: Iterable[str]) -> dict[str, Any]:
     for instruction in instructions:
         word, _, rest = instruction.partition(" ")
         if word == "ENV":
-            found["Env"].append(rest)
+            found["Env"] += shlex.split(rest)
         elif word == "LABEL":
             name, _, value = rest.partition("=")
             found["Labels"][name] = shlex.split(value)[0] if value else ""
@@ -36,27 +35,31 @@ def configuration(instructions: Iterable[str]) -> dict[str, Any]:
             found["WorkingDir"] = rest
         elif word == "USER":
             found["User"] = rest
+        elif word == "ENTRYPOINT":
+            found["Entrypoint"] = json.loads(rest)
         else:
             message = f"no image configuration is known for {instruction!r}"
             raise ValueError(message)
     return found
 
 
-def write_archive(target: Path, name: str, layer: Path, config: dict[str, Any]) -> None:
-    """Write an image of one layer, as `docker save` would, so that `ctr images import` takes it."""
-    digest = hashlib.sha256()
-    with layer.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
+def write_archive(target: Path, name: str, layers: Sequence[Path], config: dict[str, Any]) -> None:
+    """Write an image of these layers, as `docker save` would, so that `ctr` imports it."""
+    digests = []
+    for layer in layers:
+        with layer.open("rb") as file:
+            digests.append(f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}")
     described = {
         "architecture": ARCHITECTURES[platform.machine()],
         "os": "linux",
         "config": config,
-        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest.hexdigest()}"]},
+        "rootfs": {"type": "layers", "diff_ids": digests},
     }
-    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    members = [f"layer{number}.tar" for number in range(len(layers))]
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": members}]
     with tarfile.open(target, "w") as archive:
-        archive.add(layer, "layer.tar")
+        for member, layer in zip(members, layers, strict=True):
+            archive.add(layer, member)
         for member, value in (("config.json", described), ("manifest.json", manifest)):
             data = json.dumps(value).encode()
             entry = tarfile.TarInfo(member)
@@ -72,5 +75,5 @@ def write_single_file_archive(target: Path, name: str, program: Path) -> None:
         entry.mode, entry.size = 0o755, program.stat().st_size
         with program.open("rb") as file:
             archive.addfile(entry, file)
-    write_archive(target, name, layer, {"Entrypoint": [f"/{program.name}"]})
+    write_archive(target, name, (layer,), {"Entrypoint": [f"/{program.name}"]})
     layer.unlink()

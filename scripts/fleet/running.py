@@ -38,7 +38,8 @@ def running_cluster(*, nodes: int = 2) -> Iterator[Cluster]:
     images.mkdir(exist_ok=True)
     runtime, pause = images / "runtime.tar", images / "pause.tar"
     instructions = changes("slim", image_key("slim"))
-    write_archive(runtime, RUNTIME_IMAGE, prepared("MCP_FLEET_ROOTFS"), configuration(instructions))
+    rootfs = (prepared("MCP_FLEET_ROOTFS"),)
+    write_archive(runtime, RUNTIME_IMAGE, rootfs, configuration(instructions))
     write_single_file_archive(pause, PAUSE_IMAGE, programs / "pause")
     cluster = Cluster(programs, directory / "cluster", nodes=nodes)
     try:

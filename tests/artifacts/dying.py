@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -69,10 +70,12 @@ WAYS: dict[str, tuple[Callable[[ArtifactStore], None], int]] = {
 
 
 def _prepared(root: Path) -> set[str]:
+    """Make a store with something in it, to be copied; return what is this user's in it."""
     kept = store(root, total=100_000)
     run = kept.of_run("me", OTHER_RUN)
     made = [run.add("old", OLD), run.add("same", SAME)]
     kept.of_run("you", OTHER_RUN).add("yours", SAME)
+    databases.forget()
     return {artifact.uri for artifact in made}
 
 
@@ -104,9 +107,11 @@ def _die_at(number: int, root: Path, way: Callable[[ArtifactStore], None], total
 
 def _try(directory: Path, name: str) -> int:
     way, total = WAYS[name]
+    prepared = directory / name
+    before = _prepared(prepared)
     for number in range(1000):
         root = directory / f"{name}-{number}"
-        before = _prepared(root)
+        shutil.copytree(prepared, root)
         status = _die_at(number, root, way, total)
         assert status in (0, -signal.SIGKILL), (name, number, status)
         kept = store(root, total=100_000)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.results import FORMAT, VERSION, Measurement, ResultsError, dumped, load, parsed
-from tests.benchmarks.samples import results, warm
+from benchmarks.results import (
+    FORMAT,
+    VERSION,
+    Measurement,
+    ResultsError,
+    dumped,
+    joined,
+    load,
+    parsed,
+)
+from tests.benchmarks.samples import MACHINE, results, warm
 
 
 def test_what_is_written_comes_back() -> None:
@@ -25,6 +35,22 @@ def test_what_is_written_comes_back() -> None:
         warm(samples=(3.5, 4.5), floor_samples=(2.0,), detail="p99 5 ms"),
         absent,
     )
+
+
+def test_results_taken_one_after_the_other_are_joined() -> None:
+    there = Measurement(row="warm", engine="kubernetes", figure=30.0, floor=3.0)
+    second = results(
+        there,
+        engines={"kubernetes": "1.20.2"},
+        machine=replace(MACHINE, load_before=7.0, load_after=9.0),
+    )
+    both = joined(results(warm(), skipped={"docker": "it does not answer"}), second)
+    assert both.rows == (warm(), there)
+    assert both.engines == {"podman": "4.3.1", "kubernetes": "1.20.2"}
+    assert both.skipped == {"docker": "it does not answer"}
+    assert both.machine == replace(MACHINE, load_after=9.0)
+    assert not both.quick
+    assert joined(results(), results(quick=True)).quick
 
 
 def test_the_file_is_json_with_one_line_for_each_measurement() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.runner import GROUPS, chosen
-from benchmarks.targets import BY_KEY, ENGINES, ROWS, Target, Verdict
+from benchmarks.bench import Group
+from benchmarks.runner import GROUPS, chosen, is_measured
+from benchmarks.targets import BY_KEY, ENGINES, LOCAL, REMOTE, ROWS, Target, Verdict
 
 
 @pytest.mark.parametrize(
@@ -56,13 +57,43 @@ def test_a_row_whose_target_is_a_ratio_names_its_floor() -> None:
                 assert row.floor, row.key
 
 
-def test_every_row_is_measured_by_exactly_one_group() -> None:
-    measured = [key for group in GROUPS for key in group.keys]
-    assert sorted(measured) == sorted(row.key for row in ROWS)
+def test_targets_of_this_machines_engines_are_not_those_of_other_machines() -> None:
+    for engine in REMOTE:
+        assert BY_KEY["warm"].target(engine) == Target()
+    assert BY_KEY["pod-waits"].target("kubernetes") == Target(ratio_at_most=0.5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_row_is_measured_by_two_groups(engine: str) -> None:
+    measured = [key for group in GROUPS if engine in group.engines for key in group.keys]
+    assert sorted(measured) == sorted({*measured})
+    if engine in LOCAL:
+        assert {row.key for row in ROWS if row.host_only} < {*measured}
+
+
+def test_every_row_is_measured_somewhere() -> None:
+    assert {key for group in GROUPS for key in group.keys} == {row.key for row in ROWS}
+
+
+@pytest.mark.parametrize("engine", REMOTE)
+def test_other_machines_have_the_rows_that_show_what_the_way_costs(engine: str) -> None:
+    measured = {key for group in GROUPS if engine in group.engines for key in group.keys}
+    assert {"warm", "cold", "call", "sustained", "message"} < measured
+
+
+def test_an_engine_is_not_needed_when_no_row_asked_for_is_measured_on_it() -> None:
+    assert is_measured("kubernetes", None)
+    assert is_measured("kubernetes", ["gather", "pod-waits"])
+    assert not is_measured("kubernetes", ["gather", "over-ssh"])
+
+
+def on(engine: str, groups: tuple[Group, ...]) -> list[Group]:
+    return [group for group in groups if engine in group.engines]
 
 
 def test_rows_asked_for_choose_the_groups_that_measure_them() -> None:
-    assert [group.keys for group in chosen(["throughput", "warm"])] == [
+    found = on("podman", chosen(["throughput", "warm"]))
+    assert [group.keys for group in found] == [
         ("warm", "warm-cpu"),
         ("gather", "throughput"),
     ]
@@ -70,7 +101,7 @@ def test_rows_asked_for_choose_the_groups_that_measure_them() -> None:
 
 
 def test_rows_measured_together_are_measured_apart_when_only_one_is_asked_for() -> None:
-    together, *_ = chosen(["first-line", "warm", "warm-cpu"])
+    (together,) = on("podman", chosen(["first-line", "warm", "warm-cpu"]))
     (alone,) = chosen(["first-line"])
     assert together.keys == ("warm", "warm-cpu", "first-line")
     assert alone.keys == ("first-line",)
@@ -80,3 +111,4 @@ def test_rows_measured_together_are_measured_apart_when_only_one_is_asked_for() 
 def test_the_rows_of_one_group_are_all_of_the_host_or_all_of_an_engine() -> None:
     for group in GROUPS:
         assert len({BY_KEY[key].host_only for key in group.keys}) == 1
+        assert not (BY_KEY[group.keys[0]].host_only and {*REMOTE} & {*group.engines})

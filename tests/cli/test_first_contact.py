@@ -104,7 +104,7 @@ def test_with_nothing_installed_every_command_says_the_next_step(newcomer: Newco
         done = newcomer.say(*words)
         assert done.returncode == status, (words, done.stderr)
         assert step in done.stdout + done.stderr, words
-    assert "Seatbelt" not in newcomer.say("run", "-c", "print(1)").stderr
+        assert words[0] != "run" or "Seatbelt" not in done.stderr
     assert not list((newcomer.home / "work").iterdir())
 
 

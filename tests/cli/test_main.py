@@ -41,6 +41,14 @@ def test_serving_waits_for_no_import_that_its_first_answer_does_not_need() -> No
     assert done.stdout == "[]\n"
 
 
+def test_listing_what_runs_left_imports_no_engine() -> None:
+    """It reads a directory."""
+    wanted = "[n in sys.modules for n in ('mcp', 'bridge.runs')]"
+    code = f"import sys, bridge.cli.artifacts; print({wanted})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, False]\n"
+
+
 def test_a_command_is_imported_with_the_collector_at_rest_which_goes_on_afterwards() -> None:
     """What was imported is not looked through again."""
     code = """

@@ -58,14 +58,15 @@ async def test_a_large_picture_that_is_a_program_s_last_act_arrives_whole(user: 
 
 async def test_a_session_s_large_state_is_whole_after_the_bridge_ends(user: User) -> None:
     with anyio.fail_after(PATIENCE_SECONDS):
-        for number in range(RUNS):
-            session = f"large-{number}"
-            async with user.client() as client:
+        digests = {}
+        async with user.client() as client:
+            for session in (f"large-{number}" for number in range(RUNS)):
                 result = await client.call_tool("run_python", {"code": HELD, "session": session})
                 assert result.is_error is False, text_of(result)
-                (digest,) = document_of(result)["stdout"]
-            look = "import hashlib; print(hashlib.sha256(held).hexdigest())"
-            async with user.client() as client:
+                (digests[session],) = document_of(result)["stdout"]
+        look = "import hashlib; print(hashlib.sha256(held).hexdigest())"
+        async with user.client() as client:
+            for session, digest in digests.items():
                 result = await client.call_tool("run_python", {"code": look, "session": session})
                 assert result.is_error is False, text_of(result)
                 assert document_of(result)["stdout"] == [digest]

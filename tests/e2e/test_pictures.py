@@ -65,6 +65,7 @@ def analyst(tmp_path: Path) -> User:
     return somebody
 
 
+@pytest.mark.full
 @pytest.mark.podman
 async def test_a_plot_of_a_server_s_data_is_what_it_shows(analyst: User, data_image: str) -> None:
     """In size and in the areas of its colours; and nothing complains of fonts or displays."""

@@ -198,6 +198,7 @@ async def test_the_skill_is_there_for_the_next_program(tmp_path: Path, project: 
     assert field(used, "result") == ["Work of Eve", "Work of Ada"]
 
 
+@pytest.mark.full
 @pytest.mark.podman
 async def test_the_report_comes_with_its_chart_and_its_table(
     tmp_path: Path, project: Path, data_image: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import signal
 import socket
@@ -73,6 +74,7 @@ class Faults:
     attach: list[Refusal] = field(default_factory=list)
     patch_pods: list[Refusal] = field(default_factory=list)
     watch: list[Refusal] = field(default_factory=list)
+    mute_watch: bool = False
     waiting: Mapping[str, str] | None = None
     unschedulable: str = ""
     drop_attach: bool = False
@@ -446,7 +448,7 @@ class ApiServer:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         seen = int(query.get("resourceVersion") or self._version)
         server = self._server
-        with suppress(OSError), anyio.move_on_after(int(query.get("timeoutSeconds", 300))):
+        with suppress(OSError), anyio.move_on_after(self._watch_seconds(query)):
             while server is not None and not server.should_exit:
                 changed = self._changed
                 lines = []
@@ -457,11 +459,14 @@ class ApiServer:
                         lines.append(json.dumps({"type": kind, "object": document}) + "\n")
                 seen = self._version
                 body = "".join(lines).encode()
-                if body:
+                if body and not self.faults.mute_watch:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                 with anyio.move_on_after(0.5):
                     await changed.wait()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _watch_seconds(self, query: Mapping[str, str]) -> float:
+        return math.inf if self.faults.mute_watch else float(query.get("timeoutSeconds", 300))
 
     async def _reply(self, send: Send, code: int, answer: Document | bytes) -> None:
         date = format_datetime(self.now, usegmt=True).encode()

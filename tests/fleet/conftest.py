@@ -11,6 +11,7 @@ import pytest
 from scripts.fleet.cluster import Cluster
 from scripts.fleet.running import running_cluster
 from tests.contract.rig import Rig, open_descriptors, rig_on
+from tests.fleet.deploy_rig import give_images
 from tests.fleet.engine import ClusterEngine, engine_on
 from tests.fleet.rig import BRIDGE, NAMESPACE, prepare_namespace
 
@@ -41,6 +42,12 @@ def cluster() -> Iterator[Cluster]:
 def kubeconfig(cluster: Cluster) -> Path:
     """Give the kubeconfig of the service account that `deploy/` makes for the bridge."""
     return cluster.service_account_kubeconfig(NAMESPACE, BRIDGE)
+
+
+@pytest.fixture(scope="session")
+def deploy_images(cluster: Cluster) -> None:
+    """Give all nodes the images of the bridge and of its gateway."""
+    give_images(cluster)
 
 
 class OneEngine:

@@ -230,7 +230,7 @@ async def test_a_runtime_class_reaches_the_node(cluster: Cluster, kubeconfig: Pa
             assert pod["spec"]["runtimeClassName"] == "second"
             await sandbox.kill()
     error = await launch_fails(kubeconfig, runtime_class="no-such-class")
-    assert "no-such-class" in error.message
+    assert "no-such-class" in str(error)
 
 
 # --- the bridge goes ----------------------------------------------------------------------------

@@ -12,14 +12,8 @@ import pytest
 from bridge.errors import NodeLostError, NotStartedError, SandboxError
 from bridge.guest.protocol.wire import Call, Exited, Output, Ping, Pong, Run
 from bridge.model import Limits
-from bridge.runs.guest_session import GuestSession
-from bridge.runs.program import (
-    MISSED_PINGS,
-    PING_SECONDS,
-    STALE_SECONDS,
-    START_SECONDS,
-    Program,
-)
+from bridge.runs.guest_session import MISSED_PINGS, GuestSession, wait_dead
+from bridge.runs.program import PING_SECONDS, STALE_SECONDS, START_SECONDS, Program
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.failure import classify
 from tests.fuzz.clock import run
@@ -162,6 +156,54 @@ def test_a_distant_sandbox_that_misses_three_questions_is_lost() -> None:
     lost, last_answered, ended = run(play)
     assert "3 questions" in lost
     assert round(ended - last_answered) == (MISSED_PINGS + 1) * PING_SECONDS
+
+
+@pytest.mark.parametrize(("late", "dies"), [(MISSED_PINGS, False), (MISSED_PINGS + 1, True)])
+def test_late_answers_to_a_runs_questions_do_not_end_the_sandbox_that_its_session_keeps(
+    late: int, dies: bool
+) -> None:
+    """A run that has ended reads no more; more than were asked are no answers."""
+
+    class Idle:
+        left = late
+
+        async def receive(self) -> Pong:
+            if not self.left:
+                await anyio.sleep_forever()
+            self.left -= 1
+            return Pong()
+
+    async def play() -> bool:
+        idle = cast("Any", Idle())
+        session = cast("GuestSession", SimpleSession(sandbox=idle, channel=idle))
+        with anyio.move_on_after(1):
+            await wait_dead(session)
+            return True
+        return False
+
+    assert run(play) is dies
+
+
+def test_a_short_run_in_a_distant_sandbox_asks_it_nothing() -> None:
+    """The answer would come when nobody reads it."""
+
+    class Short(Distant):
+        async def receive(self) -> Any:
+            await anyio.sleep(PING_SECONDS / 2)
+            return Exited(code=0)
+
+    async def play() -> list[float]:
+        distant = Short(seconds=0, answers=0)
+        session = cast("GuestSession", SimpleSession(sandbox=distant, channel=distant))
+        program = Program(session, handle_nothing, LIMITS)
+        await program.start(FRAME)
+        await program.finish()
+        return distant.asked
+
+    async def handle_nothing(method: str, params: Mapping[str, Any]) -> object:
+        raise AssertionError(method)
+
+    assert run(play) == []
 
 
 @dataclass(frozen=True, kw_only=True)

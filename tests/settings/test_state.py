@@ -51,6 +51,18 @@ def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -
         started(tmp_path, MCP_BRIDGE_STATE_DIR=str(state))
 
 
+def test_what_others_could_change_is_used_where_there_are_none(
+    tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volumes of a pod are writable for all, and the pod has one user."""
+    config.write_text("timeout = 5\n")
+    config.parent.chmod(0o777)
+    with pytest.raises(SettingsError, match="every user can write"):
+        started(tmp_path)
+    monkeypatch.setenv("MCP_BRIDGE_SOLE_USER", "1")
+    assert started(tmp_path, MCP_BRIDGE_SOLE_USER="1").timeout == 5
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_settings_of_another_user_are_refused(tmp_path: Path, config: Path, what: str) -> None:

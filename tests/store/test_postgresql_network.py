@@ -122,8 +122,8 @@ def test_a_server_is_known_by_its_certificate(
     tmp_path: Path, encrypted: Server, authority: Authority
 ) -> None:
     """All that is said to it is encrypted."""
-    known = {"sslmode": "verify-full", "sslrootcert": authority.directory / "ca.pem"}
-    store = ServerStore(tmp_path, address(encrypted, **known))
+    ca = authority.directory / "ca.pem"
+    store = ServerStore(tmp_path, address(encrypted, sslmode="verify-full", sslrootcert=ca))
     put(store, "a")
     with store.reading() as kept:
         assert kept.connection is not None

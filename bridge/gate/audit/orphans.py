@@ -10,18 +10,19 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio.to_thread
 
+from bridge.atomic_files import exclusive_lock
 from bridge.gate.audit.log import AuditLog, lines, opened
 from bridge.gate.audit.records import Record, parsed
 
 SUFFIX = ".live"
 
 _BEGINS = frozenset({"run", "apply", "command"})
-_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Presence:
@@ -41,7 +42,7 @@ class Presence:
         """Take the lock, in the log's directory. Idempotent."""
         if self._descriptor is None:
             unlocked = self._path.with_suffix(".new")
-            self._descriptor = os.open(unlocked, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            self._descriptor = os.open(unlocked, _NEW, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             unlocked.rename(self._path)
 
@@ -62,36 +63,26 @@ async def end_orphans(log: AuditLog) -> int:
     """
     ended = 0
     for path in sorted(log.directory.glob(f"*{SUFFIX}")) if log.directory else ():
-        descriptor = _locked(path)
-        if descriptor is None:
-            continue
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(exclusive_lock(path, seconds=0))
+            except OSError:
+                # It lives, or another is at it.
+                continue
             for run in await anyio.to_thread.run_sync(_unended, path):
                 await log.append({"kind": "end", "run": run, "status": "lost", "of": path.stem})
                 ended += 1
-            path.unlink()
-        finally:
-            os.close(descriptor)
+            path.unlink(missing_ok=True)
     return ended
-
-
-def _locked(path: Path) -> int | None:
-    """Return an open descriptor with the lock of a dead process; None if it is not to be had."""
-    descriptor = None
-    with suppress(OSError):
-        descriptor = os.open(path, _FLAGS)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-    if descriptor is not None:
-        os.close(descriptor)
-    return None
 
 
 def _unended(path: Path) -> list[str]:
     """Return the runs that a process began and that have no end."""
     begun: dict[str, None] = {}
     ended: set[str] = set()
+    if not path.exists():
+        # Another was quicker.
+        return []
     since, needle = path.stat().st_mtime, path.stem.encode()
     with opened(path.parent) as (folder, files):
         for file in files:

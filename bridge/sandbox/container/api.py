@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -245,15 +246,9 @@ async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
     """
 
     def open_client() -> tuple[docker.APIClient, EngineKind]:
-        # The SDK would ask for `/version`, for which podman runs half a dozen commands.
-        client = _client(endpoint, OLDEST_API, HELLO_SECONDS)
-        try:
-            answer = client.get(f"{client.base_url}/_ping", timeout=HELLO_SECONDS)
-            answer.raise_for_status()
-        finally:
-            client.close()
-        version = answer.headers.get("Api-Version", OLDEST_API)
-        return _client(endpoint, version, ANSWER_SECONDS), facts.engine_kind(answer.headers)
+        headers = _ping(endpoint)
+        version = headers.get("Api-Version", OLDEST_API)
+        return _client(endpoint, version, ANSWER_SECONDS), facts.engine_kind(headers)
 
     try:
         # Not abandoned: nobody else would close the client.
@@ -264,6 +259,26 @@ async def connect(endpoint: Endpoint, *, asked: EngineKind) -> EngineApi:
         message = f"{endpoint.url} is no engine: {error}."
         raise EngineDownError(message, remedy=faults.down_remedy(asked)) from error
     return EngineApi(client, kind, endpoint)
+
+
+def answers(endpoint: Endpoint) -> bool:
+    """Return whether an engine answers a ping within `HELLO_SECONDS`. Blocks."""
+    with suppress(*_FOREIGN):
+        _ping(endpoint)
+        return True
+    return False
+
+
+def _ping(endpoint: Endpoint) -> Mapping[str, str]:
+    """Return the headers of an engine's answer."""
+    # The SDK would ask for `/version`, for which podman runs half a dozen commands.
+    client = _client(endpoint, OLDEST_API, HELLO_SECONDS)
+    try:
+        answer = client.get(f"{client.base_url}/_ping", timeout=HELLO_SECONDS)
+        answer.raise_for_status()
+        return answer.headers
+    finally:
+        client.close()
 
 
 def _client(endpoint: Endpoint, version: str, timeout: float) -> docker.APIClient:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from signal import Signals
 from typing import Protocol
 
 import anyio
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.model import Isolation, Json
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.container.stream import AttachedStream
 
 logger = logging.getLogger(__name__)
@@ -30,9 +29,6 @@ FIRST_POLL_SECONDS = 0.01
 LAST_POLL_SECONDS = 1.0
 """Intervals of asking whether a container has ended: first the time an engine takes to notice, then
 doubled, so that waiting for a long run costs one cheap call a second."""
-
-_SIGNAL_BASE = 128
-"""Engines report death by signal n as exit code 128 + n, as shells do."""
 
 
 class ContainerCalls(Protocol):
@@ -140,31 +136,19 @@ class ContainerSandbox:
 
 
 def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport | None:
-    """Return how the first process ended, from an engine's `State`; None while it runs.
-
-    Exit status 128 + n is indistinguishable from death by signal n.
-    """
+    """Return how the first process ended, from an engine's `State`; None while it runs."""
     if state.get("Running") or state.get("Status") in ("created", "running", "paused"):
         return None
-    code = state.get("ExitCode")
-    signal = code - _SIGNAL_BASE if isinstance(code, int) else 0
-    killed = _is_signal(signal)
+    status = state.get("ExitCode")
+    code, signal = code_and_signal(status) if isinstance(status, int) else (None, None)
     oom = bool(state.get("OOMKilled"))
     return ExitReport(
-        exit_code=None if killed or not isinstance(code, int) else code,
-        signal=signal if killed else None,
+        exit_code=code,
+        signal=signal,
         # Without a memory limit the host's OOM killer acts, which engines do not report.
         oom_killed=oom if oom or reports_oom else None,
         detail=str(state.get("Error") or ""),
     )
-
-
-def _is_signal(number: int) -> bool:
-    try:
-        Signals(number)
-    except ValueError:
-        return False
-    return True
 
 
 @asynccontextmanager

@@ -23,7 +23,8 @@ from urllib3.exceptions import HTTPError
 
 from bridge.errors import CapacityError
 from bridge.sandbox.kubernetes import faults, pod
-from bridge.sandbox.kubernetes.cluster import Cluster, Document
+from bridge.sandbox.kubernetes.cluster import Cluster
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.settings.kubernetes import Kubernetes
 
 SPARE_SECONDS = 10.0
@@ -33,14 +34,13 @@ logger = logging.getLogger(__name__)
 
 
 class ClaimedPods:
-    """Claims on one warm pool. Making one loads a kubeconfig, and blocks."""
+    """Claims on one warm pool. Making one loads a kubeconfig, and blocks.
+
+    Args:
+        seconds: A claim's longest life, after which the controller ends it.
+    """
 
     def __init__(self, cluster: Cluster, settings: Kubernetes, seconds: int) -> None:
-        """Make one.
-
-        Args:
-            seconds: A claim's longest life, after which the controller ends it.
-        """
         self._cluster = cluster
         self._settings = settings
         self._seconds = seconds
@@ -75,14 +75,15 @@ class ClaimedPods:
             with anyio.fail_after(self._settings.room_seconds + SPARE_SECONDS):
                 found = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
                 place = await anyio.to_thread.run_sync(found.get_pod_name, abandon_on_cancel=True)
-            seen = await self._cluster.get(f"pods/{place}")
+            seen = await self._cluster.get(f"{self._cluster.pods}/{place}")
             if seen is None:
                 raise faults.lost(None, "")
             yield seen
         except ApiException as error:
-            raise faults.refusal(int(error.status or 500), error.body) from error
+            raise faults.refusal(int(error.status or 500), str(error.body).encode()) from error
         except (SdkError, HTTPError, TimeoutError) as error:
-            raise CapacityError(f"agent-sandbox gives no pod: {error!r}.") from error
+            message = "agent-sandbox gives no pod."
+            raise CapacityError(message, host_detail=repr(error)) from error
         finally:
             release = partial(self._sdk.delete_sandbox, name, self._cluster.namespace)
             with anyio.CancelScope(shield=True), anyio.move_on_after(SPARE_SECONDS):

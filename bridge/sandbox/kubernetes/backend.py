@@ -9,12 +9,11 @@ lost before its program began is replaced, twice at most; later it is an error.
 
 from __future__ import annotations
 
-import base64
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -23,7 +22,6 @@ import anyio.to_thread
 from bridge.errors import (
     BridgeError,
     ChannelClosedError,
-    ClusterDownError,
     ClusterRefusedError,
     LaunchError,
     SandboxError,
@@ -33,7 +31,8 @@ from bridge.model import HostKernel, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
-from bridge.sandbox.kubernetes.cluster import Cluster, Document, find_config
+from bridge.sandbox.kubernetes.cluster import Cluster, find_config
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.sandbox import PodSandbox
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 from bridge.sandbox.kubernetes.warm import WarmPods
@@ -57,14 +56,8 @@ MAX_ATTEMPTS = 3
 CONFINE_SECONDS = 20.0
 """From attaching until the first step has reported: milliseconds, once the node is not busy."""
 
-DELETE_SECONDS = 10.0
-"""For the deletion of a pod; one that takes longer is left to the sweep."""
-
 LEAVE_SECONDS = 10.0
 """For the deletion of all that a bridge has, as it ends."""
-
-AGAIN_SECONDS = 0.5
-"""Before a watch that broke is begun again."""
 
 MAX_COMPLAINT_BYTES = 4096
 """Read of what a pod says in place of its first step's success."""
@@ -72,6 +65,9 @@ MAX_COMPLAINT_BYTES = 4096
 
 class KubernetesBackend:
     """Runs sandboxes as pods. Enter it before use; it connects at first use.
+
+    Attributes:
+        name: "kubernetes".
 
     Args:
         settings: The `kubernetes` table.
@@ -90,27 +86,20 @@ class KubernetesBackend:
         environ: Mapping[str, str],
         limits: Limits | None = None,
     ) -> None:
+        self.name = pod.NAME
         self._settings = settings
-        self._image = image
-        self._user = user
-        self._own_user = not user and settings.provider == "pods"
         self._environ = environ
         self._limits = limits or Limits()
-        self._owner = pod.Owner(name=f"bridge-{secrets.token_hex(6)}")
+        owner = f"bridge-{secrets.token_hex(6)}"
+        self._template = pod.Template(settings=settings, image=image, user=user, owner=owner)
         self._connecting = anyio.Lock()
-        self._cluster: Cluster | None = None
         self._warm: WarmPods | None = None
         self._claims: ClaimedPods | None = None
-        self._filters: tuple[str, ...] = ()
+        self._filters: Sequence[bytes] = ()
 
     def __repr__(self) -> str:
-        where = self._cluster.server if self._cluster else "not connected"
-        return f"<KubernetesBackend {where} {self._owner.name}>"
-
-    @property
-    def name(self) -> str:
-        """ "kubernetes"."""
-        return pod.NAME
+        where = self._warm.cluster.server if self._warm else "not connected"
+        return f"<KubernetesBackend {where} {self._template.owner}>"
 
     @property
     def problem(self) -> str:
@@ -125,16 +114,16 @@ class KubernetesBackend:
 
     async def aclose(self) -> None:
         """Delete this bridge's pods and close the connection. Idempotent."""
-        cluster, self._cluster = self._cluster, None
-        if cluster is None or self._warm is None:
+        warm, self._warm = self._warm, None
+        if warm is None:
             return
         with anyio.CancelScope(shield=True):
             try:
                 with anyio.move_on_after(LEAVE_SECONDS):
-                    await self._warm.leave()
+                    await warm.leave()
             except SandboxError as error:
                 logger.warning("pods are left for the sweep of others: %s", error)
-            await cluster.aclose()
+            await warm.cluster.aclose()
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
@@ -148,27 +137,24 @@ class KubernetesBackend:
     async def probe(self) -> Probe:
         """Run something in a pod; see `Backend.probe`."""
         try:
-            cluster, _ = await self._connected()
+            cluster = (await self._connected()).cluster
         except BridgeError as error:
             return failed_probe(self.name, error)
-
-        def success(sandbox: Sandbox) -> Probe:
-            return Probe(
-                backend=self.name,
-                ok=True,
-                summary=f"pods in the namespace {cluster.namespace} of {cluster.server}",
-                details={
-                    "server": cluster.server,
-                    "namespace": cluster.namespace,
-                    "image": self._image,
-                    "runtime class": self._settings.runtime_class or "the cluster's",
-                    "pods from": self._settings.provider,
-                },
-            )
-
+        success = Probe(
+            backend=self.name,
+            ok=True,
+            summary=f"pods in the namespace {cluster.namespace} of {cluster.server}",
+            details={
+                "server": cluster.server,
+                "namespace": cluster.namespace,
+                "image": self._template.image,
+                "runtime class": self._settings.runtime_class or "the cluster's",
+                "pods from": self._settings.provider,
+            },
+        )
         remedy = "Name an image with Python 3.9 or later in [kubernetes]."
         return await run_probe(
-            self.name, self.launch, success, self._limits, no_answer_remedy=remedy
+            self.name, self.launch, lambda _: success, self._limits, no_answer_remedy=remedy
         )
 
     @asynccontextmanager
@@ -178,13 +164,11 @@ class KubernetesBackend:
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
-        _, warm = await self._connected()
-        await warm.tend()
+        await (await self._connected()).tend()
 
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`."""
-        _, warm = await self._connected()
-        return await warm.sweep()
+        return await (await self._connected()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
         """Start a program in a pod; replace one that is lost before that."""
@@ -192,43 +176,35 @@ class KubernetesBackend:
             try:
                 return await stack.enter_async_context(self._launch(spec))
             except (SandboxLostError, faults.BusyError, faults.NotFoundError) as error:
-                logger.warning("another pod is tried, after: %s", error.message)
+                logger.warning("another pod is tried, after: %s", error)
         return await stack.enter_async_context(self._launch(spec))
 
     @asynccontextmanager
     async def _launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        cluster, _ = await self._connected()
-        async with self._placed(spec) as placed:
-            name, uid = placed["metadata"]["name"], placed["metadata"]["uid"]
-
-            async def find() -> Document | None:
-                found = await cluster.get(f"pods/{name}")
-                same = found is not None and found["metadata"]["uid"] == uid
-                return found if found is not None and same and not faults.restarts(found) else None
-
-            async with cluster.attach(name) as socket:
-                stream = PodStream(socket)
-                await self._confine(stream, spec)
-                if await find() is None:
-                    raise SandboxLostError("The pod was replaced as it started.")
-                sandbox = PodSandbox(
-                    name,
-                    stream,
-                    pod.isolation(spec, self._settings, await self._kernel(cluster, placed)),
-                    find=find,
-                    delete=partial(self._delete, cluster, name),
-                )
-                try:
-                    yield sandbox
-                finally:
-                    # The pod first: what is in it is not told that its channel ends.
-                    with anyio.CancelScope(shield=True):
-                        await sandbox.kill()
+        cluster = (await self._connected()).cluster
+        async with (
+            self._placed(spec) as placed,
+            cluster.attach(placed["metadata"]["name"]) as socket,
+        ):
+            stream = PodStream(socket)
+            await self._confine(stream, spec)
+            if await cluster.find(placed) is None:
+                raise SandboxLostError("The pod was replaced as it started.")
+            kernel = await self._kernel(cluster, placed)
+            isolation = pod.isolation(spec.limits, self._settings.runtime_class, kernel)
+            sandbox = PodSandbox(cluster, placed, stream, isolation)
+            try:
+                yield sandbox
+            finally:
+                # The pod first: what is in it is not told that its channel ends.
+                with anyio.CancelScope(shield=True):
+                    await sandbox.kill()
 
     @asynccontextmanager
     async def _placed(self, spec: LaunchSpec) -> AsyncIterator[Document]:
         """Give a pod that runs, and is this launch's alone; leaving deletes it."""
-        cluster, warm = await self._connected()
+        warm = await self._connected()
+        cluster = warm.cluster
         if self._claims is not None:
             async with self._claims.claim() as claimed:
                 yield await self._running(cluster, claimed)
@@ -238,27 +214,13 @@ class KubernetesBackend:
         warm.mine.add(name)
         try:
             if found is None:
-                made = await cluster.create("pods", self._manifest(name, spec.limits, "used"))
-                found = await self._running(cluster, made)
+                made = self._template.manifest(name, spec.limits, "used")
+                found = await self._running(cluster, await cluster.create(cluster.pods, made))
             yield found
         finally:
             # By name: it is known even when the answer to the creation is not.
-            await self._delete(cluster, name)
+            await cluster.discard(name)
             warm.mine.discard(name)
-
-    def _manifest(self, name: str, limits: Limits, state: str) -> Document:
-        return pod.manifest(
-            name,
-            limits,
-            self._settings,
-            image=self._image,
-            user=self._user,
-            owner=self._owner,
-            labels={pod.STATE_LABEL: state, pod.SHAPE_LABEL: self._shape(limits)},
-        )
-
-    def _shape(self, limits: Limits) -> str:
-        return pod.shape(limits, self._settings, image=self._image, user=self._user)
 
     async def _running(self, cluster: Cluster, seen: Document) -> Document:
         """Return a pod once it runs; bounded by the time that a run may wait for room.
@@ -267,29 +229,14 @@ class KubernetesBackend:
             SandboxError: It cannot start, or did not in time.
         """
         with anyio.move_on_after(self._settings.room_seconds):
-            while not faults.is_running(seen):
-                if problem := faults.start_problem(seen):
-                    raise problem
-                try:
-                    # Closed here: left to the collector, each would keep its connection till then.
-                    async with aclosing(cluster.watch(seen)) as events:
-                        async for event in events:
-                            seen = event["object"]
-                            if event["type"] == "DELETED":
-                                raise SandboxLostError(faults.REMOVED)
-                            if faults.is_running(seen) or faults.start_problem(seen):
-                                break
-                        else:
-                            await anyio.sleep(AGAIN_SECONDS)
-                except (faults.GoneError, ClusterDownError) as error:
-                    logger.info("the watch of a pod is begun again: %s", error.message)
-                    await anyio.sleep(AGAIN_SECONDS)
-                    found = await cluster.get(f"pods/{seen['metadata']['name']}")
-                    if found is None:
-                        raise SandboxLostError(faults.REMOVED) from error
-                    seen = found
-            return seen
-        raise faults.start_problem(seen, patient=False) or LaunchError("The pod did not start.")
+            # Closed here: left to the collector, it would keep its connection till then.
+            async with aclosing(cluster.follow(seen)) as changes:
+                async for seen in changes:
+                    if faults.is_running(seen):
+                        return seen
+                    if problem := faults.start_problem(seen):
+                        raise problem
+        raise faults.no_room(seen)
 
     async def _confine(self, stream: PodStream, spec: LaunchSpec) -> None:
         """Send the first step, and wait until it says that all is in force.
@@ -298,75 +245,54 @@ class KubernetesBackend:
             SandboxLostError: The pod is gone, or silent: nothing of the program ran.
             LaunchError: It cannot put something in force, or lacks the program.
         """
+        own_user = not self._template.user and self._settings.provider == "pods"
+        step = pod.first_step(spec, self._filters, own_user=own_user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
-                await stream.send(pod.first_step(spec, self._filters, own_user=self._own_user))
-                while len(said) < len(pod.CONFINED) and (data := await stream.receive()):
-                    said += data
-                if said.startswith(pod.CONFINED):
-                    stream.unread(said.removeprefix(pod.CONFINED))
-                    return
+                await stream.send(step)
                 while len(said) < MAX_COMPLAINT_BYTES and (data := await stream.receive()):
                     said += data
+                    if said.startswith(pod.CONFINED):
+                        stream.unread(said.removeprefix(pod.CONFINED))
+                        return
             except (ChannelClosedError, BrokenStreamError) as error:
-                raise SandboxLostError(f"The pod was lost as it started: {error}") from error
+                raise faults.lost({}, str(error)) from error
         told = said.decode("utf-8", "replace").strip() or stream.stderr.strip()
         if not told:
             raise SandboxLostError("The pod did not answer its first message.")
-        raise LaunchError(f"The pod's first step failed: {faults.cut(told)}.")
+        raise LaunchError("The pod's first step failed.", host_detail=f"{faults.cut(told)}.")
 
     async def _kernel(self, cluster: Cluster, placed: Document) -> HostKernel | None:
         """Return the kernel of a pod's node, if it matters and the bridge may know it."""
         if not brings_own_kernel(self._settings.runtime_class):
             return None
-        try:
+        with suppress(ClusterRefusedError):
             node = await cluster.get(f"/api/v1/nodes/{placed['spec'].get('nodeName')}")
-        except ClusterRefusedError:
-            node = None
-        if node is None:
-            return None
-        info = node["status"]["nodeInfo"]
-        return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
+            if node is not None:
+                info = node["status"]["nodeInfo"]
+                return HostKernel(release=info["kernelVersion"], boot_id=info["bootID"])
+        return None
 
-    async def _delete(self, cluster: Cluster, name: str) -> None:
-        """Delete a pod, even when cancelled; one that stays is left to the sweep."""
-        refusal = f"no answer within {DELETE_SECONDS:g} s"
-        with anyio.CancelScope(shield=True), anyio.move_on_after(DELETE_SECONDS):
-            try:
-                await cluster.delete(f"pods/{name}")
-            except SandboxError as error:
-                refusal = error.message
-            else:
-                return
-        logger.warning("pod %s was not deleted: %s", name, refusal)
-
-    async def _connected(self) -> tuple[Cluster, WarmPods]:
+    async def _connected(self) -> WarmPods:
         async with self._connecting:
-            if self._cluster is None or self._warm is None:
+            if self._warm is None:
                 cluster = await anyio.to_thread.run_sync(self._connect)
-                self._owner = await owner_of(cluster, self._owner.name, self._environ)
-
-                async def start(limits: Limits) -> None:
-                    name = pod.pod_name("warm")
-                    await cluster.create("pods", self._manifest(name, limits, "warm"))
-
-                warm = WarmPods(cluster, self._settings, self._owner, start, self._shape)
                 try:
+                    template = replace(self._template, references=await self._owners(cluster))
+                    warm = WarmPods(cluster, template)
                     # Before the first pod, which the sweep of another bridge would delete.
                     await warm.renew()
                 except BaseException:
                     with anyio.CancelScope(shield=True):
                         await cluster.aclose()
                     raise
-                self._cluster, self._warm = cluster, warm
-            return self._cluster, self._warm
+                self._warm, self._template = warm, template
+            return self._warm
 
     def _connect(self) -> Cluster:
-        found = libseccomp.filters()
-        self._filters = tuple(base64.b64encode(each).decode("ascii") for each in found)
-        config = find_config(self._settings, self._environ)
-        cluster = Cluster(config, self._settings.namespace)
+        self._filters = libseccomp.filters()
+        cluster = Cluster(find_config(self._settings, self._environ), self._settings.namespace)
         if self._settings.provider == "agent-sandbox":
             from bridge.sandbox.kubernetes.agent_sandbox import ClaimedPods
 
@@ -374,20 +300,15 @@ class KubernetesBackend:
             self._claims = ClaimedPods(cluster, self._settings, seconds)
         return cluster
 
-
-async def owner_of(cluster: Cluster, name: str, environ: Mapping[str, str]) -> pod.Owner:
-    """Return this bridge as the owner of pods, with its own pod if it is in their namespace."""
-    own = environ.get("HOSTNAME", "")
-    if cluster.config.fname is not None or not own:
-        return pod.Owner(name=name)
-    try:
-        found = await cluster.get(f"pods/{own}")
-    except SandboxError:
-        found = None
-    if found is None:
-        return pod.Owner(name=name)
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": own, "uid": found["metadata"]["uid"]}
-    return pod.Owner(name=name, references=(reference,))
+    async def _owners(self, cluster: Cluster) -> Sequence[Document]:
+        """Return the `ownerReferences` of pods: the bridge's own pod, if it is in one of theirs."""
+        own = self._environ.get("HOSTNAME", "")
+        if own and cluster.config.fname is None:
+            with suppress(SandboxError):
+                if found := await cluster.get(f"{cluster.pods}/{own}"):
+                    uid = found["metadata"]["uid"]
+                    return [{"apiVersion": "v1", "kind": "Pod", "name": own, "uid": uid}]
+        return []
 
 
 def kubernetes_backend(settings: Settings) -> KubernetesBackend:

@@ -8,10 +8,11 @@ are lightkube's; its HTTP client is the one that the bridge has already. Streams
 from __future__ import annotations
 
 import json
+import logging
 import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from subprocess import DEVNULL, CalledProcessError
@@ -29,13 +30,16 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidStatus
 
-from bridge.errors import ClusterDownError, SettingsError
+from bridge.errors import ClusterDownError, SandboxError, SandboxLostError, SettingsError
 from bridge.model import Json
 from bridge.sandbox.kubernetes import faults
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import CLOSE_SECONDS, PROTOCOLS, close_socket
 from bridge.settings.kubernetes import Kubernetes
+
+logger = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
 """For an answer of the API server, from first to last; milliseconds, but for a busy etcd's."""
@@ -46,8 +50,14 @@ PLUGIN_SECONDS = 30.0
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """Longest answer of the API server; a pod takes some ten kilobytes in a list."""
 
-WATCH_SECONDS = 300
-"""After which the server ends a watch, as its own default is."""
+DELETE_SECONDS = 10.0
+"""For the deletion of a pod; one that takes longer is left to the sweep."""
+
+AGAIN_SECONDS = 0.5
+"""Before a watch that broke is begun again."""
+
+WATCH_SECONDS = 10
+"""After which the server ends a watch; after twice as long without a word it counts as broken."""
 
 PING_SECONDS = 20.0
 """Between pings of a stream, which keep it open in load balancers."""
@@ -57,9 +67,6 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 
 WAITING_MESSAGES = 16
 """Messages that wait unread, before no more are taken from the network."""
-
-Document = Mapping[str, Any]
-"""An object of the API server's."""
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
@@ -136,6 +143,9 @@ class Cluster:
         config: Which cluster, as whom.
         namespace: Where pods are; the context's if empty.
 
+    Attributes:
+        pods, leases: The paths of its collections.
+
     Raises:
         SettingsError: Its certificates or keys cannot be loaded.
     """
@@ -144,6 +154,9 @@ class Cluster:
         self.config = config
         self.namespace = namespace or config.namespace
         self.server = config.cluster.server.rstrip("/")
+        place = f"namespaces/{self.namespace}"
+        self.pods = f"/api/v1/{place}/pods"
+        self.leases = f"/apis/coordination.k8s.io/v1/{place}/leases"
         self._ahead = timedelta(0)
         timeout = httpx2.Timeout(REQUEST_SECONDS, pool=None)
         try:
@@ -176,8 +189,9 @@ class Cluster:
         except faults.NotFoundError:
             return None
 
-    async def list(self, path: str, selector: str) -> list[Document]:
+    async def list(self, path: str, labels: Mapping[str, str]) -> list[Document]:
         """Return the objects of a collection with certain labels."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
         found = await self._ask("GET", path, params={"labelSelector": selector})
         items = found.get("items")
         return [_object(each) for each in (items if isinstance(items, list) else [None])]
@@ -201,12 +215,46 @@ class Cluster:
         except (faults.NotFoundError, faults.ConflictError):
             return
 
-    async def watch(self, seen: Document) -> AsyncGenerator[Document, None]:
-        """Yield the events of a pod since it was seen, until the server ends the watch.
+    async def discard(self, name: str) -> None:
+        """Delete a pod, even when cancelled; one that stays is left to the sweep."""
+        refusal = f"no answer within {DELETE_SECONDS:g} s"
+        with anyio.CancelScope(shield=True), anyio.move_on_after(DELETE_SECONDS):
+            try:
+                await self.delete(f"{self.pods}/{name}")
+            except SandboxError as error:
+                refusal = str(error)
+            else:
+                return
+        logger.warning("pod %s was not deleted: %s", name, refusal)
+
+    async def find(self, placed: Document) -> Document | None:
+        """Return a pod as it is now; None if it is gone, or was replaced, or its process was."""
+        found = await self.get(f"{self.pods}/{placed['metadata']['name']}")
+        if found is None or found["metadata"]["uid"] != placed["metadata"]["uid"]:
+            return None
+        return None if faults.restarts(found) else found
+
+    async def follow(self, seen: Document) -> AsyncGenerator[Document, None]:
+        """Yield a pod as it was seen, and each time that it has changed.
 
         Raises:
-            GoneError: That was too long ago: get it again.
+            SandboxLostError: It was deleted.
         """
+        while True:
+            yield seen
+            try:
+                async with aclosing(self._watch(seen)) as changes:
+                    async for seen in changes:
+                        yield seen
+            except (faults.BusyError, ClusterDownError) as error:
+                logger.info("the watch of a pod is begun again: %s", error)
+            await anyio.sleep(AGAIN_SECONDS)
+            found = await self.get(f"{self.pods}/{seen['metadata']['name']}")
+            if found is None:
+                raise SandboxLostError(faults.REMOVED)
+            seen = found
+
+    async def _watch(self, seen: Document) -> AsyncGenerator[Document, None]:
         metadata = seen["metadata"]
         query = {
             "watch": "true",
@@ -214,19 +262,19 @@ class Cluster:
             "resourceVersion": metadata["resourceVersion"],
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        timeout = httpx2.Timeout(REQUEST_SECONDS, read=None, pool=None)
+        timeout = httpx2.Timeout(REQUEST_SECONDS, read=2 * WATCH_SECONDS, pool=None)
         with faults.translated(self.server):
             async with self._http.stream(
-                "GET", self._url("pods"), params=query, timeout=timeout
+                "GET", self.pods, params=query, timeout=timeout
             ) as response:
                 if response.status_code >= 400:
-                    raise faults.refusal(response.status_code, await response.aread())
-                async for line in response.aiter_lines():
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        status = event["object"]
-                        raise faults.refusal(int(status.get("code", 500)), json.dumps(status))
-                    yield {**event, "object": _object(event["object"])}
+                    raise faults.refusal(response.status_code, await _whole(response))
+                rest = b""
+                async with aclosing(_bounded(response)) as parts:
+                    async for part in parts:
+                        *lines, rest = (rest + part).split(b"\n")
+                        for line in lines:
+                            yield _changed(json.loads(line))
 
     @asynccontextmanager
     async def attach(self, pod: str) -> AsyncIterator[ClientConnection]:
@@ -236,7 +284,7 @@ class Cluster:
             SandboxError: The pod, its node or the API server does not answer.
         """
         stream = await self._attached(
-            f"{self._url(f'pods/{pod}/attach')}?stdin=true&stdout=true&stderr=true"
+            f"{self.server}{self.pods}/{pod}/attach?stdin=true&stdout=true&stderr=true"
         )
         try:
             yield stream
@@ -247,25 +295,21 @@ class Cluster:
         """Connect with the credentials that the HTTP client would send, renewed if refused."""
         request = self._http.build_request("GET", url)
         auth = self._http.auth or httpx2.Auth()
-        flow = auth.async_auth_flow(request)
-        try:
-            request = await anext(flow)
-            while True:
-                try:
-                    return await self._connected(url, request.headers.get("Authorization"))
-                except InvalidStatus as error:
-                    said = error.response
-                    if said.status_code != 401:
-                        raise faults.refusal(said.status_code, said.body) from error
-                    request = await flow.asend(httpx2.Response(401, request=request))
-        except StopAsyncIteration:
-            raise faults.refusal(401, "the stream's credentials were refused") from None
-        except (OSError, WebSocketException) as error:
-            raise faults.down(self.server, error) from error
-        except ConfigError as error:
-            raise faults.no_credentials(error) from error
-        finally:
-            await flow.aclose()
+        refused: httpx2.Response | None = None
+        with faults.translated(self.server):
+            async with aclosing(auth.async_auth_flow(request)) as flow:
+                while True:
+                    try:
+                        # As the HTTP client does; the first time there is no answer yet.
+                        request = await flow.asend(refused)  # type: ignore[arg-type]
+                        return await self._connected(url, request.headers.get("Authorization"))
+                    except InvalidStatus as error:
+                        said = error.response
+                        if said.status_code != 401:
+                            raise faults.refusal(said.status_code, bytes(said.body)) from error
+                        refused = httpx2.Response(401, request=request)
+                    except StopAsyncIteration:
+                        raise faults.refusal(401, b"") from None
 
     async def _connected(self, url: str, authorization: str | None) -> ClientConnection:
         return await connect(
@@ -285,31 +329,20 @@ class Cluster:
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:
         with faults.translated(self.server), anyio.fail_after(REQUEST_SECONDS + PLUGIN_SECONDS):
-            async with self._http.stream(method, self._url(path), **more) as response:
-                body = b"".join([part async for part in _bounded(response)])
+            async with self._http.stream(method, path, **more) as response:
+                body = await _whole(response)
             with suppress(KeyError, ValueError):
                 date = parsedate_to_datetime(response.headers["date"])
                 self._ahead = date.astimezone(UTC) - datetime.now(UTC)
-            if response.status_code < 400:
-                found = json.loads(body)
-                if isinstance(found, dict):
-                    return found
+            if response.status_code >= 400:
+                raise faults.refusal(response.status_code, body)
+            found = json.loads(body)
+            if not isinstance(found, dict):
                 raise ValueError("its answer is no object")
-        raise faults.refusal(response.status_code, body)
-
-    def _url(self, path: str) -> str:
-        """Return the address of a path below the namespace; of another group's with `group:`.
-
-        A path that begins with "/" is below none.
-        """
-        if path.startswith("/"):
-            return self.server + path
-        group, mark, rest = path.rpartition(":")
-        base = f"apis/{group}" if mark else "api/v1"
-        return f"{self.server}/{base}/namespaces/{self.namespace}/{rest}"
+            return found
 
 
-async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _bounded(response: httpx2.Response) -> AsyncGenerator[bytes, None]:
     """Yield an answer's parts."""
     size = 0
     async for part in response.aiter_bytes():
@@ -319,14 +352,37 @@ async def _bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
         yield part
 
 
+async def _whole(response: httpx2.Response) -> bytes:
+    return b"".join([part async for part in _bounded(response)])
+
+
+def _changed(event: Any) -> Document:
+    """Return the object of a watch's event.
+
+    Raises:
+        SandboxError: It was deleted, or the watch cannot go on.
+    """
+    if event["type"] == "DELETED":
+        raise SandboxLostError(faults.REMOVED)
+    if event["type"] == "ERROR":
+        status = event["object"]
+        raise faults.refusal(int(status["code"]), json.dumps(status).encode())
+    return _object(event["object"])
+
+
 def _object(found: Any) -> Document:
     """Return an object of the API server's.
 
     Raises:
         ClusterDownError: It is none: something else answers in its place.
     """
-    metadata = found.get("metadata") if isinstance(found, dict) else None
-    names = ("name", "uid", "resourceVersion")
-    if isinstance(metadata, dict) and all(isinstance(metadata.get(key), str) for key in names):
-        return found  # type: ignore[no-any-return]
+    known = found if isinstance(found, dict) else {}
+    metadata = known.get("metadata")
+    if isinstance(metadata, dict):
+        names = [metadata.get(key) for key in ("name", "uid", "resourceVersion")]
+        parts = [metadata.get("labels"), known.get("spec"), known.get("status")]
+        if all(isinstance(name, str) for name in names) and all(
+            isinstance(part or {}, dict) for part in parts
+        ):
+            return known
     raise ClusterDownError("What answers in the API server's place is none.")

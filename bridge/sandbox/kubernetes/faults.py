@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from signal import valid_signals
 from typing import Any
 
 import httpx2
 from lightkube.core.exceptions import ConfigError
+from websockets.exceptions import WebSocketException
 
 from bridge.errors import (
     CapacityError,
@@ -29,13 +29,14 @@ from bridge.errors import (
     SandboxError,
     SandboxLostError,
 )
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import ExitReport, code_and_signal
+
+Document = Mapping[str, Any]
+"""An object of the API server's."""
 
 MAX_MESSAGE_CHARS = 500
 
 REMOVED = "The pod was removed from outside."
-
-_SIGNAL_BASE = 128
 
 _IMAGE_REMEDY = "Correct `image`, `pull_policy` or `pull_secrets` in [kubernetes]."
 
@@ -74,151 +75,148 @@ class ConflictError(SandboxError):
     """An object was changed by somebody else."""
 
 
-class GoneError(SandboxError):
-    """A watch's resource version is too old."""
-
-
 class BusyError(SandboxError):
-    """The API server or a node could not answer this time."""
+    """The API server or a node could not answer this time, or a watch began too long ago."""
+
+
+_ACCOUNT = (ClusterRefusedError, "The cluster refuses the bridge's account.")
+_BUSY = (BusyError, "The cluster could not do it.")
+
+_REFUSALS: Mapping[int, tuple[type[SandboxError], str]] = {
+    401: _ACCOUNT,
+    403: _ACCOUNT,
+    404: (NotFoundError, "The cluster has no such object."),
+    409: (ConflictError, "It was changed meanwhile."),
+    410: _BUSY,
+    429: _BUSY,
+}
+"""What an API server's status means."""
+
+
+_NO_ANSWER = (httpx2.HTTPError, WebSocketException, OSError, ValueError, LookupError, TypeError)
+"""Raised where nothing answers, or what answers is no API server."""
 
 
 @contextmanager
 def translated(server: str) -> Iterator[None]:
-    """Raise the HTTP client's errors, and those of reading an answer, as the bridge's."""
+    """Raise the clients' errors, and those of reading an answer, as the bridge's."""
     try:
         yield
-    except (httpx2.HTTPError, OSError, ValueError, LookupError, TypeError) as error:
-        raise down(server, error) from error
     except ConfigError as error:
-        raise no_credentials(error) from error
+        message = "The kubeconfig gives no credentials for the cluster."
+        raise ClusterRefusedError(message, host_detail=cut(error)) from error
+    except _NO_ANSWER as error:
+        detail = f"It is at {server}: {cut(error)}."
+        raise ClusterDownError("The API server does not answer.", host_detail=detail) from error
 
 
-def down(server: str, error: BaseException) -> ClusterDownError:
-    """Return the error of an API server that does not answer."""
-    return ClusterDownError(f"The API server at {server} does not answer: {cut(error)}.")
-
-
-def no_credentials(error: BaseException) -> ClusterRefusedError:
-    """Return the error of a kubeconfig whose plugin or token file gives none."""
-    message = "The kubeconfig gives no credentials for the cluster."
-    return ClusterRefusedError(message, host_detail=cut(error))
-
-
-def refusal(code: int, body: bytes | bytearray | str | None) -> SandboxError:
+def refusal(code: int, body: bytes) -> SandboxError:
     """Return the error of an API server's answer."""
     try:
-        said = cut(json.loads(body or b"{}")["message"])
+        said = cut(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        said = cut(body if isinstance(body, str) else bytes(body or b"").decode("utf-8", "replace"))
-    match code:
-        case 404:
-            return NotFoundError(f"The cluster has no such object: {said}.")
-        case 409:
-            return ConflictError(f"It was changed meanwhile: {said}.")
-        case 410:
-            return GoneError(f"The watch is too old: {said}.")
-        case 403 if "exceeded quota" in said:
-            return QuotaError(f"The namespace's quota is used up: {said}.")
-        case 401 | 403:
-            return ClusterRefusedError(f"The cluster refuses the bridge's account: {said}.")
-        case _ if code == 429 or code >= 500:
-            return BusyError(f"The cluster could not do it ({code}): {said}.")
-    message = f"The cluster does not take it ({code}): {said}."
-    return LaunchError(message, remedy="Correct [kubernetes] in config.toml.")
+        said = cut(body.decode("utf-8", "replace"))
+    detail = f"It says: {said} ({code})."
+    if code == 403 and "exceeded quota" in said:
+        return QuotaError("The namespace's quota is used up.", host_detail=detail)
+    if code == 403 and "must specify" in said:
+        remedy = "Set [kubernetes] requests."
+        return LaunchError("A quota forbids the pod.", remedy=remedy, host_detail=detail)
+    if code in _REFUSALS or code >= 500:
+        kind, message = _REFUSALS.get(code, _BUSY)
+        return kind(message, host_detail=detail)
+    remedy = "Correct [kubernetes] in config.toml."
+    return LaunchError("The cluster does not take the pod.", remedy=remedy, host_detail=detail)
 
 
-def start_problem(pod: Mapping[str, Any], *, patient: bool = True) -> SandboxError | None:
-    """Return why a pod cannot start; None if it may yet.
-
-    Args:
-        patient: Whether it may still wait for room.
-    """
-    status, state = _status(pod), _state(pod)
+def start_problem(pod: Document) -> SandboxError | None:
+    """Return why a pod cannot start; None if it may yet."""
     if has_ended(pod):
-        message = f"The pod ended before it was used: {_last_words(pod)}."
-        return ended_by_cluster(pod) or SandboxLostError(message)
-    waiting = state.get("waiting") or {}
-    reason, said = str(waiting.get("reason") or ""), cut(waiting.get("message"))
-    if reason in _CANNOT_START:
-        kind, remedy = _CANNOT_START[reason]
-        return kind(f"The node cannot start the pod ({reason}): {said}.", remedy=remedy)
-    if patient:
+        ended = SandboxLostError("The pod ended before it was used.", host_detail=_words(pod))
+        return ended_by_cluster(pod) or ended
+    reason = str((_state(pod).get("waiting") or {}).get("reason"))
+    if reason not in _CANNOT_START:
         return None
-    for condition in status.get("conditions") or ():
+    kind, remedy = _CANNOT_START[reason]
+    message = f"The node cannot start the pod ({reason})."
+    return kind(message, remedy=remedy, host_detail=_words(pod))
+
+
+def no_room(pod: Document) -> CapacityError:
+    """Return the error of a pod that did not start in time."""
+    for condition in _status(pod).get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return CapacityError(f"The cluster has no room: {cut(condition.get('message'))}.")
-    return CapacityError(f"The pod did not start in time: {_last_words(pod)}.")
+            said = f"{cut(condition.get('message'))}."
+            return CapacityError("The cluster has no room.", host_detail=said)
+    return CapacityError("The pod did not start in time.", host_detail=_words(pod))
 
 
-def is_running(pod: Mapping[str, Any]) -> bool:
+def is_running(pod: Document) -> bool:
     """Return whether a pod's process runs, so that it can be attached to."""
     return _status(pod).get("phase") == "Running" and "running" in _state(pod)
 
 
-def has_ended(pod: Mapping[str, Any]) -> bool:
+def has_ended(pod: Document) -> bool:
     """Return whether a pod's process has ended for good."""
     return _status(pod).get("phase") in ("Failed", "Succeeded") or "terminated" in _state(pod)
 
 
-def restarts(pod: Mapping[str, Any]) -> int:
+def restarts(pod: Document) -> int:
     """Return how often a pod's process was started again."""
     return int(_container(pod).get("restartCount") or 0)
 
 
-def ended_by_cluster(pod: Mapping[str, Any]) -> SandboxError | None:
+def ended_by_cluster(pod: Document) -> SandboxError | None:
     """Return the error of a pod that the cluster ended; None if its process ended by itself."""
-    reason = str(_status(pod).get("reason") or "")
-    kind = _ENDED_BY.get(reason)
-    if kind is None:
+    reason = str(_status(pod).get("reason"))
+    if reason not in _ENDED_BY:
         return None
-    said = cut(_status(pod).get("message"))
-    return kind(f"The cluster ended the pod ({reason}): {said}.")
+    said = f"{cut(_status(pod).get('message'))}."
+    return _ENDED_BY[reason](f"The cluster ended the pod ({reason}).", host_detail=said)
 
 
-def exit_report(pod: Mapping[str, Any]) -> ExitReport | None:
-    """Return how a pod's process ended; None while it is not known to have.
-
-    Exit status 128 + n is indistinguishable from death by signal n.
-    """
+def exit_report(pod: Document) -> ExitReport | None:
+    """Return how a pod's process ended; None while it is not known to have."""
     ended = _state(pod).get("terminated")
     if ended is None:
-        return ExitReport(detail=_last_words(pod)) if has_ended(pod) else None
-    code = int(ended.get("exitCode", 0))
-    number = code - _SIGNAL_BASE if code - _SIGNAL_BASE in valid_signals() else None
+        return ExitReport(detail=_words(pod)) if has_ended(pod) else None
+    code, signal = code_and_signal(int(ended["exitCode"]))
     return ExitReport(
-        exit_code=code if number is None else None,
-        signal=number,
+        exit_code=code,
+        signal=signal,
         # Kubelets say so only where the first process was the victim.
         oom_killed=True if ended.get("reason") == "OOMKilled" else None,
         detail=cut(ended["message"]) if ended.get("message") else "",
     )
 
 
-def lost(pod: Mapping[str, Any] | None, why: str) -> SandboxError:
+def lost(pod: Document | None, why: str) -> SandboxError:
     """Return the error of a stream that broke, by what the cluster says of the pod."""
     if pod is None:
         return SandboxLostError(REMOVED)
     if _status(pod).get("phase") == "Unknown":
-        return NodeLostError(f"The pod's node does not answer: {why}.")
-    return ended_by_cluster(pod) or SandboxLostError(f"The stream to the pod broke: {why}.")
+        return NodeLostError("The pod's node does not answer.", host_detail=f"{cut(why)}.")
+    broken = SandboxLostError("The stream to the pod broke.", host_detail=f"{cut(why)}.")
+    return ended_by_cluster(pod) or broken
 
 
-def _status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+def _status(pod: Document) -> Document:
     return pod.get("status") or {}
 
 
-def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+def _container(pod: Document) -> Document:
     return next(iter(_status(pod).get("containerStatuses") or ()), {})
 
 
-def _state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+def _state(pod: Document) -> Document:
     return _container(pod).get("state") or {}
 
 
-def _last_words(pod: Mapping[str, Any]) -> str:
-    ended = _state(pod).get("terminated") or _state(pod).get("waiting") or {}
-    words = (_status(pod).get("message"), ended.get("message"), ended.get("reason"))
-    return cut(next((text for text in words if text), _status(pod).get("phase")))
+def _words(pod: Document) -> str:
+    """Return what the cluster says of a pod's end, or of why it waits."""
+    state = _state(pod).get("terminated") or _state(pod).get("waiting") or {}
+    words = (_status(pod).get("message"), state.get("message"), state.get("reason"))
+    return f"{cut(next((text for text in words if text), _status(pod).get('phase')))}."
 
 
 def cut(text: object) -> str:

@@ -15,15 +15,17 @@ Verified: from inside in every sandbox (`layers`), and `tests/sandbox/kubernetes
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import platform
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from bridge.errors import LaunchError
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import INTERPRETER
@@ -33,9 +35,7 @@ from bridge.settings.kubernetes import Kubernetes
 
 NAME = "kubernetes"
 
-CONTAINER = "sandbox"
 WORKSPACE = "/workspace"
-TMP = "/tmp"
 
 LABELS = "mcp-code-bridge.org"
 APP_LABEL = "app.kubernetes.io/managed-by"
@@ -71,9 +71,6 @@ _STEP = """
 import os, sys
 os.environ.clear()
 os.environ.update({env!r})
-if {missing!r} is not None:
-    import shutil
-    shutil.which({missing!r}) or sys.exit("%s is not in the image" % {missing!r})
 os.dup2(1, 3)
 sys.argv[1:] = [{plan!r}]
 exec({stage!r})
@@ -90,67 +87,65 @@ MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "a
 _FORBIDDEN = re.compile(r"[^a-z0-9-]+")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Owner:
-    """The bridge that makes pods.
-
-    Attributes:
-        name: Its own, unique; also that of its lease.
-        references: The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
-    """
-
-    name: str
-    references: Sequence[Mapping[str, Any]] = field(default=())
-
-
 def pod_name(run_id: str) -> str:
     """Return a new pod's name, known before it exists so that it can always be deleted."""
     safe = _FORBIDDEN.sub("-", run_id.lower())[:34].strip("-")
     return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
 
 
-def manifest(
-    name: str,
-    limits: Limits,
-    settings: Kubernetes,
-    *,
-    image: str,
-    user: str,
-    owner: Owner,
-    labels: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return the pod.
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What a bridge makes its pods from.
 
-    Args:
-        user: "uid:gid" inside; empty for one of the pod's own.
-        labels: Beside the settings' and the owner's.
+    Attributes:
+        user: "uid:gid" inside; empty for one of each pod's own.
+        owner: The bridge's own name, unique; also that of its lease.
+        references: The `ownerReferences` of pods: the bridge's own pod, in the same namespace.
     """
-    metadata: dict[str, Any] = {
-        "name": name,
-        "labels": {
-            **settings.labels,
+
+    settings: Kubernetes
+    image: str
+    user: str = ""
+    owner: str
+    references: Sequence[Mapping[str, Any]] = ()
+
+    def manifest(self, name: str, limits: Limits, state: str) -> dict[str, Any]:
+        """Return a pod; `state` is "used" for a run's, "warm" for one that will wait."""
+        labels = {
+            **self.settings.labels,
             APP_LABEL: APP,
-            SERVICE_LABEL: settings.service,
-            OWNER_LABEL: owner.name,
-            **labels,
-        },
-    }
-    if settings.annotations:
-        metadata["annotations"] = dict(settings.annotations)
-    if owner.references:
-        metadata["ownerReferences"] = list(owner.references)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": _spec(limits, settings, image, user),
-    }
+            SERVICE_LABEL: self.settings.service,
+            OWNER_LABEL: self.owner,
+            STATE_LABEL: state,
+            SHAPE_LABEL: self.shape(limits),
+        }
+        metadata = {
+            "name": name,
+            "labels": labels,
+            "annotations": dict(self.settings.annotations),
+            "ownerReferences": list(self.references),
+        }
+        spec = _spec(limits, self.settings, self.image, self.user or str(secrets.choice(USERS)))
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+    def shape(self, limits: Limits) -> str:
+        """Return the label of pods that can stand in for each other: alike, but for their user."""
+        spec = _spec(limits, self.settings, self.image, self.user or "0")
+        made = (spec, self.settings.labels, self.settings.annotations)
+        text = json.dumps(made, sort_keys=True, default=dict)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def lifetime(limits: Limits, settings: Kubernetes) -> int:
+    """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
+    return int(limits.timeout + settings.warm_seconds) + SPARE_SECONDS
 
 
 def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
     machine = MACHINES.get(platform.machine())
-    uid, _, gid = (user or str(secrets.choice(USERS))).partition(":")
-    spec: dict[str, Any] = {
+    uid, _, gid = user.partition(":")
+    group = int(gid or uid)
+    return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
         "activeDeadlineSeconds": lifetime(limits, settings),
@@ -164,11 +159,15 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
             **({"kubernetes.io/arch": machine} if machine else {}),
             **settings.node_selector,
         },
+        "tolerations": [dict(each) for each in settings.tolerations],
+        "imagePullSecrets": [{"name": each} for each in settings.pull_secrets],
+        "runtimeClassName": settings.runtime_class or None,
+        "serviceAccountName": settings.service_account or None,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": int(uid),
-            "runAsGroup": int(gid or uid),
-            "fsGroup": int(gid or uid),
+            "runAsGroup": group,
+            "fsGroup": group,
             "seccompProfile": _seccomp(settings.seccomp),
         },
         "containers": [_container(limits, settings, image)],
@@ -177,20 +176,6 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
             _memory("workspace", limits.workspace_bytes),
         ],
     }
-    if settings.tolerations:
-        spec["tolerations"] = [dict(each) for each in settings.tolerations]
-    if settings.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": each} for each in settings.pull_secrets]
-    if settings.runtime_class:
-        spec["runtimeClassName"] = settings.runtime_class
-    if settings.service_account:
-        spec["serviceAccountName"] = settings.service_account
-    return spec
-
-
-def lifetime(limits: Limits, settings: Kubernetes) -> int:
-    """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
-    return int(limits.timeout + settings.warm_seconds) + SPARE_SECONDS
 
 
 def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, Any]:
@@ -198,7 +183,7 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
     if limits.cpus is not None:
         most["cpu"] = f"{max(1, round(limits.cpus * 1000))}m"
     return {
-        "name": CONTAINER,
+        "name": "sandbox",
         "image": image,
         "imagePullPolicy": settings.pull_policy,
         "command": list(COMMAND),
@@ -214,7 +199,7 @@ def _container(limits: Limits, settings: Kubernetes, image: str) -> dict[str, An
             "capabilities": {"drop": ["ALL"]},
         },
         "volumeMounts": [
-            {"name": "tmp", "mountPath": TMP},
+            {"name": "tmp", "mountPath": "/tmp"},
             {"name": "workspace", "mountPath": WORKSPACE},
         ],
     }
@@ -230,18 +215,21 @@ def _seccomp(profile: str) -> dict[str, str]:
     return {"type": profile}
 
 
-def first_step(spec: LaunchSpec, filters: Sequence[str], *, own_user: bool) -> bytes:
+def first_step(spec: LaunchSpec, filters: Sequence[bytes], *, own_user: bool) -> bytes:
     """Return what is written to a pod's stdin ahead of everything else.
 
     Args:
         own_user: Whether no other pod has its user, so that processes are counted for it alone.
-        filters: The system call filters, as base64.
+
+    Raises:
+        LaunchError: It is no program for the pod's own interpreter.
     """
-    in_process = spec.argv[:4] == INTERPRETER and len(spec.argv) == len(INTERPRETER) + 1
+    if spec.argv[:-1] != INTERPRETER:
+        raise LaunchError(f"Pods run programs of `{' '.join(INTERPRETER)}`, not {spec.argv[0]}.")
     pids = spec.limits.pids
     plan = {
-        "argv": list(spec.argv),
-        "text": spec.argv[-1] if in_process else None,
+        "argv": [],
+        "text": spec.argv[-1],
         "packages": [],
         "cwd": WORKSPACE,
         "unset": [],
@@ -253,15 +241,10 @@ def first_step(spec: LaunchSpec, filters: Sequence[str], *, own_user: bool) -> b
             *([("RLIMIT_NPROC", pids, pids)] if own_user else ()),
         ],
         "landlock": None,
-        "filters": list(filters),
+        "filters": [base64.b64encode(each).decode("ascii") for each in filters],
         "status": 3,
     }
-    text = _STEP.format(
-        env=dict(spec.env),
-        missing=None if in_process else spec.argv[0],
-        plan=json.dumps(plan),
-        stage=stage_text(),
-    )
+    text = _STEP.format(env=dict(spec.env), plan=json.dumps(plan), stage=stage_text())
     body = text.encode("utf-8")
     return len(body).to_bytes(4, "big") + body
 
@@ -275,48 +258,41 @@ _LOGS = (
     "logs: the node keeps what passes through the channel in its log files until the pod is gone"
 )
 
+_LAYERS = (
+    "read-only-root",
+    "no-capabilities",
+    "no-new-privileges",
+    "private-ipc",
+    "masked-proc",
+    "unprivileged-user",
+    "seccomp",
+    "own-seccomp",
+    "network-calls-refused",
+    "ulimits",
+    "memory-limit",
+)
 
-def isolation(spec: LaunchSpec, settings: Kubernetes, node: HostKernel | None = None) -> Isolation:
+
+def isolation(limits: Limits, runtime_class: str, node: HostKernel | None = None) -> Isolation:
     """Return the layers that a pod and its first step put in force, and what is weaker.
 
     Args:
         node: The kernel of the pod's node; None if the bridge may not know it.
     """
-    layers = [
-        "read-only-root",
-        "no-capabilities",
-        "no-new-privileges",
-        "private-ipc",
-        "masked-proc",
-        "unprivileged-user",
-        "seccomp",
-        "own-seccomp",
-        "network-calls-refused",
-        "ulimits",
-        "memory-limit",
-    ]
-    weaker = [_NO_NOEXEC, _PIDS, _LOGS]
-    if spec.limits.cpus is not None:
+    layers, weaker = [*_LAYERS], [_NO_NOEXEC, _PIDS, _LOGS]
+    if limits.cpus is not None:
         layers.append("cpu-limit")
-    if brings_own_kernel(settings.runtime_class):
-        if node is None:
-            weaker.append(
-                f"own kernel: asked for with {settings.runtime_class}, not verified, since the "
-                "bridge may not read nodes"
-            )
-        else:
-            layers.append(OWN_KERNEL)
+    if node is not None:
+        layers.append(OWN_KERNEL)
+    elif brings_own_kernel(runtime_class):
+        weaker.append(
+            f"own kernel: asked for with {runtime_class}, not verified, since the bridge may not "
+            "read nodes"
+        )
     return Isolation(
         backend=NAME,
-        oci_runtime=settings.runtime_class,
+        oci_runtime=runtime_class,
         layers=tuple(layers),
         weaker=tuple(weaker),
-        host_kernel=node if OWN_KERNEL in layers else None,
+        host_kernel=node,
     )
-
-
-def shape(limits: Limits, settings: Kubernetes, *, image: str, user: str) -> str:
-    """Return the label of pods that can stand in for each other: made alike, but for their user."""
-    made = (_spec(limits, settings, image, user or "0"), settings.labels, settings.annotations)
-    text = json.dumps(made, sort_keys=True, default=dict)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]

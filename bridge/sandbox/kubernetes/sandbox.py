@@ -6,7 +6,6 @@ second later, and the pod is deleted only once it was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from signal import SIGKILL
 
 import anyio
@@ -15,7 +14,8 @@ from bridge.errors import SandboxError, SandboxLostError
 from bridge.model import Isolation
 from bridge.sandbox.backend import ExitReport
 from bridge.sandbox.kubernetes import faults
-from bridge.sandbox.kubernetes.cluster import Document
+from bridge.sandbox.kubernetes.cluster import Cluster
+from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 
 STATUS_SECONDS = 3.0
@@ -29,37 +29,21 @@ LAST_POLL_SECONDS = 1.0
 class PodSandbox:
     """A pod whose program runs; see `bridge.sandbox.backend.Sandbox`.
 
-    Args:
-        find: Returns the pod as it is now; None if it is gone, or was replaced.
-        delete: Deletes the pod.
+    Attributes:
+        id: The pod's name.
+        isolation: The layers in force.
     """
 
     def __init__(
-        self,
-        name: str,
-        stream: PodStream,
-        isolation: Isolation,
-        *,
-        find: Callable[[], Awaitable[Document | None]],
-        delete: Callable[[], Awaitable[None]],
+        self, cluster: Cluster, placed: Document, stream: PodStream, isolation: Isolation
     ) -> None:
-        self._name = name
+        self._cluster = cluster
+        self._placed = placed
         self._stream = stream
-        self._isolation = isolation
-        self._find = find
-        self._delete = delete
+        self.id = str(placed["metadata"]["name"])
+        self.isolation = isolation
         self._killed = self._ended = False
         self._verdict: ExitReport | SandboxError | None = None
-
-    @property
-    def id(self) -> str:
-        """The pod's name."""
-        return self._name
-
-    @property
-    def isolation(self) -> Isolation:
-        """The layers in force."""
-        return self._isolation
 
     async def send(self, data: bytes) -> None:
         """Write to stdin; see `Sandbox.send`."""
@@ -83,13 +67,11 @@ class PodSandbox:
             data = await self._stream.receive()
         except BrokenStreamError as error:
             # A server also breaks the stream of a process that ended with input unread.
-            self._ended = True
             await self._judge()
             if isinstance(self._verdict, ExitReport) and self._verdict.detail != faults.REMOVED:
                 return b""
             raise await self.why_lost(str(error)) from error
         if not data and not self._killed and not self._ended:
-            self._ended = True
             await self._judge()
             if isinstance(self._verdict, SandboxLostError):
                 raise self._verdict
@@ -105,7 +87,7 @@ class PodSandbox:
             await self._judge()
         if not self._killed:
             self._killed = True
-            await self._delete()
+            await self._cluster.discard(self.id)
         await self._stream.close()
 
     async def wait(self) -> ExitReport:
@@ -118,7 +100,7 @@ class PodSandbox:
         while self._verdict is None:
             if self._killed:
                 return ExitReport(signal=SIGKILL)
-            pod = await self._find()
+            pod = await self._cluster.find(self._placed)
             if pod is None:
                 self._verdict = ExitReport(detail=faults.REMOVED)
             else:
@@ -132,6 +114,7 @@ class PodSandbox:
 
     async def _judge(self) -> None:
         """Wait for the cluster to know how the pod ended, within bounds."""
+        self._ended = True
         with anyio.move_on_after(STATUS_SECONDS):
             try:
                 await self.wait()
@@ -144,7 +127,7 @@ class PodSandbox:
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):
             try:
-                pod = await self._find()
+                pod = await self._cluster.find(self._placed)
             except SandboxError as error:
                 silence = error.message
         self._verdict = faults.lost(pod, silence)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -21,8 +21,8 @@ import anyio
 from bridge.errors import QuotaError, SandboxError
 from bridge.model import Limits
 from bridge.sandbox.kubernetes import faults, pod
-from bridge.sandbox.kubernetes.cluster import Cluster, Document
-from bridge.settings.kubernetes import Kubernetes
+from bridge.sandbox.kubernetes.cluster import Cluster
+from bridge.sandbox.kubernetes.faults import Document
 
 logger = logging.getLogger(__name__)
 
@@ -44,39 +44,25 @@ MAX_STARTS = 4
 MOST_WARM_SECONDS = 3600.0
 """Pods for longer programs do not wait: sessions, which are few, need others than runs do."""
 
-_LEASES = "coordination.k8s.io/v1:leases"
-
-StartPod = Callable[[Limits], Awaitable[None]]
-"""Creates a pod that will wait."""
-
-Shape = Callable[[Limits], str]
-"""Returns the label of the pods that will do for a run."""
-
 
 class WarmPods:
     """The service's waiting pods, as one bridge sees to them.
 
     Attributes:
+        cluster: Where they are.
         problem: Why the API server could not be asked; empty if it could.
         mine: The names of this bridge's pods in use.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        settings: Kubernetes,
-        owner: pod.Owner,
-        start: StartPod,
-        shape: Shape,
-    ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._owner = owner
-        self._start = start
-        self._shape = shape
+    def __init__(self, cluster: Cluster, template: pod.Template) -> None:
+        self.cluster = cluster
+        self._pods, self._leases = cluster.pods, cluster.leases
+        self._template = template
+        self._settings = template.settings
+        self._owner = template.owner
         self._limits: Limits | None = None
         self._taken = anyio.Event()
-        self._selector = f"{pod.APP_LABEL}={pod.APP},{pod.SERVICE_LABEL}={settings.service}"
+        self._labels = {pod.APP_LABEL: pod.APP, pod.SERVICE_LABEL: self._settings.service}
         self.problem = ""
         self.mine: set[str] = set()
 
@@ -87,24 +73,22 @@ class WarmPods:
         self._taken.set()
         if not self._settings.warm:
             return None
-        waiting = f"{self._selector},{pod.STATE_LABEL}=warm,{pod.SHAPE_LABEL}={self._shape(limits)}"
-        found = [each for each in await self._cluster.list("pods", waiting) if self._is_good(each)]
+        waiting = {pod.STATE_LABEL: "warm", pod.SHAPE_LABEL: self._template.shape(limits)}
+        found = [each for each in await self._list(self._pods, waiting) if self._is_good(each)]
         # Two bridges that take one at once rarely begin with the same.
         for each in random.sample(found, len(found)):
-            metadata = each["metadata"]
+            name = each["metadata"]["name"]
             claim = {
-                "resourceVersion": metadata["resourceVersion"],
-                "labels": {pod.STATE_LABEL: "used", pod.OWNER_LABEL: self._owner.name},
-                "ownerReferences": list(self._owner.references) or None,
+                "resourceVersion": each["metadata"]["resourceVersion"],
+                "labels": {pod.STATE_LABEL: "used", pod.OWNER_LABEL: self._owner},
+                "ownerReferences": list(self._template.references) or None,
             }
-            with suppress(faults.ConflictError, faults.NotFoundError):
-                self.mine.add(metadata["name"])
-                try:
-                    return await self._cluster.patch(
-                        f"pods/{metadata['name']}", {"metadata": claim}
-                    )
-                except BaseException:
-                    self.mine.discard(metadata["name"])
+            self.mine.add(name)
+            try:
+                return await self.cluster.patch(f"{self._pods}/{name}", {"metadata": claim})
+            except BaseException as error:
+                self.mine.discard(name)
+                if not isinstance(error, faults.ConflictError | faults.NotFoundError):
                     raise
         return None
 
@@ -130,16 +114,17 @@ class WarmPods:
         if self._limits is None:
             return
         waiting = [each for each in pods if _label(each, pod.STATE_LABEL) == "warm"]
-        own = [each for each in waiting if _label(each, pod.OWNER_LABEL) == self._owner.name]
-        shape = self._shape(self._limits)
+        own = [each for each in waiting if _label(each, pod.OWNER_LABEL) == self._owner]
+        shape = self._template.shape(self._limits)
         for each in list(own):
             if _label(each, pod.SHAPE_LABEL) != shape or self._is_old(each):
-                await self._cluster.delete(f"pods/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
                 own.remove(each)
-        part = share(self._settings.warm, sorted(bridges), self._owner.name)
+        part = share(self._settings.warm, sorted(bridges), self._owner)
         try:
             for _ in range(min(part - len(own), MAX_STARTS)):
-                await self._start(self._limits)
+                made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
+                await self.cluster.create(self._pods, made)
         except QuotaError as error:
             # Runs in place of pods that wait: no reason to take no more of them.
             logger.info("fewer pods wait than could: %s", error.message)
@@ -152,19 +137,19 @@ class WarmPods:
         """Sweep; return the pods that stay, the living bridges, and the number of the others."""
         await self.renew()
         # Before the leases: who has one of these pods had a lease before it.
-        pods = await self._cluster.list("pods", self._selector)
-        leases = await self._cluster.list(_LEASES, self._selector)
+        pods = await self._list(self._pods)
+        leases = await self._list(self._leases)
         bridges = {each["metadata"]["name"] for each in leases if self._is_fresh(each)}
         for each in leases:
             if each["metadata"]["name"] not in bridges:
-                await self._cluster.delete(f"{_LEASES}/{each['metadata']['name']}", each)
+                await self.cluster.delete(f"{self._leases}/{each['metadata']['name']}", each)
         kept, removed = [], 0
         for each in pods:
             name, owner = each["metadata"]["name"], _label(each, pod.OWNER_LABEL)
             used = _label(each, pod.STATE_LABEL) == "used" and name not in self.mine
-            if owner not in bridges or (owner == self._owner.name and used):
+            if owner not in bridges or (owner == self._owner and used):
                 logger.info("deleting pod %s, which nobody uses", name)
-                await self._cluster.delete(f"pods/{name}", each)
+                await self.cluster.delete(f"{self._pods}/{name}", each)
                 removed += 1
             else:
                 kept.append(each)
@@ -172,33 +157,36 @@ class WarmPods:
 
     async def leave(self) -> None:
         """Delete this bridge's waiting pods and its lease."""
-        own = f"{self._selector},{pod.OWNER_LABEL}={self._owner.name}"
         # One that has changed may be another bridge's by now.
-        while found := await self._cluster.list("pods", own):
+        while found := await self._list(self._pods, {pod.OWNER_LABEL: self._owner}):
             for each in found:
-                await self._cluster.delete(f"pods/{each['metadata']['name']}", each)
-        await self._cluster.delete(f"{_LEASES}/{self._owner.name}")
+                await self.cluster.delete(f"{self._pods}/{each['metadata']['name']}", each)
+        await self.cluster.delete(f"{self._leases}/{self._owner}")
 
     async def renew(self) -> None:
         """Renew this bridge's lease; others delete the pods of a bridge that has none."""
-        path = f"{_LEASES}/{self._owner.name}"
+        lease = {
+            "metadata": {"name": self._owner, "labels": self._labels},
+            "spec": {
+                "renewTime": self.cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                "leaseDurationSeconds": LEASE_SECONDS,
+                "holderIdentity": self._owner,
+            },
+        }
         try:
-            await self._cluster.patch(path, {"spec": self._lease()})
+            await self.cluster.patch(f"{self._leases}/{self._owner}", lease)
         except faults.NotFoundError:
-            labels = dict(pair.split("=") for pair in self._selector.split(","))
-            metadata = {"name": self._owner.name, "labels": labels}
             with suppress(faults.ConflictError):  # made by another task in between
-                await self._cluster.create(_LEASES, {"metadata": metadata, "spec": self._lease()})
+                await self.cluster.create(self._leases, lease)
 
-    def _lease(self) -> Document:
-        now = self._cluster.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        name = self._owner.name
-        return {"renewTime": now, "leaseDurationSeconds": LEASE_SECONDS, "holderIdentity": name}
+    async def _list(self, path: str, labels: Mapping[str, str] | None = None) -> list[Document]:
+        """Return the service's objects of a collection, of those with further labels."""
+        return await self.cluster.list(path, {**self._labels, **(labels or {})})
 
     def _is_fresh(self, lease: Document) -> bool:
         renewed = _moment((lease.get("spec") or {}).get("renewTime"))
         age = timedelta(seconds=LEASE_SECONDS)
-        return renewed is not None and abs(self._cluster.now() - renewed) < age
+        return renewed is not None and abs(self.cluster.now() - renewed) < age
 
     def _is_good(self, found: Document) -> bool:
         gone = "deletionTimestamp" in found["metadata"]
@@ -208,7 +196,7 @@ class WarmPods:
     def _is_old(self, found: Document) -> bool:
         made = _moment(found["metadata"].get("creationTimestamp"))
         age = timedelta(seconds=self._settings.warm_seconds)
-        return faults.has_ended(found) or (made is not None and self._cluster.now() - made > age)
+        return faults.has_ended(found) or (made is not None and self.cluster.now() - made > age)
 
 
 def share(most: int, bridges: Sequence[str], name: str) -> int:

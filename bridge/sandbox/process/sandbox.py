@@ -24,7 +24,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import Signals
 
 import anyio
 import anyio.lowlevel
@@ -32,7 +31,7 @@ import anyio.to_thread
 
 from bridge.errors import LaunchError, SandboxError
 from bridge.model import Isolation
-from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.backend import ExitReport, code_and_signal
 from bridge.sandbox.process import stage
 from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
 from bridge.sandbox.process.command import Descriptors
@@ -280,9 +279,6 @@ END_SECONDS = 10.0
 MAX_STATUS_BYTES = 8 * 1024
 """Most of the stage's status; a line usually."""
 
-_SIGNAL_BASE = 128
-"""bubblewrap reports death by signal n as exit code 128 + n, as shells do."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
@@ -403,20 +399,13 @@ class ProcessSandbox:
 
 
 def exit_report(code: int | None, *, oom_kills: int | None) -> ExitReport:
-    """Return how the first process ended, from bubblewrap's exit code.
-
-    Exit status 128 + n is indistinguishable from death by signal n.
-    """
+    """Return how the first process ended, from bubblewrap's exit code."""
     oom = None if oom_kills is None else oom_kills > 0
     if code is None:
         detail = "The sandbox was killed before it could report."
         return ExitReport(signal=signal.SIGKILL, oom_killed=oom, detail=detail)
-    number = code - _SIGNAL_BASE
-    try:
-        Signals(number)
-    except ValueError:
-        return ExitReport(exit_code=code, oom_killed=oom)
-    return ExitReport(signal=number, oom_killed=oom)
+    exit_code, number = code_and_signal(code)
+    return ExitReport(exit_code=exit_code, signal=number, oom_killed=oom)
 
 
 @asynccontextmanager

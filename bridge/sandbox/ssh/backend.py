@@ -13,12 +13,12 @@ Verified: `tests/sandbox/ssh` and `tests/contract`, on real SSH servers and engi
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from math import inf
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -60,8 +60,6 @@ LAST_BACKOFF_SECONDS = 60.0
 
 _TRY_AGAIN = "`mcp-code-bridge hosts` tries it again."
 
-_T = TypeVar("_T")
-
 
 class Host:
     """One of the configured hosts. Connects when told to; `close` ends what it has there.
@@ -86,13 +84,13 @@ class Host:
     @property
     def connected(self) -> bool:
         """Whether its connection lives."""
-        return self.backend is not None and self.link is not None and self.link.alive
+        return self.link is not None and self.link.alive
 
     @property
     def usable(self) -> bool:
         """Whether sandboxes can be started on it."""
-        proven = self.probe is not None and self.probe.ok
-        return self.connected and proven and self.link is not None and self.link.well
+        link, probe = self.link, self.probe
+        return link is not None and link.alive and link.well and probe is not None and probe.ok
 
     async def connect(self, *, pull: bool) -> None:
         """Connect and probe it, unless it is connected; `probe` tells of the result."""
@@ -118,12 +116,9 @@ class Host:
 
     async def _connect(self, *, pull: bool) -> Probe:
         settings = self._settings
-        opening = partial(
-            open_link, self.spec, runtime_dir(settings), settings.environ, settings.oci_runtime
-        )
         # Not abandoned: nobody else would end the process.
-        link = self.link = await anyio.to_thread.run_sync(opening, self._earlier)
-        self._earlier = link.connection
+        link = await anyio.to_thread.run_sync(open_link, self.spec, settings, self._earlier)
+        self.link, self._earlier = link, link.connection
         variable = "DOCKER_HOST" if self.spec.engine == "docker" else "CONTAINER_HOST"
         backend = self.backend = ContainerBackend(
             self.spec.engine,
@@ -154,8 +149,10 @@ class Host:
 
     async def close(self) -> None:
         """Disconnect; all that runs on it ends."""
-        async with self._connecting:
-            await self._disconnect()
+        # Also where the bridge is cancelled.
+        with anyio.CancelScope(shield=True):
+            async with self._connecting:
+                await self._disconnect()
 
     async def _disconnect(self) -> None:
         with anyio.CancelScope(shield=True):
@@ -179,16 +176,17 @@ class _HostSandbox:
         await self._answered(self._sandbox.kill())
 
     async def wait(self) -> ExitReport:
-        return await self._answered(self._sandbox.wait())
+        report: ExitReport = await self._answered(self._sandbox.wait())
+        return report
 
-    async def _answered(self, answer: Awaitable[_T]) -> _T:
+    async def _answered(self, answer: Awaitable[Any]) -> Any:
         try:
             return await answer
         except SandboxError as error:
             raise SandboxLostError(f"The host {self._host} does not answer any more.") from error
 
 
-class SshBackend:
+class SshBackend(AbstractAsyncContextManager["SshBackend", None]):
     """Runs sandboxes on `[[ssh.hosts]]`. Connects at first use; `tend` keeps the hosts connected.
 
     Args:
@@ -202,9 +200,6 @@ class SshBackend:
         self._runtime_dir = runtime_dir(settings)
         self._pull = pull
         self._changed = anyio.Event()
-
-    async def __aenter__(self) -> SshBackend:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
@@ -274,12 +269,11 @@ class SshBackend:
                     chosen.used += 1
                     return chosen
                 if usable:
-                    self._changed = anyio.Event()
                     with anyio.move_on_after(LOOK_SECONDS):
                         await self._changed.wait()
                     continue
                 away = [host.retry_at for host in hosts if not host.connected]
-                pause = min(away, default=math.inf) - anyio.current_time()
+                pause = min(away, default=inf) - anyio.current_time()
                 if pause > FIRST_BACKOFF_SECONDS:
                     raise self._all_away()
                 await anyio.sleep(max(0.0, pause))
@@ -291,6 +285,7 @@ class SshBackend:
     def _release(self, host: Host) -> None:
         host.used -= 1
         self._changed.set()
+        self._changed = anyio.Event()
 
     def _all_away(self) -> HostDownError:
         failed = [host.probe for host in self.hosts if host.probe and not host.probe.ok]
@@ -305,12 +300,10 @@ class SshBackend:
             for host in self.hosts:
                 if not host.connected and host.retry_at <= anyio.current_time():
                     tasks.start_soon(partial(host.connect, pull=pull))
-        self._changed.set()
 
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[None]:
-        """Do nothing: no engine is stopped as idle."""
-        yield
+    def in_use(self) -> AbstractAsyncContextManager[None]:
+        """Return what does nothing: no engine is stopped as idle."""
+        return nullcontext()
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Connect again to hosts that were lost, until cancelled; see `Backend.tend`."""

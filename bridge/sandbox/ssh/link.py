@@ -17,19 +17,20 @@ import secrets
 import select
 import shlex
 import shutil
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from bridge.errors import HostDownError, HostKeyError
+from bridge.sandbox.container.api import answers
+from bridge.sandbox.container.endpoints import Endpoint
 from bridge.sandbox.container.extra_layers import profile_text
 from bridge.sandbox.container.faults import shorten
 from bridge.sandbox.container.service import make_owned, service_argv
 from bridge.sandbox.ownership import LABEL_PREFIX
+from bridge.settings import Settings, runtime_dir
 from bridge.settings.ssh import SshHost
 
 logger = logging.getLogger(__name__)
@@ -42,9 +43,6 @@ SILENCE_SECONDS = 15
 
 ANSWER_SECONDS = 8.0
 """For the host's answer to a beat: with the interval less than `SILENCE_SECONDS`."""
-
-ENGINE_SECONDS = 10.0
-"""For the answer of the host's engine, which may be busy while its sandboxes go on."""
 
 READY_SECONDS = 45.0
 """For the connection, the engine's start on a cold disk, and the removal of what was left."""
@@ -85,16 +83,7 @@ def ssh_argv(
     own = f"{REMOTE}{connection}/s" if host.engine == "podman" else "/var/run/docker.sock"
     target = host.socket or own
     # No terminal, and no Kerberos tickets for the host, whatever the configuration says.
-    argv = [
-        "ssh",
-        "-T",
-        "-k",
-        "-M",
-        "-S",
-        str(directory / "c"),
-        "-L",
-        f"{directory / 'e'}:{target}",
-    ]
+    argv = ["ssh", "-T", "-k", "-M", "-S", f"{directory}/c", "-L", f"{directory}/e:{target}"]
     argv += [word for option in _OPTIONS for word in ("-o", option)]
     argv += ["-F", str(host.config_file)] if host.config_file else []
     argv += ["-p", str(host.port)] if host.port else []
@@ -184,14 +173,12 @@ class Link:
         self, host: SshHost, connection: str, directory: Path, process: subprocess.Popen[bytes]
     ) -> None:
         self.connection, self.directory, self.socket = connection, directory, directory / "e"
-        self.latency, self.alive, self.well, self._closing = 0.0, True, True, False
+        self.latency, self.alive, self.well = 0.0, True, True
         self._name, self._process = host.name, process
         assert process.stdin is not None
         assert process.stdout is not None
         self._input, self._output = process.stdin, process.stdout
-        self._watching = threading.Thread(target=self._watch, daemon=True)
-        self._over = threading.Event()
-        self._asking = threading.Thread(target=self._ask_engine, daemon=True)
+        self._over, self._threads = threading.Event(), list[threading.Thread]()
 
     def begin(self) -> bool:
         """Wait until the host is ready, and begin to beat; return whether it became so. Blocks."""
@@ -203,13 +190,14 @@ class Link:
                 return False
             heard = (heard + data)[-_CHUNK:]
         self._beat()
-        self._watching.start()
-        self._asking.start()
+        for task in (self._watch, self._ask_engine):
+            self._threads.append(threading.Thread(target=task, daemon=True))
+            self._threads[-1].start()
         return True
 
     def close(self) -> int | None:
         """End it, and all sandboxes that it has; return OpenSSH's status. Blocks; idempotent."""
-        self._closing = True
+        self._over.set()
         self.alive = False
         with suppress(OSError):
             self._input.close()
@@ -218,28 +206,26 @@ class Link:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._over.set()
-        for thread in (self._watching, self._asking):
-            if thread.ident is not None:
-                thread.join()
+        for thread in self._threads:
+            thread.join()
         self._output.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         return self._process.returncode
 
     def _watch(self) -> None:
         # Until it is time for the next beat nothing comes but the connection's end.
-        while self._hear(BEAT_SECONDS) is None and not self._closing and self._beat():
+        while self._hear(BEAT_SECONDS) is None and not self._over.is_set() and self._beat():
             pass
-        if not self._closing:
+        if not self._over.is_set():
             logger.warning("the connection to %s is lost", self._name)
-        self.alive = False
-        # Also when it only seems to live: the host has given its sandboxes up by now, or will.
-        self._process.kill()
+            self.alive = False
+            # Also when it only seems to live: the host has given its sandboxes up by now, or will.
+            self._process.kill()
 
     def _ask_engine(self) -> None:
         # Not between beats: the host would take an engine that is slow for a bridge that is gone.
         while not self._over.wait(BEAT_SECONDS):
-            self.well = answers(self.socket)
+            self.well = answers(Endpoint(url=f"unix://{self.socket}", origin=self._name))
 
     def _beat(self) -> bool:
         began = time.monotonic()
@@ -253,22 +239,23 @@ class Link:
 
     def _hear(self, seconds: float) -> bytes | None:
         """Return what comes; nothing at the connection's end, None when the time is over."""
-        ready, _, _ = select.select([self._output], [], [], max(0.0, seconds))
+        # Not `select`, which takes no number beyond 1,023.
+        waiting = select.poll()
+        waiting.register(self._output, select.POLLIN)
+        ready = waiting.poll(max(0.0, seconds) * 1000)
         return os.read(self._output.fileno(), _CHUNK) if ready else None
 
 
-def open_link(
-    host: SshHost, runtime_dir: Path, environ: Mapping[str, str], oci_runtime: str, earlier: str
-) -> Link:
+def open_link(host: SshHost, settings: Settings, earlier: str) -> Link:
     """Connect to a host as in `ssh_argv`; return once its engine listens. Blocks.
 
     Raises:
         HostDownError: The host cannot be used; it says why.
     """
     connection = secrets.token_hex(8)
-    directory = runtime_dir / f"ssh-{os.getpid()}-{connection[:6]}"
-    argv = ssh_argv(host, directory, connection, oci_runtime, earlier)
-    passed = {name: environ[name] for name in _ENVIRONMENT if name in environ}
+    directory = runtime_dir(settings) / f"ssh-{os.getpid()}-{connection[:6]}"
+    argv = ssh_argv(host, directory, connection, settings.oci_runtime, earlier)
+    passed = {name: settings.environ[name] for name in _ENVIRONMENT if name in settings.environ}
     try:
         make_owned(directory)
         with (directory / "log").open("wb") as log:
@@ -293,15 +280,3 @@ def open_link(
         said = (directory / "log").read_text(errors="replace")
         raise failure(host, link.close(), said)
     return link
-
-
-def answers(path: Path) -> bool:
-    """Return whether an engine answers at a socket. Blocks."""
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(ENGINE_SECONDS)
-            connection.connect(str(path))
-            connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
-            return connection.recv(_CHUNK).split(b" ")[1:2] == [b"200"]
-    except OSError:
-        return False

@@ -37,15 +37,8 @@ async def controller(server: ApiServer) -> AsyncIterator[list[Document]]:
                     claim["done"] = {"status": True}
                     seen.append(json.loads(json.dumps(claim)))
                     name = claim["metadata"]["name"].replace("claim", "pod")
-                    made = pod.manifest(
-                        name,
-                        Limits(),
-                        POOL,
-                        image="x",
-                        user="65534:65534",
-                        owner=pod.Owner(name="agent-sandbox"),
-                        labels={},
-                    )
+                    template = pod.Template(settings=POOL, image="x", owner="agent-sandbox")
+                    made = template.manifest(name, Limits(), "used")
                     owner = {"kind": "SandboxClaim", "uid": claim["metadata"]["uid"]}
                     made["metadata"]["ownerReferences"] = [owner]
                     server.create("/api/v1/namespaces/sandboxes/pods", made)

@@ -72,8 +72,10 @@ async def test_a_pod_is_gone_once_its_sandbox_is_left(
     assert server.pods == []
 
 
-async def test_a_program_that_the_image_lacks_is_named(backend: KubernetesBackend) -> None:
-    """The first step looks for it before it says that all is well."""
+async def test_what_is_no_program_of_the_pods_interpreter_is_refused_by_its_name(
+    backend: KubernetesBackend,
+) -> None:
+    """Nothing in a pod looks a command up: its own interpreter runs what it is given."""
     missing = spec("")
     missing = type(missing)(
         run_id="x", argv=("no-such-command",), env={"PATH": "/bin"}, limits=missing.limits

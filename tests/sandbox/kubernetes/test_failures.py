@@ -17,12 +17,14 @@ from bridge.errors import (
     ClusterRefusedError,
     ImageMissingError,
     ImagePullError,
+    LaunchError,
     NodeLostError,
     PodDeadlineError,
     PodEvictedError,
     QuotaError,
     SandboxLostError,
 )
+from bridge.sandbox.kubernetes import cluster as cluster_module
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
 from bridge.settings.kubernetes import Kubernetes
 from tests.contract.programs import ECHO, FOREVER, read_all, read_exactly, spec
@@ -44,6 +46,18 @@ async def test_a_quota_that_is_used_up_has_its_own_code(
     with anyio.fail_after(PATIENCE), pytest.raises(QuotaError, match="exceeded quota") as caught:
         await launch(backend)
     assert caught.value.code == "quota"
+    assert 'pods "x"' not in caught.value.message
+
+
+async def test_a_quota_that_counts_what_pods_do_not_ask_for_says_what_to_set(
+    backend: KubernetesBackend, server: ApiServer
+) -> None:
+    """The account has its rights: the settings lack something."""
+    said = 'pods "x" is forbidden: failed quota: sandboxes: must specify requests.cpu'
+    server.faults.create = [Refusal(403, "Forbidden", said)]
+    with anyio.fail_after(PATIENCE), pytest.raises(LaunchError, match="requests.cpu") as caught:
+        await launch(backend)
+    assert "[kubernetes]" in caught.value.remedy
 
 
 async def test_an_account_without_rights_has_its_own_code(
@@ -174,7 +188,22 @@ async def test_a_server_that_is_away_is_an_error_with_its_own_code(
     with anyio.fail_after(PATIENCE), pytest.raises(ClusterDownError) as caught:
         await launch(backend)
     assert caught.value.code == "cluster_down"
+    # A program may see the message; the address is for the user.
+    assert str(server.port) not in caught.value.message
+    assert server.url in caught.value.host_detail
     await server.start()
+
+
+async def test_a_watch_whose_connection_died_is_begun_again(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a load balancer that forgot it: no error comes, and no event."""
+    monkeypatch.setattr(cluster_module, "WATCH_SECONDS", 1)
+    server.faults.mute_watch = True
+    async with backend_on(server, tmp_path, Kubernetes(room_seconds=20)) as backend:
+        with anyio.fail_after(PATIENCE):
+            await launch(backend)
+    assert len(server.created_pods) == 1
 
 
 async def test_a_watch_that_is_too_old_is_begun_again(

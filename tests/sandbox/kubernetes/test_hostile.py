@@ -33,7 +33,10 @@ async def launch(backend: KubernetesBackend) -> None:
         pass
 
 
-@pytest.mark.parametrize("answer", [b"[]", b"3", b"{}", b"", b'{"items": 3}', b"<html>"])
+ODD_POD = b'{"metadata": {"name": "a", "uid": "b", "resourceVersion": "1"}, "status": 3}'
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"3", b"{}", b"", b'{"items": 3}', b"<html>", ODD_POD])
 async def test_an_answer_that_is_none_is_an_error_of_the_bridges(
     backend: KubernetesBackend, server: ApiServer, answer: bytes
 ) -> None:
@@ -177,6 +180,29 @@ async def test_watches_that_end_at_once_are_not_begun_without_a_pause(
             await backend.reap()
     watches = [path for method, path in server.requests if method == "GET" and path[-5:] == "/pods"]
     assert len(watches) < 8
+
+
+async def test_a_watch_without_end_is_cut_off(
+    server: ApiServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also where no line of it ends; the pod is looked at again."""
+    monkeypatch.setattr(cluster_module, "MAX_ANSWER_BYTES", 100_000)
+    caplog.set_level("INFO")
+    server.faults.unschedulable = "0/2 nodes are available"
+    with anyio.fail_after(PATIENCE):
+        async with backend_on(server, tmp_path, Kubernetes(room_seconds=2)) as backend:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_refused, backend)
+                while not server.pods:
+                    await server.changed()
+                server.answer = b"x" * 200_000
+            server.answer = None
+            await backend.reap()
+    told = [text for text in caplog.messages if text.startswith("the watch of a pod")]
+    assert "100,000" in told[0]
 
 
 async def _refused(backend: KubernetesBackend) -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +17,7 @@ import pytest
 from bridge.errors import HostDownError
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.ssh import backend as placing
 from bridge.sandbox.ssh import link as module
 from bridge.sandbox.ssh.backend import Host, SshBackend
 from bridge.sandbox.ssh.link import Link, failure, ssh_argv
@@ -104,3 +111,96 @@ async def test_nobody_waits_for_a_host_that_is_not_tried_again_yet(
         with anyio.fail_after(5), pytest.raises(HostDownError, match="b is down"):
             async with backend.launch(spec(ECHO)):
                 pass
+
+
+def connected(host: Host) -> Connection:
+    """Make a host one that can be used."""
+    connection = Connection()
+    host.link, host.backend = cast("Any", connection), cast("Any", connection)
+    host.probe = Probe(backend="ssh", ok=True, summary="")
+    return connection
+
+
+async def test_each_of_several_that_wait_is_told_of_a_free_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only the one that began to wait last."""
+
+    @asynccontextmanager
+    async def launch(self: Host, spec: object) -> AsyncIterator[str]:
+        yield self.spec.name
+
+    monkeypatch.setattr(Host, "launch", launch)
+    monkeypatch.setattr(placing, "LOOK_SECONDS", PATIENCE)
+    backend = SshBackend(settings(tmp_path))
+    for host in backend.hosts:
+        connected(host)
+        host.used = host.spec.slots - 1
+
+    async def use() -> None:
+        async with backend.launch(spec(ECHO)):
+            pass
+
+    with anyio.fail_after(PATIENCE / 3):
+        async with (
+            anyio.create_task_group() as tasks,
+            backend.launch(spec(ECHO)),
+            backend.launch(spec(ECHO)),
+        ):
+            for _ in range(2):
+                tasks.start_soon(use)
+            await anyio.wait_all_tasks_blocked()
+
+
+async def test_hosts_are_left_also_when_the_bridge_is_cancelled(tmp_path: Path) -> None:
+    """Or their sandboxes would go on until its process has ended."""
+    backend = SshBackend(settings(tmp_path))
+    connections = [connected(host) for host in backend.hosts]
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await backend.aclose()
+    assert not any(connection.alive for connection in connections)
+
+
+def remote(script: str) -> subprocess.Popen[bytes]:
+    """Start what runs on a host once it is ready."""
+    return subprocess.Popen(
+        ["sh", "-c", f"echo {module.READY}; {script}"],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_a_host_is_left_once_it_has_removed_what_ran_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that takes longer than the next beat."""
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.01)
+    done = tmp_path / "done"
+    removal = f"for each in $(seq 200000); do :; done; touch {done}"
+    process = remote(f'while [ -n "$(head -c 1)" ]; do echo; done; {removal}')
+    link = Link(SshHost(destination="a", name="a"), "0", tmp_path / "a", process)
+    assert link.begin()
+    assert link.close() == 0
+    assert done.exists()
+
+
+def test_a_bridge_with_thousands_of_open_files_still_hears_its_hosts(tmp_path: Path) -> None:
+    """Whatever number the connection's pipe has got."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        process = remote("exec cat")
+        assert process.stdout is not None
+        high = fcntl.fcntl(process.stdout, fcntl.F_DUPFD_CLOEXEC, 1024)
+        process.stdout.close()
+        process.stdout = os.fdopen(high, "rb", buffering=0)
+        link = Link(SshHost(destination="a", name="a"), "0", tmp_path / "a", process)
+        try:
+            assert link.begin()
+            assert link.latency > 0
+        finally:
+            link.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
