@@ -32,11 +32,12 @@ def test_each_host_is_tried_and_one_that_is_down_says_why(
 
         assert main_module.main(["hosts"]) == 0
         said = capsys.readouterr()
+        destination = f"{hosts.hosts[0].user}@127.0.0.1"
         heading, first, second = said.out.splitlines()
         assert heading.split()[:3] == ["HOST", "DESTINATION", "STATE"]
-        assert first.split()[:6] == ["a", "127.0.0.1", "up", "0", "of", "3"]
-        assert second.split()[:3] == ["b", "127.0.0.1", "down"]
-        assert f"Try `ssh -p {hosts.hosts[1].port} 127.0.0.1`" in said.err
+        assert first.split()[:6] == ["a", destination, "up", "0", "of", "3"]
+        assert second.split()[:3] == ["b", destination, "down"]
+        assert f"Try `ssh -p {hosts.hosts[1].port} {destination}`" in said.err
 
         assert main_module.main(["doctor"]) == 0
         said = capsys.readouterr()

@@ -33,9 +33,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _audited(state: Path) -> list[str]:
-    return [
-        line for file in (state / "audit").glob("*.jsonl") for line in file.read_text().splitlines()
-    ]
+    files = sorted((state / "audit").glob("*.jsonl"))
+    return [line for file in files for line in file.read_text().splitlines()]
 
 
 def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(

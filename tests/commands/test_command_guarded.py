@@ -64,11 +64,16 @@ def test_neither_settings_nor_state_nor_skills_are_granted(place: Path, grant: s
         check(settings(place, grant))
 
 
-@pytest.mark.parametrize("trusted", ["{tmp}/servers", sys.prefix])
-def test_what_the_bridge_relies_on_is_granted_to_read_only(place: Path, trusted: str) -> None:
-    check(settings(place, f'read = ["{trusted}"]'))
+@pytest.mark.parametrize("trusted", ["servers", "environment"])
+def test_what_the_bridge_relies_on_is_granted_to_read_only(
+    place: Path, monkeypatch: pytest.MonkeyPatch, trusted: str
+) -> None:
+    # The tests' own may lie below /tmp, where sandboxes have another directory.
+    monkeypatch.setattr(sys, "prefix", str(place / "environment"))
+    (place / "environment").mkdir()
+    check(settings(place, f'read = ["{{tmp}}/{trusted}"]'))
     with pytest.raises(SettingsError, match="which the bridge relies on"):
-        check(settings(place, f'write = ["{trusted}"]'))
+        check(settings(place, f'write = ["{{tmp}}/{trusted}"]'))
 
 
 def test_a_workspace_that_holds_the_bridges_own_files_is_refused(place: Path) -> None:

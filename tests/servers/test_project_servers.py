@@ -205,9 +205,8 @@ async def test_a_persons_yes_is_in_the_audit_log(project: Path) -> None:
         async with bridge(project) as engine:
             with suppress(ApprovalRefusedError):
                 await run(engine, USE_SHOP, answering(answer))
-    records = [
-        json.loads(line) for file in audit.glob("*.jsonl") for line in file.read_text().splitlines()
-    ]
+    files = sorted(audit.glob("*.jsonl"))
+    records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     started = [record for record in records if record["kind"] == "start"]
     found = [record for record in records if record["kind"] == "approved"]
     assert [(record["how"], record["holds"]) for record in found] == [

@@ -28,7 +28,9 @@ def die(presence: Presence) -> None:
 
 def ends(directory: Path) -> list[dict[str, Any]]:
     """Return the records of runs' ends."""
-    lines = [line for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
+    lines = [
+        line for file in sorted(directory.glob("*.jsonl")) for line in file.read_text().splitlines()
+    ]
     return [record for record in map(json.loads, lines) if record["kind"] == "end"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from typing import Any
@@ -48,6 +49,10 @@ def test_it_writes_what_json_writes_and_reads_it_again(value: Any) -> None:
     assert json_text.decoder()(f" {text}\n") == json.loads(text)
     plain = json_text.encoder()(value)
     assert plain == json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    ordered = json_text.encoder(sort_keys=True, allow_nan=True)([value, math.inf])
+    assert ordered == json.dumps(
+        [value, math.inf], separators=(",", ":"), ensure_ascii=False, sort_keys=True
+    )
 
 
 @pytest.mark.parametrize("text", BROKEN)
