@@ -7,17 +7,16 @@ import json
 import math
 from collections.abc import Mapping
 
+from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.offload import LARGE, estimated_size
 
-ENCODER = json.JSONEncoder(
-    ensure_ascii=True,
-    allow_nan=False,
-    sort_keys=True,
-    separators=(",", ":"),
-    # JSON values have no cycles, and looking for them is a third of the work.
-    check_circular=False,
+_encoded = json_text.encoder(ascii_only=True, sort_keys=True)
+
+_PIECES = json.JSONEncoder(
+    allow_nan=False, sort_keys=True, separators=(",", ":"), check_circular=False
 )
+"""Writes the same in pieces."""
 
 MAX_DEPTH = 100
 """Levels of a value with numbers that JSON lacks; deeper ones are not encoded."""
@@ -33,9 +32,9 @@ def canonical(value: Json) -> str:
         RecursionError: It is nested too deeply.
     """
     try:
-        return ENCODER.encode(value)
+        return _encoded(value)
     except ValueError:
-        return ENCODER.encode(_finite(value))
+        return _encoded(_finite(value))
 
 
 def _finite(value: Json, depth: int = 0) -> Json:
@@ -76,6 +75,6 @@ def arguments_digest(arguments: Mapping[str, Json], at_once: float = LARGE) -> s
 def _digest(value: Json, at_once: float) -> str:
     whole = at_once == math.inf or estimated_size(value, at_once) <= at_once
     found = hashlib.sha256()
-    for piece in [ENCODER.encode(value)] if whole else ENCODER.iterencode(value):
+    for piece in [_encoded(value)] if whole else _PIECES.iterencode(value):
         found.update(piece.encode("ascii"))
     return f"sha256:{found.hexdigest()}"

@@ -28,6 +28,7 @@ from hashlib import blake2b
 from bridge.errors import InvalidRequestError, OutcomeUnknownError, UnknownRunError
 from bridge.gate.flow import FlowState
 from bridge.gate.outcomes import Outcome
+from bridge.guest.protocol import json_text
 from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,7 @@ update is made from what was read, and would be another."""
 _HOLDERS = frozenset({dict, list, tuple})
 """Types of JSON values with others in them."""
 
-# JSON values have no cycles, and looking for them is half of the work.
-_CANONICAL = json.JSONEncoder(
-    ensure_ascii=False, sort_keys=True, separators=(",", ":"), check_circular=False
-)
+_canonical = json_text.encoder(sort_keys=True, allow_nan=True)
 
 _GONE = (
     "Nothing was run and nothing repeated. `mcp-code-bridge audit show RUN` tells the user what "
@@ -95,7 +93,7 @@ class Entry:
 def key_of(server: str, tool: str, arguments: Mapping[str, Json]) -> bytes:
     """Return what is equal for like calls, and only for them."""
     try:
-        text = _CANONICAL.encode([server, tool, arguments])
+        text = _canonical([server, tool, arguments])
     except (RecursionError, TypeError, ValueError):
         # Nested so deeply that most servers cannot be sent it. All of these count as one call, of
         # which a journal keeps no result: better refused than repeated.

@@ -26,6 +26,7 @@ from bridge.gate.redaction_shapes import (
     masked,
     names_secret,
 )
+from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key
 
@@ -79,8 +80,7 @@ _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
 _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 """What would have to be escaped in JSON."""
 
-# JSON values have no cycles, and looking for them is half of the work.
-_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+_as_json = json_text.encoder(allow_nan=True)
 
 
 Form = tuple[bytes, bytes]
@@ -195,7 +195,7 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         try:
-            line = _ENCODER.encode(value).encode("utf-8", "surrogatepass")
+            line = _as_json(value).encode("utf-8", "surrogatepass")
         except RecursionError:
             raise ValueError("the value is nested too deeply") from None
         cleared = self.frame(line)

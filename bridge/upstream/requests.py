@@ -11,7 +11,6 @@ is made, is `server.py`'s.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,6 +37,7 @@ from pydantic_core import to_json
 
 from bridge.clock import current_time
 from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
+from bridge.guest.protocol import json_text
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
 from bridge.upstream import task_calls
@@ -65,10 +65,7 @@ LOST_DETAIL_SECONDS = 0.5
 """How long a failed call waits for the reason why its connection ended; the owner task sets it in
 its next step, unless closing waits for the server."""
 
-# Values from JSON have no cycles, and checking for them is half of the work.
-_COMPACT = json.JSONEncoder(
-    allow_nan=False, ensure_ascii=False, separators=(",", ":"), check_circular=False
-)
+_encoded = json_text.encoder()
 
 _ANY_RESULT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -258,13 +255,13 @@ class Requests:
     ) -> dict[str, Json]:
         params = call.text
         if call.method == "tools/call":
-            params = b'{"name":%b,"arguments":%b}' % (json.dumps(call.tool).encode(), call.text)
+            params = b'{"name":%b,"arguments":%b}' % (_encoded(call.tool).encode(), call.text)
         if call.method == "tools/call" and call.task:
-            params = b'%b,"task":%b}' % (params[:-1], _COMPACT.encode(_task(call)).encode())
+            params = b'%b,"task":%b}' % (params[:-1], _encoded(_task(call)).encode())
         if call.answers is not None or call.state is not None:
             given = {"inputResponses": call.answers, "requestState": call.state}
             more = {name: value for name, value in given.items() if value is not None}
-            params = b"%b,%b" % (params[:-1], _COMPACT.encode(more).encode()[1:])
+            params = b"%b,%b" % (params[:-1], _encoded(more).encode()[1:])
         try:
             return await direct.request(call.method, params, call.seconds, label=call.tool)
         except anyio.get_cancelled_exc_class():
@@ -306,7 +303,7 @@ class Requests:
             what = f"{LIST_PREFIX}tools"
             # In 2026-07-28 the SDK leaves out tools with invalid `x-mcp-header` marks.
             if connection.direct is not None and not connection.modern:
-                params = _COMPACT.encode({"cursor": cursor} if cursor else {}).encode()
+                params = _encoded({"cursor": cursor} if cursor else {}).encode()
                 listing = Call(
                     tool="",
                     arguments={},
@@ -432,7 +429,7 @@ class Requests:
         and so every call.
         """
         try:
-            text = _COMPACT.encode(arguments).encode()
+            text = _encoded(arguments).encode()
             if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
                 # Raises on nesting deeper than the SDK can write.
                 to_json({"params": {"arguments": arguments}})

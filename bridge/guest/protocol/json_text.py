@@ -60,22 +60,20 @@ def decoder(**options: Any) -> "Callable[[str], Any]":
     return _Decoder(**options).decode
 
 
-def encoder(ascii_only: bool = False) -> "Callable[[Any], str]":
+def encoder(ascii_only: bool = False, **options: Any) -> "Callable[[Any], str]":
     """Return a function that writes compact JSON; a cycle raises RecursionError.
 
-    It raises ValueError for numbers, and TypeError for types, that JSON does not have.
+    It raises ValueError for numbers, and TypeError for types, that JSON does not have. Options are
+    `sort_keys` and `allow_nan`, as those of `json.JSONEncoder`; both are off.
     """
     if _json is None:
         import json
 
-        return json.JSONEncoder(
-            ensure_ascii=ascii_only,
-            allow_nan=False,
-            separators=(",", ":"),
-            check_circular=False,
-        ).encode
+        options = {"allow_nan": False, "check_circular": False, **options}
+        return json.JSONEncoder(ensure_ascii=ascii_only, separators=(",", ":"), **options).encode
     text = _json.encode_basestring_ascii if ascii_only else _json.encode_basestring
-    write = _json.make_encoder(None, _refuse, text, None, ":", ",", False, False, False)
+    chosen = options.get("sort_keys", False), False, options.get("allow_nan", False)
+    write = _json.make_encoder(None, _refuse, text, None, ":", ",", *chosen)
     return lambda value: "".join(write(value, 0))
 
 
