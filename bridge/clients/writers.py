@@ -176,7 +176,7 @@ _ROWS = (
     _row("zed", calls="timeout", program="zed"),
     _row(
         "continue",
-        user=("{continue}/mcpServers/*.json",),
+        user=("{continue}/mcpServers/*.json", "{continue}/config.yaml"),
         project=("{workspace}/.continue/mcpServers/*.json",),
         kinds=("stdio", "streamable-http"),
         program="cn",
@@ -243,8 +243,9 @@ _ROWS = (
     _row(
         "amp",
         user=("{config}/amp/settings.json", "{config}/amp/settings.jsonc"),
-        project=("{workspace}/.amp/settings.json", "{workspace}/.amp/settings.jsonc"),
+        project=("{within}/.amp/settings.json", "{within}/.amp/settings.jsonc"),
         program="amp",
+        listing=_LIST,
         note="Amp asks before it starts a project's server.",
     ),
     _row("roo", user=(), project=()),
@@ -256,7 +257,7 @@ _ROWS = (
         starts="startupTimeoutMs",
         program="kimi",
     ),
-    _row("droid", kinds=("stdio", "http"), starts="connectTimeout", program="droid"),
+    _row("droid", kinds=("stdio", "http"), starts="connectTimeout", program="droid", listing=_LIST),
     _row(
         "crush",
         user=("{crush}/crush.json",),
@@ -423,10 +424,10 @@ def _in_location(
 
 def _is_there(target: Target, machine: Machine) -> bool:
     """Whether the file, or a directory that is the client's alone, exists."""
-    return target.exists or (
-        target.path.parent not in (machine.context.home, *machine.places["config"])
-        and target.path.parent.is_dir()
-    )
+    own = target.path.stem == FILE_NAME
+    directory = target.place if own else target.path.parent
+    shared = (machine.context.home, *machine.places["config"])
+    return target.exists or (directory not in shared and directory.is_dir())
 
 
 def _preference(target: Target, machine: Machine) -> int:

@@ -201,7 +201,7 @@ DROID = Dialect(
 
 KIMI = Dialect(
     scalars_as_text=False,
-    type_keys=("transport", "type"),
+    type_keys=("transport",),
     syntax="",
     call_timeouts={"toolTimeoutMs": MILLISECOND},
     start_timeouts={"startupTimeoutMs": MILLISECOND},

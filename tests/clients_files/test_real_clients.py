@@ -1,4 +1,8 @@
-"""Real clients, from npm, list the bridge once it is installed, and no more once it is not."""
+"""Real clients, from npm, list the bridge once it is installed, and no more once it is not.
+
+Not those whose packages are too large for that, Droid (290 MB), Goose (270 MB) and Vibe (330 MB,
+for Python 3.12), nor Crush, whose package fetches the program from elsewhere. The others have none.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from bridge.clients.writers import WRITERS
+from tests.clients import kimi
 from tests.clients.client import MORE, PATIENCE_SECONDS, PEERS, SCRIPTS
+from tests.clients.model import serving
+from tests.discovery.writing import write
 from tests.ports import reserved_port
 
 pytestmark = pytest.mark.node
@@ -23,26 +31,39 @@ CLIENTS = {
     "qwen": (MORE, "code-bridge: .* Connected"),
     "opencode": (MORE, "code-bridge connected"),
     "copilot": (MORE, r"code-bridge \((local|http)\)"),
+    "amp": (MORE, "code-bridge (command|url) "),
+    "cline": (MORE, r"code-bridge \[(stdio|streamableHttp)\]"),
+    "kimi": (MORE, '"name": "code-bridge"'),
 }
 """Where their packages are, and the line with which each says that the bridge is there."""
 
 
-EACH = pytest.mark.parametrize(
-    "client",
-    [
+CONTINUE = """name: mine
+version: 0.0.1
+schema: v1
+models:
+  - {{name: stand-in, provider: openai, model: gpt-4o, apiKey: none, apiBase: {url}/v1}}
+"""
+
+
+def each(*without: str) -> pytest.MarkDecorator:
+    """Run a test with every client but some."""
+    clients = [
         pytest.param(name, marks=[pytest.mark.full] * (packages == MORE))
         for name, (packages, _) in CLIENTS.items()
-    ],
-)
+        if name not in without
+    ]
+    return pytest.mark.parametrize("client", clients)
 
 
 class Home:
     """A home in which the bridge's commands find the clients of one directory of packages."""
 
     def __init__(self, place: Path, client: str) -> None:
-        packages, self._line = CLIENTS[client]
+        packages, self._line = CLIENTS.get(client, (MORE, ""))
+        self._client = client
         self._project = place / "project"
-        (self._project / ".git").mkdir(parents=True)
+        write(self._project / ".git" / "HEAD", "ref: refs/heads/main\n")
         (place / "tmp").mkdir()
         programs = packages / "node_modules" / ".bin"
         self.environ = {
@@ -57,10 +78,10 @@ class Home:
             "NO_PROXY": "127.0.0.1",
         }
 
-    def run(self, *words: str) -> str:
-        """Run a command of the bridge; return what it prints."""
+    def run(self, *command: str) -> str:
+        """Run a command in the project; return what it prints."""
         done = subprocess.run(
-            [BRIDGE, *words],
+            command,
             cwd=self._project,
             env=self.environ,
             stdin=subprocess.DEVNULL,
@@ -71,22 +92,37 @@ class Home:
             text=True,
         )
         assert done.returncode == 0, done.stdout
-        return done.stdout
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout)
 
-    def put_in_and_out(self, client: str, *words: str) -> None:
+    def put_in_and_out(self, *words: str) -> None:
         """Install the bridge, let the client list it, and uninstall it."""
-        listed = self.run("install", client, "--yes", "--check", *words)
-        assert re.search(self._line, re.sub(r" +", " ", listed)), listed
-        self.run("uninstall", client, "--yes")
-        assert "in no client's file" in self.run("installed")
+        listed = self.run(BRIDGE, "install", self._client, "--yes", "--check", *words)
+        writer, line = WRITERS[self._client], self._line
+        if self._client == "kimi":
+            listed = kimi.servers([writer.program], self._project, self.environ)
+        elif "project" in words:
+            listed = self.run(writer.program, *writer.listing)
+            line = line.replace("Connected", "(Connected|Pending approval)")
+        assert re.search(line, re.sub(r" +", " ", listed)), listed
+        self.run(BRIDGE, "uninstall", self._client, "--yes")
+        assert "in no client's file" in self.run(BRIDGE, "installed")
 
 
-@EACH
+@each()
 def test_a_real_client_lists_the_bridge(client: str, tmp_path: Path) -> None:
-    Home(tmp_path, client).put_in_and_out(client)
+    Home(tmp_path, client).put_in_and_out()
 
 
-@EACH
+@pytest.mark.full
+@each("copilot", "cline")
+def test_a_real_client_lists_the_bridge_of_a_project(client: str, tmp_path: Path) -> None:
+    """All but those that have no file of a project, or none that is written."""
+    trusted = f'[projects."{tmp_path / "project"}"]\ntrust_level = "trusted"\n'
+    write(tmp_path / ".codex" / "config.toml", trusted)
+    Home(tmp_path, client).put_in_and_out("--scope", "project")
+
+
+@each()
 def test_a_real_client_lists_a_bridge_that_serves_http(client: str, tmp_path: Path) -> None:
     home = Home(tmp_path, client)
     with reserved_port() as port:
@@ -102,6 +138,20 @@ def test_a_real_client_lists_a_bridge_that_serves_http(client: str, tmp_path: Pa
             assert served.stderr is not None
             assert "Serving http" in served.stderr.readline()
             try:
-                home.put_in_and_out(client, "--http", f"http://127.0.0.1:{port}/mcp")
+                home.put_in_and_out("--http", f"http://127.0.0.1:{port}/mcp")
             finally:
                 served.terminate()
+
+
+@pytest.mark.full
+def test_the_command_of_continue_gives_its_model_the_bridge(tmp_path: Path) -> None:
+    """It lists servers to nobody else, and only those of `config.yaml`."""
+    home = Home(tmp_path, "continue")
+    with serving([]) as model:
+        config = write(tmp_path / ".continue" / "config.yaml", CONTINUE.format(url=model.url))
+        before = config.read_bytes()
+        home.run(BRIDGE, "install", "continue", "--yes")
+        home.run("cn", "-p", "go")
+        assert any(name.endswith("run_python") for name in model.requests[0].tools)
+    home.run(BRIDGE, "uninstall", "continue", "--yes")
+    assert config.read_bytes() == before

@@ -105,6 +105,17 @@ def test_a_file_that_is_there_is_the_one_that_is_written(machine: Machine) -> No
     assert (target.path.name, target.exists) == ("opencode.jsonc", True)
 
 
+def test_continue_has_a_file_of_the_bridge_unless_it_has_a_configuration(machine: Machine) -> None:
+    """Its command reads that alone, and takes one with servers alone for broken."""
+    place = machine.context.home / ".continue"
+    place.mkdir()
+    [target] = targets(writer_for("continue"), "user", machine)
+    assert target.path == place / "mcpServers" / "code-bridge.json"
+    (place / "config.yaml").write_text("name: mine\n")
+    [target] = targets(writer_for("continue"), "user", machine)
+    assert target.path == place / "config.yaml"
+
+
 def test_every_build_and_profile_of_an_editor_gets_it(machine: Machine) -> None:
     for build in ("Code", "Code - Insiders"):
         (machine.context.home / ".config" / build / "User").mkdir(parents=True)

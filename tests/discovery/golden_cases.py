@@ -415,7 +415,7 @@ CASES = (
     Case("{cwd}/.qwen/settings.json", "qwen/settings.json", "home/shop/.qwen/settings.json"),
     *(
         Case(f"{place}/{name}", "amp/settings.json", f"{at}/{name}")
-        for place, at in (("{config}/amp", "xdg/amp"), ("{workspace}/.amp", "home/shop/.amp"))
+        for place, at in (("{config}/amp", "xdg/amp"), ("{within}/.amp", "home/shop/.amp"))
         for name in ("settings.json", "settings.jsonc")
     ),
     Case(
@@ -438,7 +438,7 @@ CASES = (
     Case("{kimi_cli}/mcp.json", "kimi/mcp.json", "home/.kimi/mcp.json"),
     Case("{cwd}/.kimi-code/mcp.json", "kimi/mcp.json", "home/shop/.kimi-code/mcp.json"),
     Case("{home}/.factory/mcp.json", "droid/mcp.json", "home/.factory/mcp.json"),
-    Case("{workspace}/.factory/mcp.json", "droid/mcp.json", "home/shop/.factory/mcp.json"),
+    Case("{within}/.factory/mcp.json", "droid/mcp.json", "home/shop/.factory/mcp.json"),
     Case(
         "{crush_data}/crush.json",
         "crush/crush.json",

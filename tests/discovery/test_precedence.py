@@ -122,7 +122,7 @@ def test_every_place_outranks_those_after_it_in_the_table(context: DiscoveryCont
     ("row", "fallback", "stronger"),
     [
         ("{config}/amp/settings.jsonc", ".config/amp/settings.jsonc", ".config/amp/settings.json"),
-        ("{workspace}/.amp/settings.jsonc", "repo/.amp/settings.jsonc", "repo/.amp/settings.json"),
+        ("{within}/.amp/settings.jsonc", "repo/.amp/settings.jsonc", "repo/.amp/settings.json"),
         ("{within}/.github/mcp.json", "repo/.github/mcp.json", "repo/.mcp.json"),
     ],
 )

@@ -11,13 +11,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 from bridge.discovery.finder import DiscoveryContext, discover
+from bridge.model.servers import ServerSpec
+from tests.clients import kimi
 from tests.clients.client import MORE, TESTS
 from tests.discovery.writing import write
 
@@ -25,6 +28,9 @@ pytestmark = pytest.mark.node
 
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 """With the Node of the virtual environment first."""
+
+OFFLINE = {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "127.0.0.1"}
+"""Some clients ask their makers first."""
 
 NOWHERE = "http://127.0.0.1:9/mcp"
 DAY = "2026-11-01T00:00:00Z"
@@ -37,6 +43,29 @@ Listed = set[tuple[str, str]]
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+def _started(spec: ServerSpec) -> str:
+    return spec.url or " ".join([spec.command, *spec.args])
+
+
+def _started_as(spec: ServerSpec) -> str:
+    return f"{spec.transport} {_started(spec)}"
+
+
+def _printed(command: Sequence[str], project: Path, environ: Mapping[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        cwd=project,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    return _COLOURS.sub("", done.stdout)
+
+
 @dataclass(frozen=True)
 class Listing:
     """How a client lists its servers.
@@ -47,6 +76,8 @@ class Listing:
         packages: Where it is installed.
         prepare: Writes its files into a home and a project.
         read: Returns the servers in what it printed, without those that it says are off.
+        shown: What it says of a server beside the name.
+        ask: Lets it list in a project, with some variables.
     """
 
     source: str
@@ -54,6 +85,8 @@ class Listing:
     packages: Path
     prepare: Callable[[Path, Path], None]
     read: Callable[[str], Iterator[tuple[str, str]]]
+    shown: Callable[[ServerSpec], str] = _started
+    ask: Callable[[Sequence[str], Path, Mapping[str, str]], str] = _printed
 
 
 def prepare_claude_code(home: Path, project: Path) -> None:
@@ -199,6 +232,69 @@ def read_copilot(printed: str) -> Iterator[tuple[str, str]]:
             yield name, entry.get("url") or " ".join([entry["command"], *entry["args"]])
 
 
+def prepare_amp(home: Path, project: Path) -> None:
+    user = {
+        "user": {"command": "true", "args": ["a", "$WORD"]},
+        "web": {"url": NOWHERE},
+        "off": {"command": "false", "disabled": True},
+    }
+    write(home / ".config" / "amp" / "settings.json", {"amp.mcpServers": user})
+    shared = {"shared": {"command": "true", "args": ["b"]}}
+    write(project / ".amp" / "settings.json", {"amp.mcpServers": shared})
+
+
+def read_amp(printed: str) -> Iterator[tuple[str, str]]:
+    for each in json.loads(printed[printed.index("[\n") :]):
+        spec = each["spec"]
+        if not spec.get("disabled"):
+            yield each["name"], spec.get("url") or " ".join([spec["command"], *spec["args"]])
+
+
+def prepare_cline(home: Path, project: Path) -> None:
+    user = {
+        "user": {"command": "true"},
+        "nested": {"transport": {"type": "stdio", "command": "true", "args": ["a"]}},
+        "web": {"type": "streamableHttp", "url": NOWHERE},
+        "untyped": {"url": NOWHERE},
+        "older": {"transportType": "http", "url": NOWHERE},
+        "off": {"command": "false", "disabled": True},
+    }
+    write(
+        home / ".cline" / "data" / "settings" / "cline_mcp_settings.json",
+        {"mcpServers": user},
+    )
+
+
+def read_cline(printed: str) -> Iterator[tuple[str, str]]:
+    for each in json.loads(printed):
+        if not each["disabled"]:
+            yield each["name"], each["transportType"].replace("streamableHttp", "http")
+
+
+def prepare_kimi(home: Path, project: Path) -> None:
+    user = {
+        "user": {"command": "true", "args": ["a", "$WORD", "${WORD}"]},
+        "web": {"url": NOWHERE},
+        "events": {"transport": "sse", "url": NOWHERE},
+        "typed": {"type": "sse", "url": NOWHERE},
+        "off": {"command": "false", "enabled": False},
+    }
+    write(home / ".kimi-code" / "mcp.json", {"mcpServers": user})
+    shared = {"shared": {"command": "true"}}
+    write(project / ".kimi-code" / "mcp.json", {"mcpServers": shared})
+
+
+def read_kimi(printed: str) -> Iterator[tuple[str, str]]:
+    for each in json.loads(printed):
+        how = each["config"]
+        if how.get("enabled", True):
+            started = how.get("url") or " ".join([how["command"], *how.get("args", ())])
+            yield each["name"], f"{how['transport']} {started}"
+
+
+KIND = attrgetter("transport")
+"""Of a client that says no more."""
+
 FEW = TESTS / "node"
 LISTINGS = (
     Listing("claude-code", ("claude", "mcp", "list"), FEW, prepare_claude_code, read_claude_code),
@@ -207,6 +303,9 @@ LISTINGS = (
     Listing("qwen", ("qwen", "mcp", "list"), MORE, prepare_qwen, read_google),
     Listing("opencode", ("opencode", "mcp", "list"), MORE, prepare_opencode, read_opencode),
     Listing("copilot", ("copilot", "mcp", "list", "--json"), MORE, prepare_copilot, read_copilot),
+    Listing("amp", ("amp", "mcp", "list", "--json"), MORE, prepare_amp, read_amp),
+    Listing("cline", ("cline", "config", "mcp", "--json"), MORE, prepare_cline, read_cline, KIND),
+    Listing("kimi", ("kimi",), MORE, prepare_kimi, read_kimi, _started_as, kimi.servers),
 )
 
 
@@ -215,18 +314,8 @@ def listed(each: Listing, home: Path, project: Path) -> Listed:
     program, *arguments = each.program
     path = each.packages / "node_modules" / ".bin" / program
     assert path.exists(), f"{program} is missing; `make test` or `make test-all` installs it"
-    done = subprocess.run(
-        [path, *arguments],
-        cwd=project,
-        env={"PATH": PATH, "HOME": str(home), "NO_COLOR": "1", "WORD": "w"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    printed = _COLOURS.sub("", done.stdout)
+    environ = {"PATH": PATH, "HOME": str(home), "NO_COLOR": "1", "WORD": "w", **OFFLINE}
+    printed = each.ask([str(path), *arguments], project, environ)
     servers = set(each.read(printed))
     assert servers, printed
     return servers
@@ -244,21 +333,41 @@ def found(each: Listing, home: Path, project: Path) -> Listed:
         sources=(each.source,),
     )
     servers = discover(context).servers
-    return {(spec.name, spec.url or " ".join([spec.command, *spec.args])) for spec in servers}
+    return {(spec.name, each.shown(spec)) for spec in servers}
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     "each",
     [
         pytest.param(each, id=each.source, marks=[pytest.mark.full] * (each.packages == MORE))
         for each in LISTINGS
     ],
 )
-def test_what_a_client_lists_is_what_is_found(each: Listing, tmp_path: Path) -> None:
-    home, project = tmp_path / "home", tmp_path / "home" / "shop"
-    (project / ".git").mkdir(parents=True)
-    (project / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a repository, `shop`."""
+    write(tmp_path / "home" / "shop" / ".git" / "HEAD", "ref: refs/heads/main\n")
+    for name in ("objects", "refs"):
+        (tmp_path / "home" / "shop" / ".git" / name).mkdir()
+    return tmp_path / "home"
+
+
+@EACH
+def test_what_a_client_lists_is_what_is_found(each: Listing, home: Path) -> None:
+    project = home / "shop"
     each.prepare(home, project)
     ours = found(each, home, project)
     assert len(ours) >= 3
     assert listed(each, home, project) == ours
+
+
+@pytest.mark.full
+@EACH
+def test_they_look_alike_in_the_directories_above(each: Listing, home: Path) -> None:
+    """Below the directory with the project's file, which is below the repository's root."""
+    project = home / "shop" / "part" / "below"
+    project.mkdir(parents=True)
+    each.prepare(home, project.parent)
+    assert listed(each, home, project) == found(each, home, project)
