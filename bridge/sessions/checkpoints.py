@@ -15,6 +15,8 @@ import errno
 import hashlib
 import json
 import logging
+import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -188,7 +190,6 @@ class Checkpoints:
             "name": saved.name.encode("utf-8", "replace").decode().replace("\0", "\ufffd"),
             "saved": moment,
             "size": len(saved.data),
-            "digest": hashlib.sha256(saved.data).hexdigest(),
             "facts": facts,
         }
         self._replace(owner_digest(owner), saved.session_id, row, saved.data)
@@ -201,18 +202,22 @@ class Checkpoints:
         unfinished = self._store.blobs.begin()
         try:
             unfinished.write(data)
-            with self._store.writing_blob(unfinished, row["digest"], durable=True) as kept:
+            if sys.platform == "linux":
+                # What is to leave its cache it begins to write, and this goes on meanwhile.
+                os.posix_fadvise(unfinished.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            digest = hashlib.sha256(data).hexdigest()
+            with self._store.writing_blob(unfinished, digest, durable=True) as kept:
                 assert kept.connection is not None
                 if self._claims is not None:
                     self._claims.check(kept, owner, session_id)
                 found = _row(kept, owner, session_id)
                 before = None if found is None else found.digest
                 kept.connection.execute(_statements()[1], key)
-                values = {"owner": owner, "id": key["which"], **row}
+                values = {"owner": owner, "id": key["which"], "digest": digest, **row}
                 kept.connection.execute(_sessions().insert(), values)
         finally:
             self._store.blobs.discard(unfinished)
-        if before not in (None, row["digest"]):
+        if before not in (None, digest):
             with suppress(OSError):
                 self._store.drop([str(before)])
 

@@ -116,14 +116,18 @@ class Blobs:
             durable: Whether it has to survive a power cut from now on.
         """
         path = self._folder(digest[:2]) / digest
-        if durable:
+        if durable and path.exists():
+            # A row may refer to what is there, which goes for nothing less durable.
             os.fsync(unfinished.descriptor)
-        elif _is_same(unfinished.descriptor, path):
+        elif not durable and _is_same(unfinished.descriptor, path):
             # To put a file in another's place makes some file systems write it out at once.
             unfinished.path.unlink(missing_ok=True)
             return
         # Over one that is there, which may have been damaged since.
         unfinished.path.replace(path)
+        if durable:
+            # Not before: it flushes the file's new name too.
+            os.fsync(unfinished.descriptor)
 
     def discard(self, unfinished: Unfinished) -> None:
         """Close a file, and remove it if it has no name yet."""
