@@ -167,6 +167,8 @@ class Sandboxes:
         Raises:
             SandboxError: None works; the next call tries again.
         """
+        if self._backend is not None:
+            return self._backend
         async with self._choosing:
             if self._backend is None:
                 self._backend = await self._choose(self._settings)

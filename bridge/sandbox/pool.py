@@ -11,6 +11,7 @@ resource is then destroyed in the background, and closing the pool waits for tha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from bisect import bisect_left
@@ -295,6 +296,7 @@ class WarmPool(Generic[K, T]):
         # Set when starting ahead of time failed or is useless; the next claim resets it.
         self._resting = False
         self._changed = anyio.Event()
+        self._review: asyncio.TimerHandle | None = None
         self._keeping = anyio.CancelScope()
 
     def __repr__(self) -> str:
@@ -418,8 +420,14 @@ class WarmPool(Generic[K, T]):
     # --- how many wait ----------------------------------------------------------------------------
 
     def _stir(self) -> None:
-        """Note that a run began, got its resource or ended."""
+        """Note that a run began, got its resource or ended; what that means is decided later."""
         self._stirred = anyio.current_time()
+        if self._review is None:
+            loop = asyncio.get_running_loop()
+            self._review = loop.call_later(SETTLE_SECONDS, self._decide_again)
+
+    def _decide_again(self) -> None:
+        self._review = None
         self._changed.set()
 
     def _wanted(self) -> int:

@@ -16,13 +16,12 @@ import select
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp.types import (
@@ -36,6 +35,7 @@ from mcp.types import (
 from mcp_types.jsonrpc import INVALID_REQUEST, PARSE_ERROR, RequestId
 from pydantic import ValidationError
 
+from bridge.descriptor_reader import Reader
 from bridge.offload import LARGE, offload
 from bridge.server.batches import BatchRefusal, OpenBatches, parse_batch
 from bridge.upstream.framing import (
@@ -284,7 +284,7 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
         self._lines: deque[Line | OversizeLine] = deque(self._framer.feed(read))
         self._batch: deque[JSONRPCMessage] = deque()
-        self._waits = True
+        self._reader = Reader(fd, self._read_now)
         self._ended = False
 
     async def receive(self) -> SessionMessage | Exception:
@@ -295,8 +295,9 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         """
         while True:
             while self._lines or self._batch:
-                # Many lines may have come at once, and those who act on them need turns.
-                await anyio.lowlevel.checkpoint()
+                if len(self._lines) + len(self._batch) > 1:
+                    # Many have come at once, and those who act on them need turns.
+                    await anyio.lowlevel.checkpoint()
                 if self._batch:
                     return self._of_batch(self._batch.popleft())
                 message = await self._read(self._lines.popleft())
@@ -355,25 +356,26 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
     async def _chunk(self) -> bytes:
         """Return what there is, waiting for it; nothing at the end."""
         try:
-            if self._waits:
-                try:
-                    await anyio.wait_readable(self._fd)
-                except OSError:
-                    # A regular file or the null device: it cannot be waited for.
-                    self._waits = False
-            if self._waits:
-                # There is something to read, and no other reader: it does not block; a thread
-                # would take longer than the rest of reading a small message.
-                return os.read(self._fd, CHUNK_BYTES)
-            return await anyio.to_thread.run_sync(os.read, self._fd, CHUNK_BYTES)
-        except BlockingIOError:
-            return await self._chunk()
+            return await self._reader.read()
         except OSError as error:
-            logger.warning("stdin cannot be read any more: %s", error)
+            if not self._ended:
+                logger.warning("stdin cannot be read any more: %s", error)
             return b""
+
+    def _read_now(self) -> bytes | None:
+        """Return what there is without waiting, also if the descriptor may block; None for nothing.
+
+        A regular file and the null device, which cannot be waited for, always have something.
+        """
+        if not select.select((self._fd,), (), (), 0)[0]:
+            return None
+        with suppress(BlockingIOError):
+            return os.read(self._fd, CHUNK_BYTES)
+        return None
 
     async def aclose(self) -> None:
         """Read no more. The descriptor is its claimant's."""
         self._ended = True
+        self._reader.close()
         self._lines.clear()
         self._batch.clear()

@@ -135,6 +135,11 @@ class Guest:
         """Answer a call."""
         self.send(Reply(id=call_id, value=value, error=error))
 
+    @property
+    def pending(self) -> tuple[bytes, ...]:
+        """The lines that came with the last one received, and are not received yet."""
+        return tuple(self._lines)
+
     def receive(self) -> GuestFrame | None:
         """Return the next frame, or None at the end."""
         line = self.receive_line()

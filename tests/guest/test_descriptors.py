@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -46,6 +47,17 @@ def test_what_a_pipe_does_not_take_waits(pipe: tuple[int, int]) -> None:
         outbox.flush()
     assert received == b"a" * 100_000 + b"b" * 100_000
     assert outbox.size == 0
+
+
+def test_what_is_queued_goes_out_in_one_write() -> None:
+    """A reader is woken once."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, theirs:
+        outbox = Outbox(ours.fileno())
+        outbox.put(b"first, ", b"second, ")
+        outbox.put(b"third")
+        outbox.flush()
+        assert theirs.recv(100) == b"first, second, third"
 
 
 def test_nothing_is_kept_for_a_reader_that_has_gone(pipe: tuple[int, int]) -> None:

@@ -14,6 +14,7 @@ from bridge.sandbox.pool import (
     FORGOTTEN_SECONDS,
     RECENT_SECONDS,
     REVIEW_SECONDS,
+    SETTLE_SECONDS,
     Reservation,
     WarmPool,
 )
@@ -200,6 +201,20 @@ async def test_where_starts_take_long_more_wait_for_the_same_demand() -> None:
             await anyio.sleep(1)
             await _use(pool)
         assert pool.report.wanted == 2
+
+
+@_on_the_clock
+async def test_a_claim_does_not_wait_for_what_the_pool_does_next() -> None:
+    """What is to be destroyed is destroyed when it has been quiet for a while."""
+    factory = _Factory()
+    async with _pool(factory, 1) as pool:
+        await _use(pool)
+        await anyio.sleep(1)
+        async with pool.reserve("other") as reservation:
+            await anyio.sleep(SETTLE_SECONDS / 2)
+            assert factory.open_now == [1]
+            await reservation.get()
+            assert factory.open_now == [2]
 
 
 @_on_the_clock

@@ -91,7 +91,7 @@ class Relay:
         host_reader: int,
         host: Outbox,
         wake: int,
-        worker: int,
+        worker: Outbox,
         control: int,
         streams: Mapping[str, int],
         limits: Mapping[str, Any],
@@ -100,8 +100,8 @@ class Relay:
         self._host_reader = host_reader
         self._host = host
         self._wake = wake
-        self._worker: Optional[int] = worker
-        self._to_worker = Outbox(worker)
+        self._worker: Optional[int] = worker.fd
+        self._to_worker = worker
         self._lines = Lines(int(limits.get("frame_bytes", MAX_FRAME_BYTES)))
         self._control = Outbox(control)
         self._streams = self._all_streams = {fd: stream for stream, fd in streams.items()}
@@ -119,8 +119,6 @@ class Relay:
         self._poller = select.poll()
         self._interest: Dict[int, int] = {}
         self._registered: Optional[Tuple[bool, bool, bool, bool]] = None
-        for fd in (worker, control, *streams.values()):
-            os.set_blocking(fd, False)
         for fd in (host.fd, *streams.values()):
             _enlarge(fd)
 
@@ -144,34 +142,29 @@ class Relay:
             events = self._poller.poll(wait)
             for fd, event in events:
                 self._handle(fd, event, children)
-            self._host.flush()
+            if not self.exit_notice:
+                # What came with it goes out with the frame that follows, and wakes the host once.
+                self._host.flush()
             self._to_worker.flush()
         return True
 
-    def interrupt(self, children: Children) -> bool:
-        """Interrupt the program; return whether its process lives and sent an exit notice."""
+    def interrupt(self, children: Children) -> None:
+        """Interrupt the program, and relay until it has ended or its time for that is over."""
         if children.status is not None or self.exit_notice:
-            return bool(self.exit_notice)
+            return
         try:
             os.kill(children.worker, _signal.SIGINT)
         except OSError:
-            return False
+            return
         # A line cut off by the signal must not be joined with the next one.
         self._lines.forget()
         self._deadline = time.monotonic() + INTERRUPT_SECONDS
         self.until_worker_ends(children)
-        return bool(self.exit_notice)
-
-    def to_worker(self, data: bytes) -> None:
-        """Send bytes to the worker."""
-        self._to_worker.put(data)
-        self._to_worker.flush()
 
     def from_host(self, data: bytes) -> None:
         """Pass the host's bytes to the worker, except the supervisor's own lines."""
-        data = self._incoming.feed(data)
-        if data:
-            self.to_worker(data)
+        self._to_worker.put(self._incoming.feed(data))
+        self._to_worker.flush()
 
     def _set_clock(self, running: bool) -> None:
         """Pause the run's deadline, or continue it with the time that was left."""
@@ -228,7 +221,7 @@ class Relay:
         wanted = {self._wake: select.POLLIN}
         wanted[self._host_reader] = (_HOST_HANGUP & ~_HANGUP) | (select.POLLIN if hungry else 0)
         if self._host.size:
-            self._add(wanted, self._host.fd, select.POLLOUT)
+            wanted[self._host.fd] = select.POLLOUT
         if not host_full:
             for fd in self._streams:
                 wanted[fd] = select.POLLIN
@@ -236,7 +229,7 @@ class Relay:
             if not host_full:
                 wanted[self._worker] = select.POLLIN
             if self._to_worker.size:
-                self._add(wanted, self._worker, select.POLLOUT)
+                wanted[self._worker] = wanted.get(self._worker, 0) | select.POLLOUT
         for fd in self._interest.keys() - wanted.keys():
             self._poller.unregister(fd)
         for fd, events in wanted.items():
@@ -244,16 +237,9 @@ class Relay:
                 self._poller.register(fd, events)
         self._interest = wanted
 
-    @staticmethod
-    def _add(wanted: Dict[int, int], fd: int, events: int) -> None:
-        wanted[fd] = wanted.get(fd, 0) | events
-
     def _handle(self, fd: int, event: int, children: Children) -> None:
         if fd == self._wake:
-            noted = read_some(fd) or b""
-            if _signal.SIGTERM in noted or _signal.SIGINT in noted:
-                raise Terminated
-            children.reap()
+            self._handle_signals(children)
         elif fd == self._host_reader:
             self._read_host(event)
         elif fd == self._host.fd:
@@ -370,10 +356,10 @@ class Relay:
             self._to_worker.flush()
             self._handle_between_runs(children)
 
-    def send_run(self, data: bytes, children: Children) -> bool:
+    def send_run(self, frame: Tuple[bytes, bytes], children: Children) -> bool:
         """Send the worker its next run; return whether it read all of it."""
         deadline = time.monotonic() + SEND_RUN_SECONDS
-        self._control.put(data)
+        self._control.put(*frame)
         self._control.flush()
         while self._control.size:
             left = deadline - time.monotonic()

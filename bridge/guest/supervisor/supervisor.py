@@ -52,6 +52,9 @@ _decoded = json_text.decoder()
 
 DEFAULT_TIMEOUT = 30.0
 
+ANSWER_SECONDS = 0.005
+"""After a run, before the sandbox ends itself: the host's answer takes 1 to 2 ms."""
+
 FLUSH_SECONDS = 20.0
 """Time for the host to read the last frames; then the sandbox ends without sending them."""
 
@@ -99,6 +102,8 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     oom = OomKills()
     received = _await_run(reader, outbox, wake, workers)
     _serve_runs(received, reader, outbox, wake, children, workers, oom)
+    # To end all processes takes CPU time, which the host's answer should get first.
+    time.sleep(ANSWER_SECONDS)
     return 0
 
 
@@ -117,10 +122,10 @@ def _serve_runs(
         received: The run's line and the bytes after it. Emptied here: the line may be large
             (files), and the program shares the memory limit.
     """
-    run = _decode_run(received[0])
-    deadline = _deadline(run)
     kills = oom.count()
-    chosen = workers.choose(received[0])
+    # The worker begins while the rest is prepared here.
+    chosen = workers.begin(received[0])
+    run = _decode_run(received.pop(0))
     relay = Relay(
         host_reader=reader,
         host=outbox,
@@ -129,9 +134,8 @@ def _serve_runs(
         control=chosen.control,
         streams={"stdout": chosen.stdout, "stderr": chosen.stderr},
         limits=run.limits,
-        deadline=deadline,
+        deadline=_deadline(run),
     )
-    relay.to_worker(frame_for_worker(received.pop(0)))
     relay.from_host(received.pop())
     output_files = OutputFiles()
     while True:
@@ -347,7 +351,7 @@ class PreforkedWorker:
     """A worker that waits for a run, and the supervisor's ends of its descriptors.
 
     Attributes:
-        channel: Socket for frames.
+        channel: Queue for the socket for frames.
         control: Pipe for a session's later runs.
         packages: Package names; a run must contain one to get this worker. Empty: any run may.
     """
@@ -362,7 +366,7 @@ class PreforkedWorker:
         packages: Sequence[bytes],
     ) -> None:
         self.pid = pid
-        self.channel = channel
+        self.channel = Outbox(channel)
         self.control = control
         self.stdout = stdout
         self.stderr = stderr
@@ -377,7 +381,7 @@ class PreforkedWorker:
 
     def close(self) -> None:
         """Close its descriptors."""
-        for fd in (self.channel, self.control, self.stdout, self.stderr):
+        for fd in (self.channel.fd, self.control, self.stdout, self.stderr):
             os.close(fd)
 
     def dismiss(self) -> None:
@@ -421,13 +425,15 @@ class PreforkedWorkers:
                 if not candidate.packages:
                     raise ChildProcessError("the process that waited for the program has ended")
 
-    def choose(self, line: bytes) -> PreforkedWorker:
-        """Return the worker for a run and kill the others."""
+    def begin(self, line: bytes) -> PreforkedWorker:
+        """Send a run to the worker for it, return that and kill the others."""
         chosen = next(candidate for candidate in self._waiting if candidate.matches(line))
         self._children.preforked.discard(chosen.pid)
         self._children.worker = chosen.pid
         # CPU time spent before the run does not count as the program's.
         self._children.cpu_seconds = -cpu_clock(chosen.pid)
+        chosen.channel.put(*frame_for_worker(line))
+        chosen.channel.flush()
         for candidate in self._waiting:
             if candidate is not chosen:
                 candidate.dismiss()
@@ -451,4 +457,6 @@ class PreforkedWorkers:
             os.close(fd)
         channel, control = private(ours.detach()), private(control)
         streams = private(out_read), private(err_read)
+        for fd in (channel, control, *streams):
+            os.set_blocking(fd, False)
         self._waiting.insert(0, PreforkedWorker(pid, channel, control, *streams, packages))

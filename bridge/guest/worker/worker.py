@@ -106,9 +106,9 @@ def main(
         os._exit(code)
 
 
-def frame_for_worker(line: bytes) -> bytes:
-    """Return a run's line with its length in front, as `main` reads it."""
-    return len(line).to_bytes(LENGTH_BYTES, "big") + line
+def frame_for_worker(line: bytes) -> Tuple[bytes, bytes]:
+    """Return a run's line after its length, as `main` reads them."""
+    return len(line).to_bytes(LENGTH_BYTES, "big"), line
 
 
 def _await_run(channel: int, modules: Sequence[str]) -> Run:
@@ -185,6 +185,8 @@ def _run(run: Run, channel: int, control: int) -> int:
     if os.getpid() == own:
         # Checked again: exit handlers may fork too.
         client.send_last(done, exit_notice(done.exit_code, before))
+        # Until it is killed: to exit takes milliseconds of the CPU, which the supervisor may need.
+        _signal.pause()
     return done.exit_code
 
 

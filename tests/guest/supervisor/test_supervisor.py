@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge.guest.protocol.wire import Call, Done, Exited, Output, encode
+from bridge.guest.protocol.wire import Call, Done, Exited, Output, decode_guest_frame, encode
 from tests.guest.supervised import FIND_CHANNEL, gone
 
 
@@ -384,6 +384,14 @@ def test_done_follows_the_output_written_before_it(guest_on: Any) -> None:
     kinds = [type(frame) for frame in finished.frames]
     assert kinds[-1] is Exited
     assert kinds.count(Done) == 1
+
+
+def test_a_programs_end_wakes_the_host_once(guest: Any) -> None:
+    """Its outcome goes out with the frame on its process."""
+    guest.hello()
+    guest.start("1")
+    assert isinstance(guest.receive(), Done)
+    assert [type(decode_guest_frame(line)) for line in guest.pending] == [Exited]
 
 
 def test_encoded_frames_begin_as_the_supervisor_expects() -> None:
