@@ -60,7 +60,6 @@ OTHER_VALUES = 10_000
 WRITE_BYTES = 256 * 1024
 """Most written at once, so that a large frame is not held a second time in a socket's queue."""
 
-
 TOGETHER_BYTES = 16 * 1024
 """Longest frame that is batched with others; a longer one is written by itself."""
 

@@ -168,17 +168,16 @@ class Dispatcher:
             await self._freed.wait()
         accepted = self._under_way[call.id] = _Accepted(call, cost)
         self._cost += cost
-        if self._idle:
-            self._idle.pop().set_result(accepted)
+        if (idle := self._pop_idle()) is not None:
+            idle.set_result(accepted)
         elif self._serving < self._limits.concurrent:
             self._start(accepted)
         else:
             self._queue.append(accepted)
 
     def _has_room_for(self, cost: int) -> bool:
-        if not self._under_way:
-            return True  # however large: one alone is bounded by its frame
-        return (
+        # One alone may be however large: it is bounded by its frame.
+        return not self._under_way or (
             len(self._under_way) < self._limits.pending
             and self._cost + cost <= self._limits.pending_cost
         )
@@ -200,8 +199,8 @@ class Dispatcher:
     def close(self) -> None:
         """Accept no more: the tasks end with the calls under way."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().set_result(None)
+        while (idle := self._pop_idle()) is not None:
+            idle.set_result(None)
 
     async def cancel_all(self) -> None:
         """Cancel pending calls and accept no more; return once nothing is being written.
@@ -213,6 +212,13 @@ class Dispatcher:
         self.close()
         if self._serving:
             await self._over.wait()
+
+    def _pop_idle(self) -> asyncio.Future[_Accepted | None] | None:
+        """Return what a task without a call waits for; None if each that is left was cancelled."""
+        while self._idle:
+            if not (idle := self._idle.pop()).done():
+                return idle
+        return None
 
     def _start(self, accepted: _Accepted) -> None:
         self._serving += 1

@@ -154,13 +154,13 @@ class OutputBuffer:
         """
         if not self.is_whole:
             return int(most) + 1
-        size = int(2 * most) + 1
-        # Most text costs more by then, and need not be read to its end.
-        while size < len(self._start):
-            if (beginning := cost(self._start[:size])) > most:
-                return beginning
-            size *= 4
         if self._cost is None:
+            size = int(2 * most) + 1
+            # Most text costs more by then, and need not be read to its end.
+            while size < len(self._start):
+                if (beginning := cost(self._start[:size])) > most:
+                    return beginning
+                size *= 4
             self._cost = cost(self._start)
         return self._cost
 

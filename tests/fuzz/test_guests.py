@@ -137,8 +137,18 @@ HALF_A_REPLY = [
 """The call is given up while its answer is being written."""
 
 
+CANCELLED_BETWEEN_CALLS = [
+    Step(says=_answer(0)),
+    Step(says=encode(Done(outcome="ok")), settles=True),
+    Step(says=encode(Done(outcome="ok"))),
+    Step(cancels=True),
+]
+"""The tasks that serve calls are cancelled, and the run ends, in one turn of the event loop."""
+
+
 @searched
 @example(HALF_A_REPLY)
+@example(CANCELLED_BETWEEN_CALLS)
 @given(scripts)
 def test_a_run_with_a_hostile_guest_ends_and_leaves_nothing(script: list[Step]) -> None:
     """It ends with a result or an error of the bridge's own, by its deadline, and all its calls."""

@@ -295,6 +295,22 @@ async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_tas
     assert [reply.id for reply in host.replies] == [1, 2]
 
 
+async def test_a_run_cancelled_between_two_calls_takes_more_and_ends_without_an_error() -> None:
+    """The tasks that wait for a call have been cancelled then, and have not ended yet."""
+    host = _Host()
+    with anyio.fail_after(PATIENCE_SECONDS):
+        async with anyio.create_task_group() as tasks:
+            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
+            await dispatcher.accept(_call(0, "wait"))
+            await dispatcher.accept(_call(1))
+            host.release.set()
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+            await dispatcher.accept(_call(2))
+            dispatcher.close()
+    assert {reply.id for reply in host.replies} >= {0, 1}
+
+
 async def test_winding_up_ends_what_is_under_way_and_lets_replies_go_out_whole() -> None:
     """The channel is for others afterwards: nothing of this run may follow, nor half of it."""
     host, written = _Host(), bytearray()
