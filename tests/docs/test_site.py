@@ -76,7 +76,7 @@ def test_the_readme_has_the_costs_that_were_measured() -> None:
     readme = " ".join(README.read_text("utf-8").split())
     run, call = _measured("run_python(1+1) through client", 4), _measured("tool call from", 6)
     memory = _measured("idle with 4 warm sandboxes: memory", 4)
-    assert f"takes {min(run):.0f} to {max(run):.0f} ms from the client and back" in readme
+    assert f"takes {min(run):.1f} to {max(run):.1f} ms from the client and back" in readme
     assert f"takes {min(call):.1f} to {max(call):.1f} times as long" in readme
     assert f"with four sandboxes ready {min(memory):.0f} to {max(memory):.0f} MB" in readme
     disclosure = (site.ROOT / "docs" / "disclosure.md").read_text("utf-8")
