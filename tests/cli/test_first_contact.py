@@ -7,7 +7,6 @@ its dependencies from the environment of the tests; the full one lets pip fetch 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+
+from tests.interpreters import require
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
 
@@ -150,9 +151,7 @@ def test_an_engine_without_an_image_is_not_waited_for_where_bubblewrap_works(
 @pytest.mark.parametrize("version", ["3.11", "3.13"])
 def test_the_wheel_needs_only_what_it_declares(tmp_path: Path, wheel: Path, version: str) -> None:
     """In an empty environment, installed by pip from the registry that it is configured for."""
-    python = _python(version)
-    if python is None:
-        pytest.skip(f"there is no Python {version}")
+    python = require(version)
     place = tmp_path / "environment"
     subprocess.run((python, "-m", "venv", str(place)), check=True, timeout=PATIENCE)
     install = (str(place / "bin/python"), "-m", "pip", "install", "--quiet", str(wheel))
@@ -165,14 +164,3 @@ def test_the_wheel_needs_only_what_it_declares(tmp_path: Path, wheel: Path, vers
     ran = newcomer.say("run", "-c", "import sys; print(6 * 7)")
     assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
     assert newcomer.say("serve").returncode == 0
-
-
-def _python(version: str) -> str | None:
-    """Return an executable of that version: what is called so may be another's, or none."""
-    for directory in os.environ.get("PATH", "").split(os.pathsep):
-        found = Path(directory) / f"python{version}"
-        if os.access(found, os.X_OK):
-            asked = subprocess.run((str(found), "-V"), capture_output=True, text=True, check=False)
-            if asked.returncode == 0 and asked.stdout.startswith(f"Python {version}."):
-                return str(found)
-    return None

@@ -7,14 +7,12 @@ import contextlib
 import fcntl
 import os
 import select
-import shutil
 import subprocess
 import sys
 import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +41,7 @@ from bridge.guest.protocol.wire import (
 )
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV, bundle_bytes
 from tests.guest.finished import Finished
+from tests.interpreters import require
 
 PATIENCE = 120.0
 """Seconds until a test that waits for a guest gives up; machines that run tests are slow."""
@@ -283,31 +282,6 @@ class Guest:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         self._process.wait(PATIENCE)
-
-
-@cache
-def interpreter_path(version: str) -> str | None:
-    """Return the interpreter of that version, wherever this machine keeps it."""
-    if sys.version_info[:2] == tuple(map(int, version.split("."))):
-        return sys.executable
-    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    candidates = [str(path) for path in sorted(kept.glob(f"{version}.*/bin/python3"))]
-    on_path = shutil.which(f"python{version}")
-    if on_path is not None:
-        candidates.append(on_path)
-    for candidate in candidates:
-        probe = subprocess.run([candidate, "-I", "-c", ""], capture_output=True, check=False)
-        if probe.returncode == 0:
-            return candidate
-    return None
-
-
-def require(version: str) -> str:
-    """Return the interpreter of that version; skip only when there is none."""
-    path = interpreter_path(version)
-    if path is None:
-        pytest.skip(f"no Python {version} here")
-    return path
 
 
 @pytest.fixture(params=["3.9", "3.13"])

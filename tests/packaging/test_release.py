@@ -19,7 +19,7 @@ from scripts import package
 from tests.clients.client import PEERS
 from tests.clients.exchange import bridge_environ
 from tests.clients.model import program, scripted, serving
-from tests.guest.conftest import require
+from tests.interpreters import require
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
