@@ -80,7 +80,7 @@ venv: packages
 node: venv
 	@scripts/node-peers
 
-# The clients that only `make test-all` and `make clients` drive: 1.2 GB.
+# The clients that only `make test-all` and `make clients` drive: 1.8 GB.
 more-clients: node
 	@scripts/node-peers tests/clients/node
 

@@ -1,7 +1,7 @@
 """Real clients, from npm, list the bridge once it is installed, and no more once it is not.
 
-Not those whose packages are too large for that, Droid (290 MB), Goose (270 MB) and Vibe (330 MB,
-for Python 3.12), nor Crush, whose package fetches the program from elsewhere. The others have none.
+Not Vibe, whose 330 MB from PyPI need Python 3.12, nor Crush, whose package fetches the program from
+elsewhere. The others have none.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ CLIENTS = {
     "opencode": (MORE, "code-bridge connected"),
     "copilot": (MORE, r"code-bridge \((local|http)\)"),
     "amp": (MORE, "code-bridge (command|url) "),
+    "droid": (MORE, "code-bridge (stdio|http) connected"),
+    "goose": (MORE, "name: code-bridge\n"),
     "cline": (MORE, r"code-bridge \[(stdio|streamableHttp)\]"),
     "kimi": (MORE, '"name": "code-bridge"'),
 }
@@ -100,6 +102,8 @@ class Home:
         writer, line = WRITERS[self._client], self._line
         if self._client == "kimi":
             listed = kimi.servers([writer.program], self._project, self.environ)
+        elif self._client == "goose":
+            listed = self.run("goose", "info", "-v")
         elif "project" in words:
             listed = self.run(writer.program, *writer.listing)
             line = line.replace("Connected", "(Connected|Pending approval)")
@@ -114,7 +118,7 @@ def test_a_real_client_lists_the_bridge(client: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@each("copilot", "cline")
+@each("copilot", "cline", "goose")
 def test_a_real_client_lists_the_bridge_of_a_project(client: str, tmp_path: Path) -> None:
     """All but those that have no file of a project, or none that is written."""
     trusted = f'[projects."{tmp_path / "project"}"]\ntrust_level = "trusted"\n'

@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.model.servers import ServerSpec
@@ -250,6 +251,42 @@ def read_amp(printed: str) -> Iterator[tuple[str, str]]:
             yield each["name"], spec.get("url") or " ".join([spec["command"], *spec["args"]])
 
 
+def prepare_droid(home: Path, project: Path) -> None:
+    user = {
+        "user": {"command": "true"},
+        "typed": {"type": "stdio", "command": "true", "args": ["a"]},
+        "web": {"type": "http", "url": NOWHERE},
+        "events": {"type": "sse", "url": NOWHERE},
+        "off": {"type": "stdio", "command": "false", "disabled": True},
+    }
+    write(home / ".factory" / "mcp.json", {"mcpServers": user})
+    write(project / ".factory" / "mcp.json", {"mcpServers": {"shared": {"command": "true"}}})
+
+
+def read_droid(printed: str) -> Iterator[tuple[str, str]]:
+    for name, kind, state in re.findall(r"^  (\S+)  (\S+)  (\w+)", printed, re.MULTILINE):
+        if state != "disabled":
+            yield name, kind
+
+
+def prepare_goose(home: Path, project: Path) -> None:
+    user = {
+        "user": {"type": "stdio", "cmd": "true", "args": ["a", "$WORD"], "enabled": True},
+        "other": {"type": "stdio", "cmd": "true", "args": [], "enabled": True, "timeout": 300},
+        "web": {"type": "streamable_http", "uri": NOWHERE, "enabled": True},
+        "off": {"type": "stdio", "cmd": "false", "args": [], "enabled": False},
+    }
+    named = {name: {"name": name, **entry} for name, entry in user.items()}
+    write(home / ".config" / "goose" / "config.yaml", {"extensions": named})
+
+
+def read_goose(printed: str) -> Iterator[tuple[str, str]]:
+    settings = yaml.safe_load(printed.partition("goose Configuration:\n")[2])
+    for name, each in settings["extensions"].items():
+        if each["enabled"] and each["type"] in {"stdio", "streamable_http"}:
+            yield name, each.get("uri") or " ".join([each["cmd"], *each["args"]])
+
+
 def prepare_cline(home: Path, project: Path) -> None:
     user = {
         "user": {"command": "true"},
@@ -293,7 +330,7 @@ def read_kimi(printed: str) -> Iterator[tuple[str, str]]:
 
 
 KIND = attrgetter("transport")
-"""Of a client that says no more."""
+"""Of clients that say no more."""
 
 FEW = TESTS / "node"
 LISTINGS = (
@@ -304,6 +341,8 @@ LISTINGS = (
     Listing("opencode", ("opencode", "mcp", "list"), MORE, prepare_opencode, read_opencode),
     Listing("copilot", ("copilot", "mcp", "list", "--json"), MORE, prepare_copilot, read_copilot),
     Listing("amp", ("amp", "mcp", "list", "--json"), MORE, prepare_amp, read_amp),
+    Listing("droid", ("droid", "mcp", "list"), MORE, prepare_droid, read_droid, KIND),
+    Listing("goose", ("goose", "info", "-v"), MORE, prepare_goose, read_goose),
     Listing("cline", ("cline", "config", "mcp", "--json"), MORE, prepare_cline, read_cline, KIND),
     Listing("kimi", ("kimi",), MORE, prepare_kimi, read_kimi, _started_as, kimi.servers),
 )
