@@ -23,7 +23,7 @@ BASE = "(base)"
 BUDGETS = {
     "cli": 6_080,
     "server": 3_920,
-    "runs": 4_680,
+    "runs": 4_690,
     "sessions": 2_020,
     "plans": 970,
     "commands": 1_450,
@@ -42,7 +42,7 @@ BUDGETS = {
     "clients": 2_980,
     "settings": 3_640,
     BASE: 2_720,
-    "guest": 11_840,
+    "guest": 11_860,
 }
 """Most lines of each package of `bridge/`."""
 

@@ -17,10 +17,15 @@ from bridge.runs.checks import Check
 from bridge.runs.guest_session import GuestSession
 from bridge.runs.input_files import frame_files
 from bridge.runs.reading import Reading
+from bridge.sandbox.backend import DistantSandbox
 from bridge.sandbox.layers import guest_limits
 from bridge.servers.guide import GuestGuide
 from bridge.servers.inventory import ToolInventory
 from bridge.skills.skills import SkillUse
+
+ANSWER_SECONDS = 20.0
+"""How long a sandbox on another machine waits to be heard after its last frame; the host, which has
+read that, destroys it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,7 @@ def run_frame(
         for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
     ]
     # What only `runtime` knows is no use to a program that cannot ask it.
+    distant = isinstance(session.sandbox, DistantSandbox)
     return Run(
         code=run.request.code,
         argv=list(run.request.argv),
@@ -90,6 +96,7 @@ def run_frame(
             "frame_bytes": MAX_GUEST_FRAME_BYTES,
             "out_bytes": run.limits.out_bytes,
             "out_files": run.limits.out_files,
+            **({"answer_seconds": ANSWER_SECONDS} if distant else {}),
             **guest_limits(session.sandbox.isolation, run.limits),
         },
         paths=list(run.packages.paths),

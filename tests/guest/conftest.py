@@ -258,9 +258,9 @@ class Guest:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    def wait(self) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for the guest's end."""
-        return self._process.wait(PATIENCE)
+        return self._process.wait(seconds)
 
     def diagnostics(self) -> str:
         """Return what the guest itself wrote to stderr, once it has ended."""

@@ -53,7 +53,8 @@ _decoded = json_text.decoder()
 DEFAULT_TIMEOUT = 30.0
 
 ANSWER_SECONDS = 0.005
-"""After a run, before the sandbox ends itself: the host's answer takes 1 to 2 ms."""
+"""After a run, before the sandbox ends itself: the host's answer takes 1 to 2 ms. The limit
+`answer_seconds` replaces it: a cluster drops what is on its way to the host when a pod ends."""
 
 FLUSH_SECONDS = 20.0
 """Time for the host to read the last frames; then the sandbox ends without sending them."""
@@ -101,10 +102,18 @@ def _serve(digest: str, precompiled: bool, children: Children) -> int:
     gc.enable()
     oom = OomKills()
     received = _await_run(reader, outbox, wake, workers)
-    _serve_runs(received, reader, outbox, wake, children, workers, oom)
+    seconds = _serve_runs(received, reader, outbox, wake, children, workers, oom)
     # To end all processes takes CPU time, which the host's answer should get first.
-    time.sleep(ANSWER_SECONDS)
+    _await_end_of_input(reader, seconds)
     return 0
+
+
+def _await_end_of_input(reader: int, seconds: float) -> None:
+    """Wait until the host has closed the channel, so many seconds at most."""
+    poller, deadline = select.poll(), time.monotonic() + seconds
+    poller.register(reader, select.POLLIN)
+    while (left := deadline - time.monotonic()) > 0 and read_some(reader) != b"":
+        poller.poll(left * 1000)
 
 
 def _serve_runs(
@@ -115,17 +124,21 @@ def _serve_runs(
     children: Children,
     workers: PreforkedWorkers,
     oom: OomKills,
-) -> None:
+) -> float:
     """Serve one run, or the runs of a session while its process lives and the channel is open.
 
     Args:
         received: The run's line and the bytes after it. Emptied here: the line may be large
             (files), and the program shares the memory limit.
+
+    Returns:
+        The seconds that the host may take for hearing the last frame.
     """
     kills = oom.count()
     # The worker begins while the rest is prepared here.
     chosen = workers.begin(received[0])
     run = _decode_run(received.pop(0))
+    answer_seconds = float(run.limits.get("answer_seconds", ANSWER_SECONDS))
     relay = Relay(
         host_reader=reader,
         host=outbox,
@@ -150,14 +163,14 @@ def _serve_runs(
         kept = finish(relay, children, timed_out, kills, keep=run.session > 0, output_files=files)
         next_line = relay.next_run(children) if kept else None
         if next_line is None:
-            return
+            return answer_seconds
         kills = oom.count()
         run = _decode_run(next_line)
         relay.begin_run(run.limits, _deadline(run), quiet=run.save)
         if not relay.send_run(frame_for_worker(next_line), children):
             # The worker no longer reads: it can run nothing more.
             finish(relay, children, False, 0)
-            return
+            return answer_seconds
         # Free the line: with files it is large, and the session shares this memory.
         next_line = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from typing import Any
 
 import pytest
@@ -91,6 +92,20 @@ while True: pass
     guest.hang_up()
     assert guest.wait() == 0
     await gone(*pids)
+
+
+def test_a_guest_waits_to_be_heard_as_long_as_it_is_told_and_ends_with_its_host(guest: Any) -> None:
+    """A cluster drops what is on its way to the host when a pod ends."""
+    guest.hello()
+    guest.start("1", limits={"answer_seconds": 1000.0})
+    while not isinstance(guest.receive(), Exited):
+        pass
+    # What comes too late, such as a reply, is no end.
+    guest.write(b"late")
+    with pytest.raises(subprocess.TimeoutExpired):
+        guest.wait(0.2)
+    guest.hang_up()
+    assert guest.wait() == 0
 
 
 def test_hanging_up_before_any_run_ends_the_guest(guest: Any) -> None:
