@@ -7,6 +7,7 @@ may do; nothing that a guest sends can widen it. What decides, asks and records 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -34,7 +35,6 @@ from bridge.gate.journal import OWN, Entry
 from bridge.gate.outcomes import Outcome, outcome_after, outcome_of
 from bridge.gate.question import led_by
 from bridge.gate.tally import Tally
-from bridge.guest.protocol import json_text
 from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Tool
 from bridge.offload import offload
@@ -47,7 +47,8 @@ LIST_TOOLS = "tools/list"
 LARGE_CHARACTERS = 64 * 1024
 """A text of at least this length is counted by its UTF-8 bytes, without what JSON would escape."""
 
-_encoded = json_text.encoder(allow_nan=True)
+# JSON values have no cycles, and looking for them is half of the work.
+_TEXT = json.JSONEncoder(ensure_ascii=False, check_circular=False)
 
 _OVER_LIMIT = Decision(action="deny", rule="limit of calls")
 
@@ -589,4 +590,4 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
             else:
                 small.append(block)
         content = small
-    return large + len(_encoded(content).encode("utf-8", "replace"))
+    return large + len(_TEXT.encode(content).encode("utf-8", "replace"))

@@ -66,6 +66,7 @@ LOST_DETAIL_SECONDS = 0.5
 its next step, unless closing waits for the server."""
 
 _encoded = json_text.encoder()
+_ascii = json_text.encoder(ascii_only=True)
 
 _ANY_RESULT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -255,7 +256,7 @@ class Requests:
     ) -> dict[str, Json]:
         params = call.text
         if call.method == "tools/call":
-            params = b'{"name":%b,"arguments":%b}' % (_encoded(call.tool).encode(), call.text)
+            params = b'{"name":%b,"arguments":%b}' % (_ascii(call.tool).encode(), call.text)
         if call.method == "tools/call" and call.task:
             params = b'%b,"task":%b}' % (params[:-1], _encoded(_task(call)).encode())
         if call.answers is not None or call.state is not None:
