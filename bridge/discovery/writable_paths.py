@@ -129,20 +129,24 @@ class _Definition:
 
     def parts(self) -> Iterator[tuple[str, Path]]:
         """Yield each part of the definition that code may come from, and where that leads."""
+        start = self._base
         if self._command:
             yield "its command", Path(self._command)
             for word in _first_line(self._command):
                 self._note(word)
                 yield from self._named(word, "the first line of its command")
         yield from self._of_words(tuple(_words((self._spec.command, *self._spec.args))))
-        yield from self._of_variables(" ".join(each["reads"] for each in self._programs))
+        # Relative ones count where the command starts and where its words move to.
+        for base in dict.fromkeys((start, self._base)):
+            self._base = base
+            yield from self._of_variables(" ".join(each["reads"] for each in self._programs))
         if self._reads_project and (place := self._exposed.contains(self._project)):
             yield "its working directory", place
 
     def _of_variables(self, read: str) -> Iterator[tuple[str, Path]]:
         for name, value in self._own.items():
             inherited = self._environ.get(name) == value
-            code = _matches(read, name)
+            code = bool(_pattern(read).match(name))
             if not code if inherited else _known("data_variables", name):
                 continue
             said = f"{'the inherited' if inherited else 'its'} variable {shown(name)}"
@@ -220,7 +224,7 @@ class _Definition:
     ) -> bool:
         """Whether a word is known to name data, or no path."""
         if program is None:
-            if _known("data_options", option) or _known("data_files", text):
+            if _known("data_options", option) or (alone and _known("data_files", text)):
                 return True
             plain = alone and not _known("code_files", text)
             return plain and (serves or os.path.isdir(self._base / text))  # noqa: PTH112
@@ -256,13 +260,9 @@ def _pattern(words: str) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, words.split())))
 
 
-def _matches(words: str, name: str) -> bool:
-    return _pattern(words).match(name) is not None
-
-
 def _known(table: str, word: str) -> bool:
     """Whether a word is in one of the tables."""
-    return _matches(_KNOWN[table], word)
+    return _pattern(_KNOWN[table]).match(word) is not None
 
 
 def _words(arguments: Iterable[str]) -> Iterator[str]:
