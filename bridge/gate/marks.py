@@ -12,6 +12,7 @@ from functools import partial
 
 from bridge.errors import CallDeniedError, InvalidRequestError
 from bridge.gate.redaction import MARK, Redactor
+from bridge.guest.protocol import json_text
 from bridge.model import Json
 
 Replaced = dict[str, dict[str, set[str]]]
@@ -25,6 +26,9 @@ _PASS_WHOLE = (
     "Pass each mark on whole, as plain text and with nothing joined to it, or use a tool that "
     "changes a part of the text in place."
 )
+
+
+_as_json = json_text.encoder(allow_nan=True)
 
 
 class Marks:
@@ -64,7 +68,7 @@ class Marks:
             InvalidRequestError: The arguments are nested too deeply.
         """
         try:
-            line = json.dumps(arguments, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            line = _as_json(arguments).encode("utf-8", "surrogatepass")
         except RecursionError:
             raise InvalidRequestError("The arguments are nested too deeply.") from None
         parts, kept = [], 0
@@ -80,8 +84,8 @@ class Marks:
                 why = "several texts" if texts else "a secret that this server did not return"
                 message = f"{shown} stands for {why} in what {server!r} said to this caller"
                 raise _denied(message, _PASS_WHOLE if texts else _READ_AGAIN)
-            text = json.dumps(*texts, ensure_ascii=False)[1:-1]
-            parts += [line[kept:start], text.encode("utf-8", "surrogatepass")]
+            text = _as_json(*texts)[1:-1].encode("utf-8", "surrogatepass")
+            parts += [line[kept:start], text]
             kept = end
         if not parts:
             return arguments

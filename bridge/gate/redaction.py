@@ -7,7 +7,6 @@ keeps its shape. `bridge.servers.secrets` provides the secrets; values that only
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import re
@@ -141,8 +140,11 @@ class Redactor:
 
     def noting(self, note: Note) -> Redactor:
         """Return one for the secrets of this moment that reports each text that it replaces."""
-        view = copy.copy(self)
-        view._note = note
+        return self._with(_note=note)
+
+    def _with(self, **changes: object) -> Redactor:
+        view = object.__new__(Redactor)
+        view.__dict__.update(self.__dict__, **changes)
         return view
 
     def find_marks(self, line: bytes) -> list[_Span]:
@@ -242,9 +244,7 @@ class Redactor:
             marks: Whether known marks are shown as such: the gate replaces or refuses those.
         """
         if marks:
-            view = copy.copy(self)
-            view._plain = self.marks.keys()
-            return view.arguments(value, schema)
+            return self._with(_plain=self.marks).arguments(value, schema)
         texts = _texts(value)
         if texts is not None:
             # To search them all at once takes a fifth of the time, and this is done for each call.

@@ -179,7 +179,7 @@ class GateServices:
         self._grants = Grants()
         self._rates = Rates()
         self._vaults = Vaults()
-        self._replaced = lru_cache(MAX_OWNERS)(_nothing_replaced)
+        self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
         self._mask = partial(redactor.arguments, marks=True)
         self.journals = Journals(replica=settings.replica)
 
@@ -299,10 +299,6 @@ class GateServices:
             without_secrets,
             without_secrets_or_personal_data,
         )
-
-
-def _nothing_replaced(owner: str) -> Replaced:
-    return {}
 
 
 def _plans(request: RunRequest | ApplyRequest) -> bool:

@@ -116,8 +116,9 @@ class Secrets:
             # A mark stands for one secret: an earlier login's, a line of a key.
             counts[name] += 1
             known[secret] = name if counts[name] == 1 else f"{name} ({counts[name]})"
-        words = frozenset(each for each in known if _is_short(each))
-        self.redactor.learn(known, words)
+        # A short one may be a part of other words: "admin123" of "admin1234".
+        words = (each for each in known if len(each) < LEAST_SHAPED)
+        self.redactor.learn(known, frozenset(w for w in words if not has_known_format(w)))
         if self.changed is not None and self.redactor.revision != before:
             self.changed()
 
@@ -129,11 +130,6 @@ class Secrets:
             if not self._public(name.rpartition(" in ")[2].lower()):
                 for part in _with_lines(value):
                     yield part, f"{name} of {owner}"
-
-
-def _is_short(secret: str) -> bool:
-    """Return whether a secret may be a part of other words: "admin123" of "admin1234"."""
-    return len(secret) < LEAST_SHAPED and not has_known_format(secret)
 
 
 def _with_lines(value: str) -> Iterator[str]:
