@@ -25,6 +25,7 @@ from bridge.gate.interfaces import (
     RecordedCalls,
 )
 from bridge.gate.journal import RunJournal
+from bridge.gate.marks import Marks
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault
@@ -64,6 +65,7 @@ class GateContext:
     approver: CallApprover = field(default_factory=Approver)
     audit: CallAudit = field(default_factory=RunAudit)
     journal: RunJournal = field(default_factory=RunJournal)
+    marks: Marks = field(default_factory=Marks)
     vault: PersonalData = field(default_factory=Vault)
     replay: RecordedCalls | None = None
     held_calls: CallHolder | None = None

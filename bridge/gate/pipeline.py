@@ -38,6 +38,7 @@ from bridge.gate.tally import Tally
 from bridge.large_text import LargeText, with_plain_text
 from bridge.model import Effect, Json, Tool
 from bridge.offload import offload
+from bridge.settings.policy import SECRET
 
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
@@ -71,13 +72,15 @@ class PendingCall(NamedTuple):
 
     Attributes:
         number: Of the request in its run.
-        call: As the program made it, with tokens in place of personal data.
+        call: As the program made it, with tokens of personal data and marks of secrets.
         real: As the server gets it.
+        sends_secret: Whether a secret was put in.
     """
 
     number: int
     call: CallFacts
     real: CallFacts
+    sends_secret: bool = False
 
 
 class _Decided(NamedTuple):
@@ -291,22 +294,23 @@ class Gate:
         )
 
     async def _reveal(self, number: int, call: CallFacts) -> PendingCall:
-        """Return a call with personal data in place of tokens, for those who may see it.
+        """Return a call with what tokens and marks stand for, for those who may see it.
 
         Raises:
             InvalidRequestError: A token stands for nothing.
-            CallDeniedError: The server may not have what it stands for.
+            CallDeniedError: The server may not have what a token or a mark stands for.
         """
-        vault = self._context.vault
-        if vault.idle:
-            return PendingCall(number, call, call)
-        arguments = dict(call.arguments)
+        marks, vault = self._context.marks, self._context.vault
+        arguments, rule = dict(call.arguments), "secrets go back only to their server"
         try:
-            real = await offload(arguments, partial(vault.reveal, call.server, arguments))
+            real = await offload(arguments, partial(marks.reveal, call.server, arguments))
+            secret, rule = real is not arguments, "privacy.reveal_to"
+            if not vault.idle:
+                real = await offload(real, partial(vault.reveal, call.server, real))
         except CallDeniedError as error:
-            decision = Decision(action="deny", rule="privacy.reveal_to")
+            decision = Decision(action="deny", rule=rule)
             raise await self._refused(number, call, decision, error) from None
-        return PendingCall(number, call, replace(call, arguments=real))
+        return PendingCall(number, call, replace(call, arguments=real), secret)
 
     async def _decide(self, pending: PendingCall, effect: Effect | None) -> _Decided:
         """Return the decisions of policy, flow rules and pins.
@@ -316,6 +320,8 @@ class Gate:
         """
         context, call, real = self._context, pending.call, pending.real
         own = await offload(real.arguments, partial(context.policy.decide, real, effect))
+        if pending.sends_secret:
+            own = replace(own, labels=own.labels | {SECRET})
         spec = context.policy.spec
         if not spec.present:
             # Without a policy there are no labels, and nothing was ever allowed by one.

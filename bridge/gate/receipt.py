@@ -51,6 +51,7 @@ def receipt_of(result: RunResult, gate: Gate | None, run: RunContext, measure: M
         code_ms=max(0, round(result.usage.wall_ms - waiting)),
         waiting_ms=round(waiting),
         audit=run.audit.head,
+        masked=tuple(run.marks.names),
     )
     if gate is None:
         return receipt

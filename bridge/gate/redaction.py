@@ -7,18 +7,16 @@ keeps its shape. `bridge.servers.secrets` provides the secrets; values that only
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import quote, quote_plus
 
 import ahocorasick  # type: ignore[import-not-found]
 
+from bridge.gate.redaction_forms import Form, json_forms, mark_forms, text_forms
 from bridge.gate.redaction_shapes import (
     MASK_BEGINS,
     could_be_password,
@@ -34,14 +32,8 @@ MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
 """Of one that is looked for; keys and certificates have some thousand."""
 
-LEAST_ENCODED = 7
-"""Characters of an encoded form that is still looked for: shorter ones turn up by chance."""
-
 MAX_FORMS = 100_000
 """Of all secrets together. What is beyond is not looked for; a thousand secrets have fewer."""
-
-MAX_FILLED = 4096
-"""Bytes of what stands in the place of an encoded secret; the name in it is cut far earlier."""
 
 MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS
 """Of a stream: more than any form of a secret has."""
@@ -72,19 +64,24 @@ _SMALL = 4096
 _HEAD = 8
 """Characters by which it is found out whether a longer form may begin somewhere."""
 
+MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")
+"""What reads like a mark, whole."""
+
+_OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
+
 _DEEPER = "[nested too deeply to be shown]"
 
 _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
 """What a text has, where it is shown, that only reads like a mask."""
 
-_UNSAFE = re.compile(r"[^ !#-\[\]-~]")
+_UNSAFE = re.compile(r"[^ !#-Z^-~]")
 """What would have to be escaped in JSON."""
 
 _as_json = json_text.encoder(allow_nan=True)
 
 
-Form = tuple[bytes, bytes]
-"""What is looked for, and the mark that is put in its place."""
+Note = Callable[[str, str], None]
+"""Takes a mark and the text that it replaced."""
 
 
 class _Span(NamedTuple):
@@ -102,34 +99,57 @@ class Redactor:
 
     Args:
         known: Secret to its name in marks ("GITHUB_TOKEN of github").
+        words: Those of them that are found only as whole words.
 
     Attributes:
         revision: Changes with the secrets.
+        marks: Each mark that was ever made, and the name in it.
     """
 
-    def __init__(self, known: Mapping[str, str] | None = None) -> None:
+    def __init__(self, known: Mapping[str, str] | None = None, words: Collection[str] = ()) -> None:
         self._known: dict[str, str] = {}
+        self._words: Collection[str] = ()
         self._texts = _Needles((), escaped=False)
-        self._frames = _Needles((), escaped=True)
+        self._frames = self._marks = _Needles((), escaped=True)
+        self._note: Note | None = None
+        self._plain: Collection[str] = ()
+        self.marks: dict[str, str] = {}
         self.revision = 0
-        self.learn(known or {})
+        self.learn(known or {}, words)
 
     def __repr__(self) -> str:
         return f"<Redactor secrets={len(self._known)}>"
 
-    def learn(self, known: Mapping[str, str]) -> None:
+    def learn(self, known: Mapping[str, str], words: Collection[str] = ()) -> None:
         """Replace the secrets to look for."""
         wanted = {
             secret: _mark(name)
             for secret, name in list(known.items())[:MAX_SECRETS]
             if secret and len(secret) <= MAX_SECRET_CHARS
         }
-        if wanted == self._known:
+        if (wanted, words) == (self._known, self._words):
             return
-        self._known = wanted
-        self._texts = _Needles(_text_forms(wanted), escaped=False)
-        self._frames = _Needles(_json_forms(wanted), escaped=True)
+        self._known, self._words = wanted, words
+        self._texts = _Needles(text_forms(wanted, words), escaped=False)
+        self._frames = _Needles(json_forms(wanted, words), escaped=True)
+        for secret, mark in wanted.items():
+            for _, shown, _ in text_forms({secret: mark}):
+                self.marks[shown.decode()] = mark[len(MASK_BEGINS) : -1]
+        self._marks = _Needles(mark_forms(self.marks, wanted), escaped=True)
         self.revision += 1
+
+    def noting(self, note: Note) -> Redactor:
+        """Return one for the secrets of this moment that reports each text that it replaces."""
+        return self._with(_note=note)
+
+    def _with(self, **changes: object) -> Redactor:
+        view = object.__new__(Redactor)
+        view.__dict__.update(self.__dict__, **changes)
+        return view
+
+    def find_marks(self, line: bytes) -> list[_Span]:
+        """Return where marks are in a line of JSON; changed and cut ones have an empty mark."""
+        return self._marks.spans(line)
 
     def text(self, text: str) -> str:
         """Return a text without known secrets; the very same if there are none in it."""
@@ -141,15 +161,23 @@ class Redactor:
 
     def encoded(self, data: bytes) -> bytes:
         """Return the bytes of a text without known secrets; the very same if there are none."""
-        return self._texts.replaced(data) if self._known and data else data
+        return self._texts.replaced(data, note=self._note) if self._known and data else data
 
     def stream(self) -> ClearedStream:
         """Return what clears a text that comes in pieces."""
         return ClearedStream(self)
 
-    def so_far(self, data: bytes) -> tuple[bytes, int]:
-        """Return what is certain of a text that goes on, cleared, and how much of `data` it was."""
-        return self._texts.replaced_so_far(data) if self._known else (data, len(data))
+    def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:
+        """Return what is certain of a text, cleared, and how much of `data` it was.
+
+        Args:
+            skip: Bytes at the beginning that were returned before.
+            ends: Whether nothing follows.
+        """
+        if not self._known:
+            return data[skip:], len(data)
+        end = len(data) if ends else self._texts.first_beginning(data)
+        return self._texts.replaced_so_far(data, max(skip, end), skip, self._note)
 
     def frame(self, line: bytes) -> bytes:
         """Return a line of JSON without known secrets in its texts and keys.
@@ -157,7 +185,7 @@ class Redactor:
         Raises:
             ValueError: It has some, and is no JSON, or is nested too deeply.
         """
-        cleared = self._frames.replaced(line) if self._known else line
+        cleared = self._frames.replaced(line, note=self._note) if self._known else line
         if cleared is line:
             return line
         try:
@@ -203,7 +231,7 @@ class Redactor:
             return value
         return json.loads(cleared.decode("utf-8", "surrogatepass"))
 
-    def arguments(self, value: Json, schema: Json = None) -> Json:
+    def arguments(self, value: Json, schema: Json = None, *, marks: bool = False) -> Json:
         """Return arguments as questions, plans and the audit log show them.
 
         Known secrets are left out, and nothing else is: what has the format of a secret, and the
@@ -213,7 +241,10 @@ class Redactor:
         Args:
             schema: Of the tool's arguments. A name that it does not have masks nothing: a program
                 could hide what it likes under one.
+            marks: Whether known marks are shown as such: the gate replaces or refuses those.
         """
+        if marks:
+            return self._with(_plain=self.marks).arguments(value, schema)
         texts = _texts(value)
         if texts is not None:
             # To search them all at once takes a fifth of the time, and this is done for each call.
@@ -227,7 +258,9 @@ class Redactor:
     def shown(self, text: str) -> str:
         """Return a text as it may be logged and shown, likewise."""
         if MASK_BEGINS in text:
-            text = text.replace(MASK_BEGINS, _NO_MASK)
+            text = _OTHER.sub(
+                lambda m: m[0] if m[0] in self._plain else _NO_MASK + m[0][len(MASK_BEGINS) :], text
+            )
         return masked(self.text(text))
 
     def _password(self, text: str) -> str:
@@ -291,13 +324,13 @@ class ClearedStream:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._held = b""
+        self._before = self._held = b""
 
-    def feed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes, *, ends: bool = False) -> bytes:
         """Return what is certain so far."""
-        text = self._held + data if self._held else data
-        cleared, end = self._redactor.so_far(text)
-        self._held = text[end:]
+        text, skip = self._before + self._held + data, len(self._before)
+        cleared, end = self._redactor.so_far(text, skip, ends=ends)
+        self._before, self._held = text[max(0, end - _CONTEXT) : end], text[end:]
         if len(self._held) > MAX_HELD_BYTES:
             # Nothing but secrets that overlap, or the beginning of an enormous one.
             return cleared + self.finish()
@@ -305,8 +338,7 @@ class ClearedStream:
 
     def finish(self) -> bytes:
         """Return what was held back, when nothing follows."""
-        held, self._held = self._held, b""
-        return self._redactor.encoded(held)
+        return self.feed(b"", ends=True)
 
 
 def _texts(value: Json) -> list[str] | None:
@@ -350,9 +382,9 @@ class _Needles:
         self._escaped = escaped
         self._automaton = ahocorasick.Automaton()
         every: set[bytes] = set()
-        for form, mark in itertools.islice(forms, MAX_FORMS):
+        for form, mark, whole in itertools.islice(forms, MAX_FORMS):
             if form not in every:
-                self._automaton.add_word(_key(form), (len(form), mark))
+                self._automaton.add_word(_key(form), (len(form), mark, whole))
                 every.add(form)
         self._automaton.make_automaton()
         self._longest = max(map(len, every), default=0)
@@ -363,21 +395,38 @@ class _Needles:
         words = (form[at : at + _WORD] for form in long for at in range(self._stride))
         self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in words)
 
-    def replaced(self, data: bytes) -> bytes:
+    def replaced(self, data: bytes, *, note: Note | None = None) -> bytes:
         """Return `data` with the marks in place of secrets; `data` itself if there are none."""
-        return _replaced(data, self._spans(data))
+        return self.replaced_so_far(data, len(data), 0, note)[0]
 
-    def replaced_so_far(self, data: bytes) -> tuple[bytes, int]:
-        """Return what is certain of a text that goes on, and how much of `data` that was.
+    def replaced_so_far(
+        self, data: bytes, end: int, skip: int, note: Note | None
+    ) -> tuple[bytes, int]:
+        """Return `data` from `skip` on with marks in place of secrets, and how far it is certain.
 
-        What could be the beginning of a secret is not certain, nor is a secret that reaches into
-        such a place.
+        Args:
+            end: Where a secret could begin that goes on; one that reaches there is not certain.
         """
-        spans, end = self._spans(data), self._first_beginning(data)
+        spans = self.spans(data, skip)
         while spans and spans[-1].end > end:
             end = min(end, spans.pop().start)
-        before = data if end == len(data) else data[:end]
-        return _replaced(before, spans), end
+        if note is not None:
+            self._report(data[:end], spans, note)
+        if not spans:
+            return (data[skip:end] if skip or end < len(data) else data), end
+        parts, kept = [], skip
+        for start, stop, mark in spans:
+            parts += [data[kept:start], mark]
+            kept = stop
+        return b"".join([*parts, data[kept:end]]), end
+
+    def _report(self, data: bytes, spans: Sequence[_Span], note: Note) -> None:
+        for start, end, mark in spans:
+            text = data[start:end].decode("utf-8", "surrogatepass")
+            note(mark.decode(), json.loads(f'"{text}"') if self._escaped else text)
+        # A text that only reads like a mark replaces itself.
+        for match in MARK.findall(data) if MASK_BEGINS.encode() in data else ():
+            note(match.decode(), match.decode())
 
     def _possible(self, data: bytes) -> bool:
         """Return whether there may be any: twenty times as fast as the automaton for a large text.
@@ -390,19 +439,22 @@ class _Needles:
         looked_up = whole.cast("Q")[:: self._stride // _WORD]
         return not self._words.isdisjoint(looked_up) or any(form in data for form in self._short)
 
-    def _spans(self, data: bytes) -> list[_Span]:
+    def spans(self, data: bytes, skip: int = 0) -> list[_Span]:
         """Return where secrets are; those that overlap as one, so that no rest of them is left."""
         found: list[_Span] = []
-        if not self._possible(data):
+        if not self._longest or not self._possible(data):
             return found
         portion = max(_PORTION, self._longest)
         # A search lets no other thread in before its end.
         for done in range(0, len(data), portion):
             first = max(0, done - self._longest + 1)
-            for last, (size, mark) in self._automaton.iter(_key(data[first : done + portion])):
+            matches = self._automaton.iter(_key(data[first : done + portion]))
+            for last, (size, mark, whole) in matches:
                 end = first + last + 1
                 span = _Span(end - size, end, mark)
                 if end <= done or (self._escaped and not _begins_a_character(data, span.start)):
+                    continue
+                if span.start < skip or (whole and not _is_whole(data, span.start, end)):
                     continue
                 while found and found[-1].end > span.start:
                     earlier = found.pop()
@@ -411,18 +463,21 @@ class _Needles:
                 found.append(span)
         return found
 
-    def _first_beginning(self, data: bytes) -> int:
-        """Return the first place from which on `data` is the beginning of a longer form."""
-        size, automaton = len(data), self._automaton
+    def first_beginning(self, data: bytes) -> int:
+        """Return the first place from which on `data` is the beginning of a longer form.
+
+        A whole word at the end is one too: what follows may continue the word.
+        """
+        total, automaton = len(data), self._automaton
         text = _key(data[-self._longest :])
         for place in range(len(text)):
             head = text[place : place + _HEAD]
             if automaton.longest_prefix(head) == len(head):
                 rest = text[place:]
-                longer = itertools.islice(automaton.keys(rest), 2)
-                if any(len(form) > len(rest) for form in longer):
-                    return size - len(rest)
-        return size
+                longer = itertools.islice(automaton.items(rest), 2)
+                if any(size > len(rest) or whole for _, (size, _, whole) in longer):
+                    return total - len(rest)
+        return total
 
 
 def _key(data: bytes) -> str | bytes:
@@ -430,12 +485,21 @@ def _key(data: bytes) -> str | bytes:
     return data.decode("latin-1") if ahocorasick.unicode else data
 
 
-def _replaced(data: bytes, spans: Sequence[_Span]) -> bytes:
-    parts, kept = [], 0
-    for start, end, mark in spans:
-        parts += [data[kept:start], mark]
-        kept = end
-    return b"".join([*parts, data[kept:]]) if parts else data
+_ESCAPE = re.compile(
+    rb"(?:\\[a-z]|\\u[0-9a-fA-F]{4}|(?:\\x|%)[0-9a-fA-F]{2}|(?:\x1b|\\u001b)\[[0-9;]{0,12}m)\Z"
+)
+"""What ends in a letter or a digit, and is neither: an escape in JSON, addresses or terminals."""
+
+_CONTEXT = 20
+"""Bytes before a form that decide whether it is a whole word."""
+
+
+def _is_whole(data: bytes, start: int, end: int) -> bool:
+    """Return whether no letter or digit continues a form at either end."""
+    if data[end - 1 : end].isalnum() and data[end : end + 1].isalnum():
+        return False
+    glued = data[start : start + 1].isalnum() and data[max(0, start - 1) : start].isalnum()
+    return not glued or bool(_ESCAPE.search(data[max(0, start - _CONTEXT) : start]))
 
 
 def _begins_a_character(data: bytes, start: int) -> bool:
@@ -462,85 +526,3 @@ def _odd_backslashes(data: bytes, end: int) -> bool:
         if kept:
             break
     return (end - before) % 2 == 1
-
-
-def _text_forms(known: Mapping[str, str]) -> Iterator[Form]:
-    """Yield the forms that secrets have in a text that is no JSON itself, but may hold some.
-
-    Args:
-        known: Secret to its mark.
-    """
-    yield from _forms(known)
-    for secret, mark in known.items():
-        with suppress(UnicodeEncodeError):
-            # A variable of the environment holds any bytes, and Python writes them as surrogates.
-            raw = secret.encode("utf-8", "surrogateescape")
-            if raw != secret.encode("utf-8", "surrogatepass"):
-                shown = mark.encode("ascii", "replace")
-                yield (raw, shown)
-                yield (quote(raw, safe="").encode("ascii"), shown)
-                yield from _encoded(raw, shown)
-
-
-def _forms(known: Mapping[str, str]) -> Iterator[Form]:
-    for secret, mark in known.items():
-        shown = mark.encode("ascii", "replace")
-        data = secret.encode("utf-8", "surrogatepass")
-        yield (data, shown)
-        for form in _written(secret):
-            yield (form.encode("utf-8", "surrogatepass"), shown)
-        yield from _encoded(data, shown)
-
-
-def _json_forms(known: Mapping[str, str]) -> Iterator[Form]:
-    """Yield the forms that they have in a line of JSON."""
-    for data, mark in _forms(known):
-        text = data.decode("utf-8", "surrogatepass")
-        for form in _escaped(text):
-            yield (form.encode("utf-8", "surrogatepass"), mark)
-
-
-def _written(secret: str) -> set[str]:
-    """Return a secret as JSON in a text has it, JSON in a text of that, and addresses."""
-    once = _escaped(secret)
-    twice = {again for form in once for again in _escaped(form)}
-    percent = {quote(secret, safe="", errors="replace"), quote(secret, errors="replace")}
-    percent.add(quote_plus(secret, errors="replace"))
-    lower = {_lower_escapes(form) for form in percent}
-    # What a browser leaves alone in a query.
-    percent.add(quote(secret, safe="/:@!$'()*,;~", errors="replace"))
-    return {*once, *twice, *percent, *lower} - {secret}
-
-
-def _escaped(text: str) -> set[str]:
-    """Return the ways in which encoders write a text into JSON."""
-    forms = set()
-    for ascii_only in (True, False):
-        form = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
-        # Some write every slash so.
-        forms |= {form, form.replace("/", "\\/")}
-    return forms
-
-
-def _lower_escapes(text: str) -> str:
-    head, *rest = text.split("%")
-    return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
-
-
-def _encoded(data: bytes, mark: bytes) -> Iterator[Form]:
-    """Yield the Base64 forms, at each place that it may have in what is encoded, and hexadecimal.
-
-    A mark in Base64 is as long as what it replaces, so that what follows decodes as before.
-    """
-    filled = mark[: len(data)].ljust(min(len(data), MAX_FILLED), b"*").ljust(len(data), b"*")
-    for before in range(3):
-        lost = (0, 2, 3)[before]
-        full = (before + len(data)) * 8 // 6
-        if full - lost < LEAST_ENCODED:
-            continue
-        ways = (base64.b64encode, base64.urlsafe_b64encode)
-        for encode in ways:
-            text = encode(bytes(before) + data)[lost:full]
-            yield (text, encode(bytes(before) + filled)[lost:full])
-    for digits in (data.hex(), data.hex().upper()):
-        yield (digits.encode(), filled.hex().encode())

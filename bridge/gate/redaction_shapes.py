@@ -67,7 +67,10 @@ _PAIRS = frozenset(
 ) | frozenset({("pass", "phrase"), ("auth", "code"), ("connection", "string"), ("session", "id")})
 
 _LAST = words_in("auth pass key dsn signature session")
-"""Words that are enough at the end of a name of a configuration."""
+"""Words that are enough at the end of a name, if the value is no name; after "pass" any is one."""
+
+_NO_KEYS = words_in("project partition primary public publishable sort cache row shard routing")
+"""Before "key" these speak of no secret: `SONAR_PROJECT_KEY`, `PARTITION_KEY`."""
 
 _ABOUT = words_in(
     "name names file files path paths dir url uri endpoint host port type kind id ids count limit "
@@ -81,17 +84,22 @@ _NUMBERS = words_in("max min num n total count prompt completion input output ne
 
 _PUBLIC = words_in(
     "id ids sha sha256 digest hash commit revision version model region host hostname url uri "
-    "endpoint path dir file home image tag branch name user username email"
+    "endpoint path dir file home image tag branch name user username email page pages database "
+    "workspace project org organization team channel folder board list bucket account"
 )
 """Last words of names whose values may look random and are no secrets."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_JOINED = re.compile(
+    r"(?i)(?<=[a-z])(password|passwd|passphrase|secret|apikey|(?<!com|tra)(?<!by)pass)(?![a-z])"
+)
+"""What ends a word of several: `PGPASSWORD`, `SMTPPASS`."""
 
 
 @lru_cache(maxsize=4096)
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name in snake, kebab, camel or any other case, in lower case."""
-    return tuple(word.lower() for word in _WORD.findall(name[:200]))
+    return tuple(word.lower() for word in _WORD.findall(_JOINED.sub(r"_\1", name[:200])))
 
 
 @lru_cache(maxsize=4096)
@@ -117,39 +125,24 @@ def names_setting(name: str) -> bool:
 
 
 _FORMATS: tuple[tuple[str, str], ...] = (
-    ("ghp_", r"[A-Za-z0-9]{20,}"),
-    ("gho_", r"[A-Za-z0-9]{20,}"),
-    ("ghu_", r"[A-Za-z0-9]{20,}"),
-    ("ghs_", r"[A-Za-z0-9]{20,}"),
-    ("ghr_", r"[A-Za-z0-9]{20,}"),
+    *((f"gh{kind}_", r"[A-Za-z0-9]{20,}") for kind in "pousr"),
+    *((begins, r"[A-Za-z0-9]{20,}") for begins in ("hf_", "ntn_", "gsk_")),
+    *((begins, r"[A-Za-z0-9_-]{20,}") for begins in ("sk-", "figd_")),
+    *((begins, r"[A-Za-z0-9]{16,}") for begins in ("sk_live_", "sk_test_", "rk_live_")),
+    *((begins, r"[A-Za-z0-9-]{10,}") for begins in ("xoxb-", "xoxp-", "xoxa-", "xoxe-", "xapp-")),
+    *((begins, r"[A-Z0-9]{16}(?![A-Za-z0-9])") for begins in ("AKIA", "ASIA")),
+    *((begins, r"[A-Za-z0-9]{30,}") for begins in ("npm_", "secret_")),
     ("github_pat_", r"[A-Za-z0-9_]{20,}"),
     ("glpat-", r"[A-Za-z0-9_-]{16,}"),
-    ("sk-", r"[A-Za-z0-9_-]{20,}"),
-    ("sk_live_", r"[A-Za-z0-9]{16,}"),
-    ("sk_test_", r"[A-Za-z0-9]{16,}"),
-    ("rk_live_", r"[A-Za-z0-9]{16,}"),
     ("whsec_", r"[A-Za-z0-9+/=]{16,}"),
-    ("xoxb-", r"[A-Za-z0-9-]{10,}"),
-    ("xoxp-", r"[A-Za-z0-9-]{10,}"),
-    ("xoxa-", r"[A-Za-z0-9-]{10,}"),
-    ("xoxe-", r"[A-Za-z0-9-]{10,}"),
-    ("xapp-", r"[A-Za-z0-9-]{10,}"),
-    ("AKIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
-    ("ASIA", r"[A-Z0-9]{16}(?![A-Za-z0-9])"),
     ("AIza", r"[A-Za-z0-9_-]{30,}"),
     ("ya29.", r"(?:[A-Za-z0-9]{1,4}\.)?[A-Za-z0-9_-]{20,}"),
-    ("npm_", r"[A-Za-z0-9]{30,}"),
     ("pypi-", r"[A-Za-z0-9_-]{30,}"),
-    ("hf_", r"[A-Za-z0-9]{20,}"),
-    ("ntn_", r"[A-Za-z0-9]{20,}"),
-    ("secret_", r"[A-Za-z0-9]{30,}"),
     ("lin_api_", r"[A-Za-z0-9]{20,}"),
     ("dop_v1_", r"[a-f0-9]{30,}"),
     ("shpat_", r"[A-Fa-f0-9]{20,}"),
     ("SG.", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{20,}"),
-    ("figd_", r"[A-Za-z0-9_-]{20,}"),
     ("tvly-", r"[A-Za-z0-9-]{20,}"),
-    ("gsk_", r"[A-Za-z0-9]{20,}"),
     ("eyJ", r"[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{4,}(?:\.[A-Za-z0-9_-]*){0,2}\.[A-Za-z0-9_-]{20,}"),
     ("hooks.slack.com/services/", r"[A-Za-z0-9/]{20,}"),
     ("discord.com/api/webhooks/", r"[0-9]+/[A-Za-z0-9_-]{20,}"),
@@ -280,9 +273,22 @@ def has_known_format(value: str) -> bool:
     )
 
 
+_WEAK = re.compile(r"[A-Za-z]+[0-9]{0,4}(?:[ ._:/-]+(?:[A-Za-z]+[0-9]{0,4}|[0-9]{1,4}))*")
+"""Words and small numbers: a name, such as those of projects, images and sessions."""
+
+_PLACEHOLDER = re.compile(
+    r"<.*>|\{\{.*\}\}|(?:sk-)?[x*.-]+"
+    r"|(?:sk-)?(?:no|not)[-_ ](?:(?:api|key|token)[-_ ])*(?:required|needed|necessary|used)"
+    r"|(?:your|insert|enter)[-_ ](?:[a-z]+[-_ ])*(?:key|token|secret|password)(?:[-_ ]here)?"
+    r"|(?:sk-)?(?:placeholder|dummy|fake|unused|none|empty|change[-_]?me|ollama|lm-studio|local)"
+    r"(?:[-_ ](?:api|key|token|secret|password))*",
+    re.IGNORECASE,
+)
+"""What stands where a program wants a key and there is none: "sk-no-key-required"."""
+
 _PLAIN = re.compile(
     r"[+-]?[0-9][0-9_,.:eE+-]*[a-zA-Z%]{0,3}"  # numbers, sizes, times, dates, versions
-    r"|[A-Za-z][A-Za-z ._-]*"  # words
+    r"|[A-Za-z][A-Za-z ._-]*(?::[0-9]{2,5})?"  # words, hosts with a port
 )
 _PATH = re.compile(r"(?:~|\.{1,2}|[A-Za-z]:)?[/\\]|[\w.-]+(?:/[\w.@ -]+)+\Z|\$")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{1,30}://")
@@ -295,17 +301,23 @@ def is_secret(value: str, name: str) -> bool:
     what texts are full of: a word, a number, a path, an address. Under any name but those that
     speak of public things a value is that looks random.
     """
-    if has_known_format(value):
-        return True
-    if names_setting(name):
-        return could_be_secret(value)
+    if has_known_format(value) or _PLACEHOLDER.fullmatch(value):
+        return not _PLACEHOLDER.fullmatch(value)
     words = words_of(name)
+    if words[-1:] == ("key",) and not _NO_KEYS.isdisjoint(words[-2:-1]):
+        return False
+    if names_setting(name):
+        strong = names_secret(name) or words[-1] == "pass" or not _WEAK.fullmatch(value)
+        return strong and could_be_secret(value)
     return not (words and words[-1] in _PUBLIC) and looks_random(value)
 
 
 def could_be_secret(value: str) -> bool:
     """Return whether a value that stands under a secret's name can be searched for."""
-    if len(value) < LEAST_NAMED or _URL.match(value):
+    if len(value) < LEAST_NAMED or _URL.match(value) or _PLACEHOLDER.fullmatch(value):
+        return False
+    # Bits: less has a row of one character, such as "xxxxxxxx" or "111-111".
+    if entropy(value) * len(value) < 15:
         return False
     if _PATH.match(value) and not looks_random(value.replace("/", "")):
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Protocol
 
 from bridge.clock import Clock
@@ -22,10 +22,11 @@ from bridge.gate.context import GateContext
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal
+from bridge.gate.marks import Marks, Replaced
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.policy_file import PolicyFile
-from bridge.gate.privacy import Vault, Vaults
+from bridge.gate.privacy import MAX_OWNERS, Vault, Vaults
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import NOT_SHOWN, clear_value
 from bridge.gate.server_questions import ServerQuestions
@@ -83,6 +84,7 @@ class RunContext:
         owner: Whose it is.
         replay: What a retry need not call again; None if the run is none.
         held_calls: What a plan holds back; None if the run is none.
+        marks: What was taken out of what servers returned to it.
         make: Makes `context`.
     """
 
@@ -92,6 +94,7 @@ class RunContext:
     journal: RunJournal
     replay: Replay | None
     held_calls: HeldCalls | None
+    marks: Marks
     make: Callable[[RunContext], GateContext]
 
     @cached_property
@@ -176,11 +179,13 @@ class GateServices:
         self._grants = Grants()
         self._rates = Rates()
         self._vaults = Vaults()
+        self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
+        self._mask = partial(redactor.arguments, marks=True)
         self.journals = Journals(replica=settings.replica)
 
     def audit_of(self, run_id: str) -> RunAudit:
         """Return the records of something that no policy decides on, as of a command."""
-        return RunAudit(self.audit, run_id, mask=self.redactor.arguments)
+        return RunAudit(self.audit, run_id, mask=self._mask)
 
     def policy(self) -> Policy:
         """Return the policy in force.
@@ -214,9 +219,7 @@ class GateServices:
             journal = self.journals.begin_plan(run_id, request.owner, planned_by)
         else:
             journal = self.journals.begin(run_id, request.owner, replay)
-        audit = RunAudit(
-            self.audit, run_id, mask=self.redactor.arguments, policy=self._policy.digest
-        )
+        audit = RunAudit(self.audit, run_id, mask=self._mask, policy=self._policy.digest)
         self._redact_for(caller, partial(self._vaults.of, request.owner, policy.spec.privacy))
         caller.asker = StartApprover(run=run_id, ask=caller.elicit, lasting=bool(request.principal))
         caller.server_questions = ServerQuestions(policy.spec, audit, run_id)
@@ -226,7 +229,8 @@ class GateServices:
             audit=audit,
             journal=journal,
             replay=replay,
-            held_calls=HeldCalls(self.redactor.arguments) if _plans(request) else None,
+            held_calls=HeldCalls(self._mask) if _plans(request) else None,
+            marks=Marks(self.redactor, self._replaced(request.owner)),
             make=partial(self._context, request, policy, flow),
         )
 
@@ -257,6 +261,7 @@ class GateServices:
             audit=run.audit,
             journal=run.journal,
             flow_state=run.journal.flow,
+            marks=run.marks,
             vault=self._vaults.of(request.owner, policy.spec.privacy),
             replay=run.replay,
             held_calls=run.held_calls,
@@ -273,7 +278,7 @@ class GateServices:
             self.journals.find(request.retry_of, request.owner),
             request.reads,
             run_id=run_id,
-            mask=self.redactor.arguments,
+            mask=self._mask,
         )
 
     def _redact_for(self, caller: Caller, vault: Callable[[], Vault]) -> None:

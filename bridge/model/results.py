@@ -175,6 +175,7 @@ class Receipt:
         calls_ms: Time in calls.
         waiting_ms: Time waiting for people.
         audit: Hash of the last record of the audit log; empty without one.
+        masked: Names of the secrets that were taken out of what servers and the program said.
     """
 
     calls: Mapping[str, int] = field(default_factory=dict)
@@ -190,6 +191,7 @@ class Receipt:
     calls_ms: int = 0
     waiting_ms: int = 0
     audit: str = ""
+    masked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

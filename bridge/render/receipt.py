@@ -75,6 +75,12 @@ def call_lines(result: RunResult) -> list[str]:
     if result.refused:
         count = counted(sum(found.count for found in result.refused), "call")
         lines.append(f"[gate] {count} not made: {named(result.refused)}")
+    if result.receipt and (names := result.receipt.masked):
+        more = [f"and {len(names) - MAX_KINDS:,} more"] if len(names) > MAX_KINDS else []
+        lines.append(
+            f"[secrets] masked: {', '.join([*map(_plain, names[:MAX_KINDS]), *more])}. Pass a mark "
+            "on as it is: the server that returned the secret gets it back."
+        )
     if result.unknown:
         count = counted(sum(found.count for found in result.unknown), "call")
         lines.append(

@@ -110,7 +110,8 @@ class Dispatcher:
     Args:
         send_together: Like `send`, but batches replies that are ready at the same time.
         send_pieces: Like `send`, for a large reply in pieces.
-        clear: Removes secrets from every reply.
+        clear: Removes secrets from every error.
+        clear_for: Returns what removes secrets from the answer to a call.
     """
 
     def __init__(
@@ -123,8 +124,10 @@ class Dispatcher:
         send_together: Callable[[bytes], Awaitable[None]] | None = None,
         send_pieces: Callable[[Sequence[bytes]], Awaitable[None]] | None = None,
         clear: Redact | None = None,
+        clear_for: Callable[[Call], Redact | None] | None = None,
     ) -> None:
         self._clear = clear
+        self._clear_for = clear_for or (lambda _: clear)
         self._tasks = tasks
         self._send = send
         self._send_together = send_together or send
@@ -306,7 +309,7 @@ class Dispatcher:
             message = "The bridge failed to serve this call; see its log."
             return (self._encode_error(call.id, CallFailedError(message, kind="internal")),)
         try:
-            reply = await self._encode(call.id, value)
+            reply = await self._encode(call, value)
         except (ValueError, TypeError) as error:
             message = f"The answer cannot be passed on as JSON: {error}."
             return (self._encode_error(call.id, CallFailedError(message, kind="upstream")),)
@@ -319,10 +322,11 @@ class Dispatcher:
             return (self._encode_error(call.id, CallFailedError(message, kind="limit")),)
         return reply
 
-    async def _encode(self, call_id: int, value: Json) -> Sequence[bytes]:
-        work = partial(encode_reply, call_id, value, self._clear)
+    async def _encode(self, call: Call, value: Json) -> Sequence[bytes]:
+        clear = self._clear_for(call)
+        work = partial(encode_reply, call.id, value, clear)
         # Without redaction, encoding is as cheap as reading the answer was, so it needs no thread.
-        return work() if self._clear is None else await offload(value, work)
+        return work() if clear is None else await offload(value, work)
 
     def _encode_error(self, call_id: int, error: CallFailedError) -> bytes:
         # Redacted before it is cut, or half a secret might be left.

@@ -15,12 +15,14 @@ from bridge.gate.bridge_calls import BridgeCalls
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.provenance import ProvenanceTracker
 from bridge.gate.receipt import accounted
+from bridge.guest.protocol.wire import Call
 from bridge.model import Json, Provenance, RunResult, Tool
 from bridge.offload import offload
 from bridge.packages.packages import NOTHING, Packages
 from bridge.plans.plan_result import planned
 from bridge.plans.shared_plans import Plans
 from bridge.render.receipt import bytes_returned
+from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import Answer, with_call_errors
 from bridge.runs.collect import Collector
 from bridge.runs.guest_requests import GuestRequests
@@ -35,6 +37,9 @@ from bridge.servers.guide import GuestGuide
 from bridge.servers.servers import Servers
 from bridge.settings import Settings
 from bridge.skills.skills import Skills
+
+_RETURNING = frozenset({"call_tool", "read_resource", "get_prompt", "complete", "list_offers"})
+"""Methods whose answers are a server's own words, as it said them."""
 
 
 class Executions:
@@ -109,7 +114,6 @@ class Execution:
         self._started = time.monotonic()
         self._gate: Gate | None = None
         self._requests: GuestRequests | None = None
-        redactor = parts.servers.secrets.redactor
         self._program = Program(
             guest,
             run.caller.followed(self._answer),
@@ -118,12 +122,13 @@ class Execution:
                 run.limits,
                 run=run.caller,
                 artifacts=parts.artifacts.of_run(run.request.owner, run.run_id, self._has_read),
-                clear=redactor,
+                clear=run.gate.marks.of(""),
             ),
             waited=place.waited,
             keeps=place.session is not None,
             clock=run.caller.clock,
-            clear=redactor,
+            clear=parts.servers.secrets.redactor,
+            clear_for=self._clear_for,
         )
 
     async def start(self) -> None:
@@ -171,6 +176,13 @@ class Execution:
     def _has_read(self) -> Provenance | None:
         """Return what the run has read by now, for what it leaves."""
         return self._provenance.provenance()
+
+    def _clear_for(self, call: Call) -> Redact:
+        """Return the redactor of the answer to a call, which remembers what a server returned."""
+        name = call.params.get("server")
+        if call.method not in _RETURNING or not isinstance(name, str):
+            return self._parts.servers.secrets.redactor
+        return self._run.gate.marks.of(self._parts.servers.resolve(name))
 
     async def _answer(self, method: str, params: Mapping[str, Json]) -> Json:
         """Answer a request of the program; what does that is made for the first one."""

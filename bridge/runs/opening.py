@@ -100,7 +100,7 @@ async def open_engine(
         cwd: Where project configurations are looked for; the current directory unless given.
         eager: Whether to wait until the configuration is read; see `Servers`.
     """
-    secrets = Secrets(settings.environ)
+    secrets = Secrets(settings.environ, settings.secret_names)
     logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
     pool = Pool(
         (),

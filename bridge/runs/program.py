@@ -7,7 +7,7 @@ the facts from which the verdict is reached.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -100,6 +100,7 @@ class Program:
         keeps: bool = False,
         clock: Clock | None = None,
         clear: Redact | None = None,
+        clear_for: Callable[[Call], Redact] | None = None,
     ) -> None:
         """Make one.
 
@@ -108,9 +109,10 @@ class Program:
             waited: Whether the sandbox may have waited, and died, before it was taken.
             keeps: Whether the sandbox is a session's, for which there are further programs.
             clock: What its time is measured by.
-            clear: Takes secrets out of every reply.
+            clear: Takes secrets out of every error.
+            clear_for: Returns what takes them out of the answer to a call.
         """
-        self._clear = clear
+        self._clear, self._clear_for = clear, clear_for
         self._waited = waited
         self._keeps = keeps
         self._clock = clock or Clock()
@@ -174,6 +176,7 @@ class Program:
                     send_together=self._session.channel.send_together,
                     send_pieces=self._session.channel.write,
                     clear=self._clear,
+                    clear_for=self._clear_for,
                 )
                 distant = self._session.sandbox
                 if isinstance(distant, DistantSandbox):

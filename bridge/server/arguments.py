@@ -378,6 +378,7 @@ _RECEIPT: dict[str, Kind] = {
     **dict.fromkeys(("replayed", "held", "refused", "unknown", "resultBytes"), "integer"),
     **dict.fromkeys(("returnedBytes", "tokensKept", "codeMs", "callsMs", "waitingMs"), "integer"),
     "audit": "string",
+    "masked": ["string"],
 }
 
 OUTPUT_SCHEMA = record_schema(

@@ -118,7 +118,7 @@ def first_instructions(settings: Settings) -> str:
     """Read the configuration and return the server instructions."""
     context = context_for(settings, str(Path.cwd()), sys.platform)
     discovery = with_own_aliases(ConfigFinder(context, consents_of(settings)).find())
-    secrets = Secrets(settings.environ)
+    secrets = Secrets(settings.environ, settings.secret_names)
     secrets.configure(discovery.servers)
     inventory = ToolInventory(redactor=secrets.redactor)
     with closing(store_of(settings)) as store:

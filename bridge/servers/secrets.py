@@ -11,13 +11,14 @@ import base64
 import binascii
 import json
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from bridge.gate.redaction import Redactor
 from bridge.gate.redaction_shapes import (
     LEAST_NAMED,
+    LEAST_SHAPED,
     LEAST_WORDS,
     could_be_secret,
     has_known_format,
@@ -26,6 +27,7 @@ from bridge.gate.redaction_shapes import (
     names_setting,
 )
 from bridge.model import Json, ServerSpec
+from bridge.settings.globs import any_matcher
 
 MAX_TOKENS = 8
 """Tokens kept of one login: earlier ones may still occur in the server's texts."""
@@ -57,15 +59,21 @@ class Secrets:
 
     Args:
         environ: The bridge's own environment.
+        names: Globs of the names of variables and headers that are secrets, and with a "-" in front
+            of those that are none, whatever they look like.
 
     Attributes:
         changed: Called after the set of secrets has changed.
     """
 
-    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None, names: Sequence[str] = ()) -> None:
+        self._named = any_matcher([name for name in names if name[0] != "-"])
+        self._public = any_matcher([name[1:] for name in names if name[0] == "-"])
         self.redactor = Redactor()
         self.changed: Callable[[], None] | None = None
-        self._inherited = dict(_named(environment_secrets(environ or {}), ENVIRONMENT))
+        environ = environ or {}
+        found = (*self._by_name(environ), *environment_secrets(environ))
+        self._inherited = dict(self._secrets(found, ENVIRONMENT))
         self._configured: dict[str, str] = {}
         self._logins: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
         self._update_redactor()
@@ -74,7 +82,8 @@ class Secrets:
         """Replace the secrets of server definitions with those of `specs`."""
         self._configured = {}
         for spec in specs:
-            for secret, name in _named(spec_secrets(spec), spec.name):
+            found = (*self._by_name(spec.env), *self._by_name(spec.headers), *spec_secrets(spec))
+            for secret, name in self._secrets(found, spec.name):
                 # The first of several names wins, as elsewhere in a configuration.
                 self._configured.setdefault(secret, name)
         self._update_redactor()
@@ -102,16 +111,25 @@ class Secrets:
             known.update(kept)
         # Last, since of several names that of a server's setting is the most useful.
         known.update(self._configured)
-        before = self.redactor.revision
-        self.redactor.learn(known)
+        before, counts = self.redactor.revision, Counter[str]()
+        for secret, name in known.items():
+            # A mark stands for one secret: an earlier login's, a line of a key.
+            counts[name] += 1
+            known[secret] = name if counts[name] == 1 else f"{name} ({counts[name]})"
+        # A short one may be a part of other words: "admin123" of "admin1234".
+        words = (each for each in known if len(each) < LEAST_SHAPED)
+        self.redactor.learn(known, frozenset(w for w in words if not has_known_format(w)))
         if self.changed is not None and self.redactor.revision != before:
             self.changed()
 
+    def _by_name(self, settings: Mapping[str, str]) -> Found:
+        return ((name, value) for name, value in settings.items() if self._named(name.lower()))
 
-def _named(found: Found, owner: str) -> Iterator[tuple[str, str]]:
-    for name, value in found:
-        for part in _with_lines(value):
-            yield part, f"{name} of {owner}"
+    def _secrets(self, found: Iterable[tuple[str, str]], owner: str) -> Found:
+        for name, value in found:
+            if not self._public(name.rpartition(" in ")[2].lower()):
+                for part in _with_lines(value):
+                    yield part, f"{name} of {owner}"
 
 
 def _with_lines(value: str) -> Iterator[str]:

@@ -137,6 +137,7 @@ SETTINGS: Mapping[str, _Setting] = {
         "clients whose configurations are read, or -NAME,-NAME for all but those",
         many=True,
     ),
+    "secret_names": _Setting(parsers.secret_names, many=True),
     "description_tokens": _Setting(
         parsers.integer(parsers.MIN_DESCRIPTION_TOKENS, parsers.MAX_DESCRIPTION_TOKENS),
         "what the description of run_python may cost",

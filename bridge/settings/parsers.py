@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bridge.settings import globs
 from bridge.store.server_url import SCHEMES, ServerUrl, server_url
 
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
@@ -265,6 +266,13 @@ def sources(text: str) -> tuple[str, ...]:
         return ()
     if len({name.startswith("-") for name in found}) > 1:
         raise ValueError('mixes names to read with names to leave out (those with a "-")')
+    return found
+
+
+def secret_names(text: str) -> tuple[str, ...]:
+    """Return globs in lower case, parted by commas; those of public values keep their "-"."""
+    for name in (found := names(text)):
+        globs.parse(name.removeprefix("-"))
     return found
 
 

@@ -59,7 +59,10 @@ Asking = Literal["elicitation", "sampling"]
 UNTRUSTED_INPUT = "untrusted-input"
 PRIVATE_DATA = "private-data"
 EXFILTRATION = "exfiltration"
-LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION)
+SECRET = "secret"
+"""Of any call into which the bridge puts a secret that it had taken out."""
+
+LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
 """Labels that mean something without further rules; others may be invented."""
 
 DETECTORS = ("email", "phone", "iban", "card", "ip")
@@ -397,7 +400,7 @@ LETHAL = FlowRule(
     name="lethal-combination",
     action="ask",
     after=frozenset({UNTRUSTED_INPUT, PRIVATE_DATA}),
-    to=frozenset({EXFILTRATION}),
+    to=frozenset({EXFILTRATION, SECRET}),
     reason="text that anybody could have written may steer where private data goes",
 )
 """In force unless the policy has a flow rule of this name."""

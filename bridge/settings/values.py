@@ -59,6 +59,8 @@ class Settings:
         warm: The most sandboxes that are kept ready; each is used for one run.
         sources: Clients whose configurations are read: their names, or names each with a "-" in
             front for all but those; empty for all.
+        secret_names: Globs of the names of variables and headers whose values are secrets; with a
+            "-" in front, of those whose values are none.
         description_tokens: Tokens that the description of `run_python` may cost.
         preflight: Whether programs are checked against the tools before they run.
         roots: Directories that servers are told of when they ask for roots; without any they cannot
@@ -122,6 +124,7 @@ class Settings:
     guard: GuardMode = "advise"
     warm: int = 4
     sources: tuple[str, ...] = ()
+    secret_names: tuple[str, ...] = ()
     description_tokens: int = 1500
     preflight: PreflightMode = "check"
     roots: tuple[Path, ...] = ()

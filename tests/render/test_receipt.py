@@ -128,6 +128,6 @@ def test_the_record_is_as_the_schema_says() -> None:
     assert document["refused"] == [
         {"server": "git", "tool": "push", "count": 2, "why": "deny: rule 'no force pushes'"}
     ]
-    everything = replace(ACCOUNT, held=1)
+    everything = replace(ACCOUNT, held=1, masked=("TOKEN of shop",))
     shown = structured(replace(OK, receipt=everything))["receipt"]
     assert shown.keys() == schema["properties"]["receipt"]["properties"].keys()

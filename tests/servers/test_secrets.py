@@ -6,9 +6,12 @@ import base64
 import json
 from typing import Any
 
+import pytest
+
 from bridge.model import OAuthHints, ServerSpec, Source, Tool
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.secrets import Secrets
+from tests.gate.popular_settings import PUBLIC, SECRET, lines
 
 KINDS = ("x", "key", "tok", "sec", "key", "pw", "tok", "tok")
 
@@ -44,7 +47,7 @@ def test_variables_of_a_server_are_secret_by_name_or_look() -> None:
         "2022-06-28",
         "[redacted: password in DATABASE_URL of shop]",
         "db.example",
-        "[redacted: PEM of shop]",
+        "[redacted: PEM of shop (2)]",
     ]
 
 
@@ -105,7 +108,7 @@ def test_secrets_follow_the_configuration_and_the_logins() -> None:
     secrets.login("remote", {"OAuth access token": "access-2"})
     assert secrets.redactor.text("tok-1-abc access-1 access-2") == (
         "[redacted: SHOP_TOKEN of shop] "
-        "[redacted: OAuth access token of remote] [redacted: OAuth access token of remote]"
+        "[redacted: OAuth access token of remote] [redacted: OAuth access token of remote (2)]"
     )
     secrets.configure(())
     assert secrets.redactor.text("tok-1-abc access-1").startswith("tok-1-abc [")
@@ -147,3 +150,33 @@ def test_whoever_gives_out_tokens_cannot_have_words_and_numbers_cut_out() -> Non
     assert secrets.redactor.text(told) == told
     secrets.login("x", {"access token": "tok-12-ab", "refresh token": "123456789012345"})
     assert secrets.redactor.text("tok-12-ab 123456789012345").count("redacted") == 2
+
+
+def masked(name: str, value: str, *names: str) -> bool:
+    """Return whether a variable's value is taken out of texts."""
+    secrets = Secrets({}, names)
+    secrets.configure((spec(env={name: value}),))
+    return secrets.redactor.text(f"<{value}>") != f"<{value}>"
+
+
+@pytest.mark.parametrize(("name", "value"), lines(SECRET))
+def test_a_popular_secret_is_one(name: str, value: str) -> None:
+    assert masked(name, value)
+
+
+@pytest.mark.parametrize(("name", "value"), lines(PUBLIC))
+def test_a_popular_name_or_placeholder_is_no_secret(name: str, value: str) -> None:
+    assert not masked(name, value)
+
+
+def test_a_setting_names_what_is_a_secret_and_what_is_none() -> None:
+    assert masked("ACME_PIN", "postgres", "acme_*", "-x_token")
+    assert not masked("X_TOKEN", f"ghp_{'aB3d' * 9}", "acme_*", "-x_token")
+    assert not masked("X_URL", "pg://me:p4ss-w0rd@h/db", "-*_url")
+
+
+def test_a_short_secret_is_masked_only_as_a_whole_word() -> None:
+    secrets = Secrets()
+    secrets.configure((spec(env={"DB_PASSWORD": "admin123", "API_KEY": "q8Zt4LkX0bVn7RwY2mHs"}),))
+    told = secrets.redactor.text("admin1234 admin123 xq8Zt4LkX0bVn7RwY2mHsx")
+    assert told == "admin1234 [redacted: DB_PASSWORD of shop] x[redacted: API_KEY of shop]x"

@@ -166,6 +166,17 @@ def test_sources_are_names_to_read_or_names_to_leave_out() -> None:
     assert load({"sources": "all"}, environ).sources == ()
 
 
+def test_names_of_secrets_are_globs(tmp_path: Path) -> None:
+    """In a list of the file; a "-" in front makes a value public."""
+    config = tmp_path / "config.toml"
+    config.write_text('secret_names = ["ACME_PIN", "-SONAR_*"]\n')
+    environ = {"HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
+    assert load({}, environ).secret_names == ("acme_pin", "-sonar_*")
+    config.write_text('secret_names = ["-"]\n')
+    with pytest.raises(SettingsError, match="secret_names"):
+        load({}, environ)
+
+
 def test_roots_are_directories_that_a_list_or_a_text_names(tmp_path: Path) -> None:
     """In the file they may be a list; none are the default, so that servers keep their own."""
     config = tmp_path / "config.toml"
