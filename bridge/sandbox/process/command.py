@@ -280,7 +280,9 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     if command is None:
         return own
     wanted = [(path, path) for path in SYSTEM if Path(path).is_dir() and not _is_link(path)]
-    files = [*SYSTEM_FILES, *(NETWORK_FILES if command.network else ())]
+    # Debian's JVMs have their settings there, and do not start without.
+    java = map(str, Path("/etc").glob("java-*-openjdk"))
+    files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
     wanted += [(str(Path(path).resolve()), path) for path in files if Path(path).exists()]
     wanted += own
     for tool in command.executables:

@@ -37,7 +37,7 @@ from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.examination import Judge, receive_examination
 from bridge.sandbox.process.host import setpriv_options
-from bridge.sandbox.process.memory_watch import MemoryWatch, watch_memory
+from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
@@ -466,10 +466,10 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
             pipes.on_error = start.on_error
             memory = None
             if start.memory_bytes is not None:
-                directories = start.memory_directories
-                memory = opened.enter_context(
-                    watch_memory(monitor.pid, monitor.child, start.memory_bytes, directories)
-                )
+                pids = monitor.pid, monitor.child
+                memory = MemoryWatch(*pids, start.memory_bytes, start.memory_directories)
+                memory.start()
+                opened.callback(memory.stop)
             yield ProcessSandbox(monitor, pipes, start.group, isolation, memory)
         finally:
             # Before its options end: bubblewrap would start another sandbox with half of them.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bridge.model import MEBIBYTE, Limits
+from bridge.model import MEBIBYTE, Limits, RunRequest
+from bridge.runs import open_engine
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.cgroups import CgroupParents
 from bridge.sandbox.process.landlock_backend import LandlockBackend
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder
 from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -148,3 +152,23 @@ async def test_what_holds_less_runs(
     assert ran.report.exit_code == 0, ran
     assert ran.report.oom_killed is False
     assert ran.out.endswith("done\n")
+
+
+async def test_a_program_that_is_killed_for_memory_is_told_so(
+    unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
+) -> None:
+    """The supervisor stays, with what the program had written."""
+
+    async def choose(_: Settings) -> BubblewrapBackend | LandlockBackend:
+        return unlimited
+
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    settings = load({"warm": "0", "memory": "128m"}, environ)
+    code = "print('before')\nopen('out/a.txt', 'w').write('kept')\nblock = b'x' * (1 << 28)"
+    async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+        result = await engine.run(RunRequest(code=code))
+        assert (result.reason, result.stdout) == ("oom", "before\n"), result
+        assert [file.name for file in result.artifacts] == ["a.txt"]
+        assert "ran out of memory (limit 128 MiB" in result.error
+        raised = await engine.run(RunRequest(code="b'x' * (1 << 33)"))
+        assert (raised.reason, "MemoryError" in raised.error) == ("oom", True), raised
