@@ -66,7 +66,7 @@ def exposure(path: Path) -> tuple[str, str]:
 
 def _remedy(owner: int, place: Path) -> str:
     if owner not in (os.geteuid(), 0):
-        return f"Have {place} belong to you (chown), or use another place."
+        return f"Have {place} belong to you (chown)."
     sudo = "" if owner == os.geteuid() else "sudo "
     return f"Run: {sudo}chmod go-w {shlex.quote(str(place))}"
 

@@ -98,7 +98,7 @@ def test_what_belongs_to_another_user_is_exposed(tmp_path: Path) -> None:
     os.chown(theirs, NOBODY, NOBODY)
     assert exposure(theirs) == (
         "it belongs to another user (nobody)",
-        f"Have {theirs} belong to you (chown), or use another place.",
+        f"Have {theirs} belong to you (chown).",
     )
     assert exposure(theirs / "mine")[0] == f"{theirs} belongs to another user (nobody)"
 

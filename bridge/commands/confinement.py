@@ -143,7 +143,8 @@ def _outside(path: PurePosixPath, real: str, bounds: Bounds) -> str:
 
 def candidates(word: str) -> list[str]:
     """Return what in a word a program might take for a path."""
-    parts = [part.lstrip("@") for part in (word, *_PARTS.split(word))]
+    # Of an address without its scheme, only `file:///` leaves a path.
+    parts = [re.sub("^@+|^/+(?=/)", "", part) for part in (word, *_PARTS.split(word))]
     pieces = dict.fromkeys(piece for part in parts for piece in (part, _GLUED.sub("", part)))
     return [piece for piece in pieces if piece and not piece.startswith("-")]
 
