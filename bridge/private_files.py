@@ -44,9 +44,12 @@ def exposure(path: Path) -> tuple[str, str]:
     """Return why other users could change a path, and a remedy; both empty if they cannot.
 
     Checks the existing file or directory, all directories above it, and the same for the targets of
-    symbolic links. Root may change everything and is ignored.
+    symbolic links. Root may change everything and is ignored. Root's own directory may lie below
+    another user's, who can put nothing in its place that looks like root's.
     """
     real = Path(os.path.realpath(path))
+    own = path.lstat() if real == path and path.exists() else None
+    roots_own = own and (os.geteuid(), own.st_uid, own.st_mode) == (0, 0, stat.S_IFDIR | MODE)
     for place in _paths_on_the_way(path):
         try:
             found = place.lstat()
@@ -56,14 +59,14 @@ def exposure(path: Path) -> tuple[str, str]:
             continue
         itself = place in (path, real)
         reason = exposure_reason(found, "it" if itself else str(place), sticky_counts=not itself)
-        if reason:
+        if reason and (itself or not roots_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
             return reason, _remedy(found.st_uid, place)
     return "", ""
 
 
 def _remedy(owner: int, place: Path) -> str:
     if owner not in (os.geteuid(), 0):
-        return f"Have {place} belong to you (chown), or use another place."
+        return f"Have {place} belong to you (chown)."
     sudo = "" if owner == os.geteuid() else "sudo "
     return f"Run: {sudo}chmod go-w {shlex.quote(str(place))}"
 

@@ -98,7 +98,7 @@ def test_what_belongs_to_another_user_is_exposed(tmp_path: Path) -> None:
     os.chown(theirs, NOBODY, NOBODY)
     assert exposure(theirs) == (
         "it belongs to another user (nobody)",
-        f"Have {theirs} belong to you (chown), or use another place.",
+        f"Have {theirs} belong to you (chown).",
     )
     assert exposure(theirs / "mine")[0] == f"{theirs} belongs to another user (nobody)"
 
@@ -110,3 +110,31 @@ def test_a_group_of_ones_own_is_nobody_else(tmp_path: Path) -> None:
     assert exposure_reason(tmp_path.stat()) == ""
     os.chown(tmp_path, 0, NOBODY)
     assert exposure_reason(tmp_path.stat()) == "other users of its group can write to it"
+
+
+@as_root
+@pytest.mark.parametrize(("mode", "allowed"), [(0o755, True), (0o700, True), (0o775, False)])
+def test_roots_own_directory_may_lie_in_another_users_home(
+    tmp_path: Path, mode: int, allowed: bool
+) -> None:
+    home, state = tmp_path / "home", tmp_path / "home" / ".local" / "state" / "bridge"
+    home.mkdir()
+    os.chown(home, 1001, 1001)
+    home.chmod(mode)
+    assert exposure(state)[0].startswith(f"{home} belongs to another user")
+    make_directory(state)
+    assert (exposure(state) == NOBODY_ELSE) == allowed
+    # What that user puts in its place is not root's, or is a link.
+    state.rmdir()
+    state.mkdir(mode=0o700)
+    os.chown(state, 1001, 1001)
+    assert exposure(state) != NOBODY_ELSE
+    state.rmdir()
+    state.symlink_to(make_elsewhere(tmp_path))
+    assert exposure(state) != NOBODY_ELSE
+
+
+def make_elsewhere(above: Path) -> Path:
+    """Make a private directory outside of the home."""
+    make_directory(above / "elsewhere")
+    return above / "elsewhere"

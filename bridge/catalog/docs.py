@@ -203,7 +203,8 @@ def tool_description(
         checked: Whether programs are checked before they run.
         offers: The packages and directories that programs may use.
     """
-    beside = offers_line(offers or Offers())
+    offers = offers or Offers()
+    beside = offers_line(offers)
     refused = "Unknown tools, wrong arguments and missing awaits are refused before anything runs, "
     refusal = f"{refused}with line numbers." if checked else "Wrong arguments raise `TypeError`."
     fixed = f"""\
@@ -222,7 +223,7 @@ print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
 - Importable: the standard library{beside} No network. Of files only those in `out/` come back. \
-{_limits_text(limits, max_timeout)}
+Time zone: {offers.time_zone}. {_limits_text(limits, max_timeout)}
 
 """
     return fixed + disclosed(servers, tokens - count_tokens(fixed))

@@ -26,12 +26,14 @@ class Offers:
         packages: Entries of `allow`; empty if packages are not allowed.
         data: Whether programs run in the `data` image.
         roots: Names of the client's and the settings' roots.
+        time_zone: That of programs.
     """
 
     packages: tuple[str, ...] = ()
     data: bool = False
     directories: tuple[Directory, ...] = ()
     roots: tuple[str, ...] = ()
+    time_zone: str = "UTC"
 
 
 def offers_line(offers: Offers) -> str:

@@ -1,11 +1,11 @@
 """What of the host a profile grants, and which words a stage may have. Pure but for `realpath`.
 
 Owns the rules of what may be granted at all, the way from a path inside to what it leads to, and
-the decision on a stage: the executable's name, and arguments that stay inside.
+the decision on a stage by its executable's name.
 
-Arguments are looked at so that a mistake is answered with words and not with a confusing failure.
-They are not the boundary: a program can make up paths that it was never given. What is not mounted
-into the sandbox is not there, whatever a word says.
+Arguments are not the boundary: a program can make up paths that it was never given, and a pattern
+may look like a path. What is not mounted into the sandbox is not there, whatever a word says. When
+a command fails, `explain_failure` names the argument that leads out.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ _NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")
 _NOT_WHOLE = ("/", "/bin", "/etc", "/home", "/lib", "/lib64", "/root", "/sbin", "/usr", "/var")
 _NOT_WRITABLE = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
-_URL = re.compile(r"(?<![A-Za-z0-9+.-])(?!file)[A-Za-z][A-Za-z0-9+.-]*://[^\s,;\"']*")
-_FILE_URL = re.compile(r"file[a-z]?://(?:localhost(?=/))?")
-_GLUED_OPTION = re.compile(r"^-[A-Za-z0-9](?=/|~|\.\./|\.\.$|@)")
+_GLUED = re.compile(r"^-[A-Za-z0-9]@?(?=/|~|\.\./|\.\.$)")
 _HOME = re.compile(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/")
 _PARTS = re.compile(r"[=,:;\s\"']+")
 
 Realpath = Callable[[str], str]
 Readlink = Callable[[str], str | None]
 
+Exists = Callable[[str], bool]
 Resolve = Callable[[str], str]
 """Follows links: the absolute path inside the sandbox that a path inside leads to."""
 
@@ -63,24 +62,21 @@ class Bounds:
     Attributes:
         names: The executables' names in commands.
         roots: The paths inside the sandbox that arguments may lead to.
-        check_arguments: Whether they are looked at.
+        visible: Further paths that are inside, the system's.
+        check_arguments: Whether arguments are looked at when a command fails.
         hosts: Directories of the host that are granted, each with its path inside; for answers to
             those who give the host's paths.
     """
 
     names: Collection[str]
     roots: Sequence[str]
+    visible: Sequence[str] = ()
     check_arguments: bool = True
     hosts: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_stages(
-    stages: Sequence[Sequence[str]], bounds: Bounds, workdir: str, resolve: Resolve
-) -> None:
+def check_stages(stages: Sequence[Sequence[str]], bounds: Bounds) -> None:
     """Check that every stage may run.
-
-    Args:
-        workdir: The directory inside the sandbox that relative paths start from.
 
     Raises:
         InvalidRequestError: One may not; the text says why and what to do.
@@ -93,9 +89,6 @@ def check_stages(
     for words in stages:
         _check_size(words)
         _check_name(words[0], bounds.names)
-        if bounds.check_arguments:
-            for word in words[1:]:
-                check_argument(word, bounds, workdir, resolve)
 
 
 def check_workdir(workdir: str, resolve: Resolve) -> str:
@@ -115,51 +108,45 @@ def check_workdir(workdir: str, resolve: Resolve) -> str:
     return real
 
 
-def check_argument(word: str, bounds: Bounds, workdir: str, resolve: Resolve) -> None:
-    """Check that every part of a word that looks like a path stays inside.
+def explain_failure(
+    bounds: Bounds, workdir: str, resolve: Resolve, exists: Exists, words: Sequence[str]
+) -> str:
+    """Return which argument of a failed command leads out; empty if none does.
 
-    Raises:
-        InvalidRequestError: Something does not.
+    Args:
+        workdir: The directory inside the sandbox that relative paths start from.
     """
-    for piece in candidates(word):
-        if _HOME.match(piece):
-            message = f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
-            raise InvalidRequestError(message)
-        path = PurePosixPath(workdir) / piece
-        real = resolve(str(path))
-        if not is_within(real, bounds.roots):
-            shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
-            message = f"{shown} {_outside(path, real, bounds, resolve)}"
-            raise InvalidRequestError(message, remedy="Use paths relative to the workspace.")
+    for word in words[1:] if bounds.check_arguments else ():
+        for piece in candidates(word):
+            if _HOME.match(piece):
+                return f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
+            path = PurePosixPath(workdir) / piece
+            real = resolve(str(path))
+            if real == "/" or is_within(real, (*bounds.roots, *bounds.visible)):
+                continue
+            # A pattern rarely is a path of the host.
+            if exists(real) or not piece.startswith("/"):
+                shown = f"{word!r:.200}" if piece == word else f"{word!r:.200}: {piece!r:.200}"
+                return f"{shown} {_outside(path, real, bounds)}"
+    return ""
 
 
-def _outside(path: PurePosixPath, real: str, bounds: Bounds, resolve: Resolve) -> str:
+def _outside(path: PurePosixPath, real: str, bounds: Bounds) -> str:
     """Return what is wrong with a path that leads to `real`, as the rest of a sentence."""
     plain = posixpath.normpath(path)
     for host, inside in bounds.hosts.items():
-        here = inside + plain[len(host) :]
-        if is_within(plain, (host,)) and here != plain:
-            return f"is a path of the host; that is {here} here."
-    grants = f"outside of what this profile grants ({', '.join(bounds.roots)})."
-    if real == plain:
-        return f"is {grants}"
-    itself = path.name != ".." and str(PurePosixPath(resolve(str(path.parent))) / path.name) != real
-    how = "is a link" if itself else "leads by a link"
-    return f"{how} to {real}, which is {grants}"
+        if is_within(plain, (host,)):
+            return f"is a path of the host; that is {inside + plain[len(host) :]} here."
+    how = "is" if real == plain else f"leads by a link to {real}, which is"
+    return f"{how} outside of what this profile grants ({', '.join(bounds.roots)})."
 
 
 def candidates(word: str) -> list[str]:
     """Return what in a word a program might take for a path."""
-    found: dict[str, None] = {}
-    without_urls = _URL.sub(" ", word)
-    if without_urls == word:
-        # A whole word may be the name of a file.
-        found[word] = None
-    text = _FILE_URL.sub(" ", without_urls)
-    for part in _PARTS.split(text):
-        for piece in (part, part.lstrip("@"), _GLUED_OPTION.sub("", part).lstrip("@")):
-            found[piece] = None
-    return [piece for piece in found if piece and not piece.startswith("-")]
+    # Of an address without its scheme, only `file:///` leaves a path.
+    parts = [re.sub("^@+|^/+(?=/)", "", part) for part in (word, *_PARTS.split(word))]
+    pieces = dict.fromkeys(piece for part in parts for piece in (part, _GLUED.sub("", part)))
+    return [piece for piece in pieces if piece and not piece.startswith("-")]
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from bridge.errors import SettingsError
 from bridge.settings.commands import CommandProfile
+from bridge.settings.time_zone import time_zone
 
 SHORTEST_SECRET = 4
 """Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
@@ -161,7 +162,8 @@ def environment(
         "LANG": "C.UTF-8",
         "PATH": SEARCH_PATH,
         "TMPDIR": "/tmp",
-        "TZ": "UTC",
+        "MALLOC_ARENA_MAX": "2",
+        "TZ": time_zone(environ),
         **{name: environ[name] for name in plain if name in environ},
         **values,
         **{file.variable: f"{home}/{file.below}" for file in files if file.variable},

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from bridge.commands.confinement import (
@@ -19,6 +20,7 @@ from bridge.commands.confinement import (
     View,
     check_stages,
     check_workdir,
+    explain_failure,
     follow,
     grants,
     is_within,
@@ -36,6 +38,7 @@ from bridge.sandbox.backend import (
     LaunchSpec,
     Probe,
 )
+from bridge.sandbox.process.command import SYSTEM, SYSTEM_FILES
 from bridge.sandbox.process.executables import find_executables
 from bridge.sandbox.selection import is_engine, require_own_kernel
 from bridge.settings import Settings, home, private_places, trusted_places
@@ -55,12 +58,17 @@ MONITORS = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A request that can be carried out."""
+    """A request that can be carried out.
+
+    Attributes:
+        hints: For each stage what to say of its arguments if it fails.
+    """
 
     profile: CommandProfile
     specs: tuple[LaunchSpec, ...]
     timeout: float
     redactor: Redactor
+    hints: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +122,11 @@ class Planner:
         bounds = Bounds(
             names=tuple(entries),
             roots=(*hosts.values(), "/tmp", "/dev/null"),
+            visible=(*SYSTEM, *SYSTEM_FILES, "/dev", "/proc", "/etc/passwd", "/etc/group"),
             check_arguments=profile.check_arguments,
             hosts={**hosts, str(profile.workspace): WORKSPACE},
         )
-        check_stages(request.stages, bounds, workdir, view.resolve)
+        check_stages(request.stages, bounds)
         made, files = self._environment(profile)
         tools = {tool.name: tool.file for tool in executables}
         stage = _stage(profile, granted, executables, made)
@@ -132,7 +141,9 @@ class Planner:
             )
             for number, words in enumerate(request.stages)
         )
-        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=Redactor(made.secrets))
+        explain = partial(explain_failure, bounds, workdir, view.resolve, os.path.lexists)
+        redactor, hints = Redactor(made.secrets), tuple(map(explain, request.stages))
+        return Plan(profile=profile, specs=specs, timeout=timeout, redactor=redactor, hints=hints)
 
     def check(self, profile: CommandProfile) -> tuple[str, ...]:
         """Check that commands of a profile could be planned; return the variables that are not set.

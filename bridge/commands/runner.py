@@ -359,6 +359,8 @@ def _result(
         )
     )
     verdict = judge(stages, plan.profile, timed_out=pipeline.timed_out, timeout=plan.timeout)
+    told = [hint for hint, one in zip(plan.hints, stages, strict=True) if one.stderr and hint]
+    remedy = "".join(told[:1]) if verdict.reason == "exit" else verdict.remedy
     return CommandResult(
         run_id=run_id,
         profile=plan.profile.name,
@@ -368,7 +370,7 @@ def _result(
         exit_code=verdict.exit_code,
         stages=stages,
         stdout=pipeline.output.text(),
-        error="" if verdict.status == "success" else f"{verdict.summary} {verdict.remedy}".strip(),
+        error="" if verdict.status == "success" else f"{verdict.summary} {remedy}".strip(),
         timeout_seconds=plan.timeout,
         truncated=pipeline.truncated(),
         isolation=pipeline.isolation,

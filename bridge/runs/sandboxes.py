@@ -29,6 +29,7 @@ from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.sandbox.pool import Acquire, PoolReport, Reservation, WarmPool, acquire_nothing
 from bridge.settings import Settings
+from bridge.settings.time_zone import time_zone
 
 _DEFAULTS = Limits()
 
@@ -90,14 +91,14 @@ logger = logging.getLogger(__name__)
 GUEST_ENVIRONMENT = {
     "HOME": "/workspace",
     "LANG": "C.UTF-8",
+    "MALLOC_ARENA_MAX": "2",
     "MPLBACKEND": "Agg",
     "MPLCONFIGDIR": "/tmp/matplotlib",
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "PYTHONDONTWRITEBYTECODE": "1",
     "TMPDIR": "/tmp",
-    "TZ": "UTC",
 }
-"""Everything a program finds in its environment."""
+"""Everything a program finds in its environment, but for its time zone."""
 
 
 LASTING_SECONDS = 24 * 3600.0
@@ -235,7 +236,7 @@ class Sandboxes:
         await self._see_unmoved()
         async with AsyncExitStack() as stack:
             async with backend.in_use():
-                session = await stack.enter_async_context(open_guest(backend, _launch(recipe)))
+                session = await stack.enter_async_context(open_guest(backend, self._launch(recipe)))
             yield session
 
     async def _see_unmoved(self) -> None:
@@ -252,12 +253,11 @@ class Sandboxes:
                 # Where it leads is not for programs to know.
                 raise LaunchError(message, remedy=remedy)
 
-
-def _launch(recipe: Recipe) -> LaunchSpec:
-    return LaunchSpec(
-        run_id=uuid.uuid4().hex,
-        argv=BOOTSTRAP_ARGV,
-        env=GUEST_ENVIRONMENT,
-        limits=recipe.limits,
-        binds=recipe.binds,
-    )
+    def _launch(self, recipe: Recipe) -> LaunchSpec:
+        return LaunchSpec(
+            run_id=uuid.uuid4().hex,
+            argv=BOOTSTRAP_ARGV,
+            env={**GUEST_ENVIRONMENT, "TZ": time_zone(self._settings.environ)},
+            limits=recipe.limits,
+            binds=recipe.binds,
+        )

@@ -277,8 +277,8 @@ def _seen(layer: str, isolation: Isolation, facts: Mapping[str, Any]) -> Iterabl
 def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
     """Return the limits that the guest must set on its worker because the backend does not."""
     wanted: dict[str, int] = {}
-    if "memory-limit" not in isolation.layers:
-        wanted["address_space_bytes"] = limits.memory_bytes
+    if not {"memory-limit", "memory-watch"} & set(isolation.layers):
+        wanted["data_bytes"] = limits.memory_bytes
     if "pids-limit" not in isolation.layers:
         wanted["processes"] = limits.pids * PROCESSES_FACTOR
     if "ulimits" not in isolation.layers:

@@ -34,6 +34,7 @@ from bridge.servers.configuration import server_instructions
 from bridge.servers.project_servers import waiting_line
 from bridge.servers.servers import Servers
 from bridge.settings import Settings
+from bridge.settings.time_zone import time_zone
 
 MAX_LISTED = 50
 """Results of a search at a terminal."""
@@ -123,6 +124,7 @@ class GuestGuide:
             data=runs_in_data_image(settings),
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
+            time_zone=time_zone(settings.environ),
         )
 
     def capabilities(

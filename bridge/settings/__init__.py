@@ -11,11 +11,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from bridge.errors import SettingsError
+from bridge.private_files import exposure, make_directory
 from bridge.settings import parsers
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import engine_directories, resolve_directories
@@ -248,9 +250,13 @@ def load(
             {"state_dir": default_state_dir(environment), **values},
         ),
     )
-    require_private(settings.state_dir, "The state directory")
+    if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
+        # As the home in a container may be another user's.
+        with suppress(OSError):
+            make_directory(settings.state_dir)
+    require_private(settings.state_dir, "The state directory", "MCP_BRIDGE_STATE_DIR")
     if isinstance(settings.store, Path):
-        require_private(settings.store, "The store")
+        require_private(settings.store, "The store", "MCP_BRIDGE_STORE")
     settings = _with_consistent_timeouts(settings, asked="timeout" in values)
     return _with_directories(settings, file) if file.directories else settings
 

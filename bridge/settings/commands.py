@@ -66,7 +66,7 @@ class CommandProfile:
         output_bytes: What is kept of each stream.
         runtime: What it runs in: a sandbox over this machine's files, or a container.
         image: Of the container.
-        check_arguments: Whether arguments that look like paths are refused when they lead out.
+        check_arguments: Whether the answer to a failed command names arguments that lead out.
         place: Where it is defined, for errors.
     """
 

@@ -126,7 +126,7 @@ def _text(path: Path, *, required: bool) -> str:
             raise SettingsError(f"{path} is not a regular file.")
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise SettingsError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes.")
-        require_private(path, "The settings file")
+        require_private(path, "The settings file", "MCP_BRIDGE_CONFIG")
         return path.read_text("utf-8")
     except FileNotFoundError:
         if (dangling := _dangling_link(path)) is not None:

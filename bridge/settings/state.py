@@ -28,14 +28,20 @@ SOLE_USER = "MCP_BRIDGE_SOLE_USER"
 """Says with "1" that there are no other users: kubelets make a pod's volumes writable for all."""
 
 
-def require_private(path: Path, what: str) -> None:
+def require_private(path: Path, what: str, variable: str) -> None:
     """Refuse a file or directory that other users of this machine could change.
+
+    Args:
+        variable: The one that names another place.
 
     Raises:
         SettingsError: They could.
     """
     reason, remedy = exposure(path)
     if reason and os.environ.get(SOLE_USER) != "1":
+        remedy += (
+            f" Or set {variable} to another place, or {SOLE_USER}=1 if there is no other user."
+        )
         raise SettingsError(f"{what} {path} is not used: {reason}.", remedy=remedy)
 
 

@@ -137,14 +137,15 @@ def test_what_must_not_be_granted_is_refused(table: dict[str, Any]) -> None:
 def test_nothing_of_the_environment_is_passed_on_unless_named() -> None:
     """Fixed values go before those of the host."""
     profile = _profile(env=["A", "MISSING"], secrets=["TOKEN"], set={"LANG": "C"})
-    host = {"A": "1", "TOKEN": "secret-value", "OTHER": "x", "LANG": "de", "HOME": "/home/me"}
+    host = {"A": "1", "TOKEN": "secret-value", "OTHER": "x", "LANG": "de", "TZ": "Asia/Tokyo"}
     made = environment(profile, host, home="/inside", files={})
     assert made.variables == {
         "HOME": "/inside",
         "LANG": "C",
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "TMPDIR": "/tmp",
-        "TZ": "UTC",
+        "MALLOC_ARENA_MAX": "2",
+        "TZ": "Asia/Tokyo",
         "A": "1",
         "TOKEN": "secret-value",
     }

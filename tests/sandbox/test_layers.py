@@ -153,12 +153,14 @@ def test_idle_tunnel_devices_are_no_network() -> None:
 
 
 def test_the_guest_limits_itself_only_where_the_engine_does_not() -> None:
-    """An address-space limit breaks programs that map much and use little: a last resort."""
+    """A limit for each process, where no control group and nobody outside counts memory."""
     limits = Limits(memory_bytes=100, pids=10, open_files=20)
     strong = Isolation(backend="x", layers=("memory-limit", "pids-limit", "ulimits"))
     assert guest_limits(strong, limits) == {}
+    watched = Isolation(backend="x", layers=("memory-watch", "pids-limit", "ulimits"))
+    assert guest_limits(watched, limits) == {}
     assert guest_limits(Isolation(backend="x"), limits) == {
-        "address_space_bytes": 100,
+        "data_bytes": 100,
         "processes": 40,
         "open_files": 20,
     }

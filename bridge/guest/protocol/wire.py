@@ -265,7 +265,7 @@ class Run(Frame):
 
     `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
-    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and address_space_bytes,
+    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and data_bytes,
     processes where the guest has to limit itself because the engine could not. `session` is the
     number of the run in its session, from 1; 0 for a run on its own. `name` is that of the file
     that holds the program, if one does. `state` is what `State` frames held, base64, for a

@@ -10,6 +10,7 @@ Modules that only programs need are imported in functions, while the worker wait
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal`, but for its slow search for names
+import _thread
 import builtins
 import gc
 import io
@@ -43,7 +44,7 @@ are imported. A run that waits for its sandbox sends itself at once, and is not 
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
 _RLIMITS = {
-    "address_space_bytes": "RLIMIT_AS",
+    "data_bytes": "RLIMIT_DATA",
     "processes": "RLIMIT_NPROC",
     "open_files": "RLIMIT_NOFILE",
     "file_bytes": "RLIMIT_FSIZE",
@@ -220,6 +221,9 @@ def _limit_resources(limits: Mapping[str, Any]) -> None:
     for name, constant in _RLIMITS.items():
         if limits.get(name) is not None:
             _limit(getattr(resource, constant), int(limits[name]))
+    if limits.get("data_bytes") is not None:
+        # The whole stack of a thread counts, however little of it is used.
+        _thread.stack_size(2 << 20)
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except (OSError, ValueError):

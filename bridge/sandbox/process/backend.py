@@ -283,6 +283,8 @@ class BubblewrapBackend:
             setpriv=found.setpriv,
             watchdog=self._watchdog,
             group=group,
+            memory_bytes=command.watched_memory(spec, found.around),
+            memory_directories=tuple(command.memory_directories(spec)),
             isolation=made,
             judge=None
             if asked is None

@@ -8,8 +8,9 @@ Enforces: user, pid, mount, network, IPC, UTS and cgroup namespaces; a read-only
 interpreter's files; sized tmpfs without execution; no capabilities; no new privileges; resource
 limits; Landlock and the system call filters.
 
-Does not: bound memory, processes and CPU of all processes together without a cgroup (see `group`).
-Where that or Landlock is missing, `Isolation.weaker` says so.
+Does not: bound processes and CPU of all processes together without a cgroup (see `cgroups`);
+memory is then bounded from outside (see `memory_watch`). Where a cgroup or Landlock is missing,
+`Isolation.weaker` says so.
 
 A command of the user's gets the same namespaces, filters, limits and Landlock. Of the host it sees
 the system's libraries and what it is granted, not the system's program directories. It may execute
@@ -60,10 +61,10 @@ CPU_SPARE_SECONDS = 10
 CPU_KILL_SECONDS = 5
 """Between the signal that says "out of CPU time" and the one that cannot be ignored."""
 
-ADDRESS_SPACE_FACTOR = 4
-ADDRESS_SPACE_SPARE = 1024 * MEBIBYTE
-"""If a cgroup bounds memory, the address space limit is a backstop: threads and allocators reserve
-far more than they use."""
+DATA_FACTOR = 4
+DATA_SPARE = 1024 * MEBIBYTE
+"""Without a cgroup the kernel bounds each process's private data, as a backstop: threads and
+runtimes ask for far more than they use."""
 
 PROCESSES_BACKSTOP = 4096
 """For kernels that count processes per user of the whole host instead of per sandbox."""
@@ -279,7 +280,9 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     if command is None:
         return own
     wanted = [(path, path) for path in SYSTEM if Path(path).is_dir() and not _is_link(path)]
-    files = [*SYSTEM_FILES, *(NETWORK_FILES if command.network else ())]
+    # Debian's JVMs have their settings there, and do not start without.
+    java = map(str, Path("/etc").glob("java-*-openjdk"))
+    files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
     wanted += [(str(Path(path).resolve()), path) for path in files if Path(path).exists()]
     wanted += own
     for tool in command.executables:
@@ -330,10 +333,8 @@ def stage_plan(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, filters: Sequence[bytes]
 ) -> dict[str, Json]:
     """Return the stage's plan; see `stage`."""
-    limits, command = spec.limits, spec.command
+    command = spec.command
     in_process = command is None and spec.argv[:4] == PYTHON and len(spec.argv) == 5
-    own = (WORKSPACE,) if command is None else command.writable
-    mounts = [(TMP, limits.tmp_bytes), *((path, limits.workspace_bytes) for path in own)]
     return {
         "argv": list(spec.argv),
         "file": command.file if command is not None else None,
@@ -342,13 +343,20 @@ def stage_plan(
         "cwd": command.cwd if command is not None else WORKSPACE,
         # bubblewrap always sets it.
         "unset": [name for name in ("PWD",) if name not in spec.env],
-        "mounts": [[path, _tmpfs_options(size)] for path, size in (*mounts, (SHM, SHM_BYTES))],
+        "mounts": [[path, _tmpfs_options(size)] for path, size in memory_directories(spec).items()],
         # bubblewrap does the rest of these mounts.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
-        "rlimits": rlimits(limits, around, command),
+        "rlimits": rlimits(spec.limits, around, command),
         "landlock": ruleset(_rules(spec, interpreter), around, command),
         "filters": [base64.b64encode(program).decode("ascii") for program in filters],
     }
+
+
+def memory_directories(spec: LaunchSpec) -> dict[str, int]:
+    """Return the memory-backed directories and their sizes in bytes."""
+    own = (WORKSPACE,) if spec.command is None else spec.command.writable
+    sizes = dict.fromkeys(own, spec.limits.workspace_bytes)
+    return {TMP: spec.limits.tmp_bytes, **sizes, SHM: SHM_BYTES}
 
 
 def ruleset(
@@ -372,13 +380,16 @@ def _tmpfs_options(size: int) -> str:
     return f"size={size},nr_inodes={TMPFS_INODES},mode=1777"
 
 
+def watched_memory(spec: LaunchSpec, around: Surroundings) -> int | None:
+    """Return the memory limit if the bridge has to apply it; None if a cgroup does."""
+    return None if "memory" in around.controllers else spec.limits.memory_bytes
+
+
 def rlimits(
     limits: Limits, around: Surroundings, command: CommandSpec | None = None
 ) -> list[tuple[str, int, int]]:
     """Return the resource limits of a sandbox's processes: name, soft, hard."""
-    address_space = limits.memory_bytes
-    if "memory" in around.controllers:
-        address_space = limits.memory_bytes * ADDRESS_SPACE_FACTOR + ADDRESS_SPACE_SPARE
+    data = limits.memory_bytes * DATA_FACTOR + DATA_SPARE
     cpu = math.ceil(limits.timeout * around.cpus) + CPU_SPARE_SECONDS
     processes = limits.pids if around.processes_per_namespace else PROCESSES_BACKSTOP
     file_bytes = max(limits.tmp_bytes, limits.workspace_bytes, SHM_BYTES)
@@ -393,7 +404,7 @@ def rlimits(
         ("RLIMIT_STACK", STACK_BYTES, STACK_BYTES),
         ("RLIMIT_MEMLOCK", 0, 0),
         ("RLIMIT_MSGQUEUE", 0, 0),
-        ("RLIMIT_AS", address_space, address_space),
+        *([] if "memory" in around.controllers else [("RLIMIT_DATA", data, data)]),
     ]
 
 
@@ -474,7 +485,7 @@ def isolation(spec: LaunchSpec, around: Surroundings) -> Isolation:
     if lacking:
         weaker.append(lacking)
     cause = around.limits_elsewhere or "its controller is not available to this user"
-    limit_layer(layers, weaker, "memory", around, f"best effort, per process; {cause}")
+    limit_layer(layers, weaker, "memory", around, f"best effort, watched by the bridge; {cause}")
     if "pids" in around.controllers or around.processes_per_namespace:
         layers.append("pids-limit")
     else:
@@ -511,3 +522,5 @@ def limit_layer(
         layers.append(f"{name}-limit")
     else:
         weaker.append(f"{name} limit: {lacking}")
+        if name == "memory":
+            layers.append("memory-watch")

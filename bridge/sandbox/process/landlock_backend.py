@@ -9,8 +9,8 @@ one. No socket can be made or connected, neither over the network nor to one in 
 Landlock does not cover; a connected pair can, which event loops need. Calls that change files
 without opening them, or another process of the same user without a signal, are refused.
 
-Does not: hide that the host exists. `TIER` lists what a program can see. Without cgroups memory and
-processes are bounded per process and per user only; disk use is not bounded in total.
+Does not: hide that the host exists. `TIER` lists what a program can see. Without cgroups
+processes are bounded per user only; disk use is not bounded in total.
 
 Verified: `tests/sandbox/process/test_landlock_tier.py` and `test_attack_unguarded.py`.
 """
@@ -206,7 +206,7 @@ def isolation(spec: LaunchSpec, around: Surroundings, *, as_nobody: bool, root: 
         weaker.append(lacking)
     weaker += [unnamespaced.WEAKER_DISK, unnamespaced.weaker_processes(adopts=True)]
     cause = around.limits_elsewhere or "its controller is not available to this user"
-    limit_layer(layers, weaker, "memory", around, f"best effort, per process; {cause}")
+    limit_layer(layers, weaker, "memory", around, f"best effort, watched by the bridge; {cause}")
     if "pids" in around.controllers:
         layers.append("pids-limit")
     else:
@@ -330,6 +330,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
             monitor_failed=_failed,
             stage_failed=_failed,
             own_monitor=True,
+            memory_bytes=command.watched_memory(spec, found.around),
         )
 
     def _success(self, sandbox: Sandbox) -> Probe:

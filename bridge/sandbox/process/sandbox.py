@@ -37,6 +37,7 @@ from bridge.sandbox.process.cgroups import SandboxCgroups, scope_group
 from bridge.sandbox.process.command import Descriptors
 from bridge.sandbox.process.examination import Judge, receive_examination
 from bridge.sandbox.process.host import setpriv_options
+from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
@@ -304,6 +305,8 @@ class LaunchPlan:
         judge: If the stage examines its isolation: returns the isolation as seen from inside, or
             raises a `SandboxError`, and then nothing is run.
         watchdog: Ends the launch if the bridge is killed; None if the monitor does.
+        memory_bytes: The limit of memory that the bridge applies itself; None if a cgroup does.
+        memory_directories: The paths inside of the memory-backed directories.
         setpriv: The executable that switches to `uid` and `gid`; empty if this process does it,
             which forks it with all its memory and costs milliseconds.
     """
@@ -327,6 +330,8 @@ class LaunchPlan:
     on_error: Callable[[bytes], None] | None = None
     judge: Judge | None = None
     watchdog: LaunchWatchdog | None = None
+    memory_bytes: int | None = None
+    memory_directories: tuple[str, ...] = ()
     setpriv: str = ""
 
 
@@ -339,11 +344,13 @@ class ProcessSandbox:
         pipes: Pipes,
         group: SandboxCgroups | None,
         isolation: Isolation,
+        memory: MemoryWatch | None,
     ) -> None:
         self._monitor = monitor
         self._pipes = pipes
         self._isolation = isolation
         self._group = group
+        self._memory = memory
 
     @property
     def id(self) -> str:
@@ -395,6 +402,8 @@ class ProcessSandbox:
         """Wait for the first process's end; see `Sandbox.wait`."""
         await self._monitor.wait()
         kills = self._group.oom_kills() if self._group is not None else None
+        if self._memory is not None:
+            kills = self._memory.kills
         return exit_report(self._monitor.exit_code, oom_kills=kills)
 
 
@@ -455,7 +464,13 @@ async def run_sandbox(start: LaunchPlan) -> AsyncIterator[ProcessSandbox]:
             if watchdog is not None:
                 watchdog.unwatch(monitor.pid)
             pipes.on_error = start.on_error
-            yield ProcessSandbox(monitor, pipes, start.group, isolation)
+            memory = None
+            if start.memory_bytes is not None:
+                pids = monitor.pid, monitor.child
+                memory = MemoryWatch(*pids, start.memory_bytes, start.memory_directories)
+                memory.start()
+                opened.callback(memory.stop)
+            yield ProcessSandbox(monitor, pipes, start.group, isolation, memory)
         finally:
             # Before its options end: bubblewrap would start another sandbox with half of them.
             await _end(monitor, options_sent=options_sent)

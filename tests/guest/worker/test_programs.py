@@ -371,10 +371,10 @@ def test_statements_inside_functions_named_like_ours_do_no_harm(guest_on: Any) -
 def test_rlimits_asked_for_are_in_force(guest_on: Any) -> None:
     finished = guest_on.run(
         "import resource as r\n"
-        "[r.getrlimit(n)[0] for n in (r.RLIMIT_AS, r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, "
+        "[r.getrlimit(n)[0] for n in (r.RLIMIT_DATA, r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, "
         "r.RLIMIT_CPU, r.RLIMIT_CORE)]",
         limits={
-            "address_space_bytes": 1 << 30,
+            "data_bytes": 1 << 30,
             "open_files": 100,
             "file_bytes": 4096,
             "cpu_seconds": 50,
@@ -383,10 +383,22 @@ def test_rlimits_asked_for_are_in_force(guest_on: Any) -> None:
     assert finished.value == [1 << 30, 100, 4096, 50, 0]
 
 
-def test_running_out_of_address_space_is_a_memory_error(guest_on: Any) -> None:
-    finished = guest_on.run("x = bytearray(2 << 30)", limits={"address_space_bytes": 512 << 20})
+def test_running_out_of_private_data_is_a_memory_error(guest_on: Any) -> None:
+    finished = guest_on.run("x = bytearray(2 << 30)", limits={"data_bytes": 512 << 20})
     assert finished.outcome.error_type == "MemoryError"
     assert "line 1" in finished.outcome.error
+
+
+def test_reserved_addresses_and_a_pool_of_threads_are_no_memory(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import mmap, concurrent.futures as f, threading as t\n"
+        "shared = mmap.mmap(-1, 4 << 30)\n"
+        "meet = t.Barrier(64)\n"
+        "pool = f.ThreadPoolExecutor(64)\n"
+        "len(set(pool.map(lambda _: (meet.wait(), t.get_ident())[1], range(64))))",
+        limits={"data_bytes": 512 << 20},
+    )
+    assert finished.value == 64, finished.outcome.error
 
 
 def test_text_with_lone_surrogates_can_be_printed(guest_on: Any) -> None:

@@ -127,16 +127,17 @@ def test_another_command_is_executed() -> None:
     assert (plan["text"], plan["argv"], plan["unset"]) == (None, ["python3", "-c", "1"], [])
 
 
-def test_address_space_bounds_memory_only_where_nothing_better_does() -> None:
-    """It is per process, and far from what a process uses."""
+def test_no_limit_counts_reserved_addresses_as_memory() -> None:
+    """Where no cgroup bounds memory, a process's own data has a limit far above it."""
     limits = {
         around: {
             name: soft for name, soft, _ in stage_plan(SPEC, INTERPRETER, around, ())["rlimits"]
         }
         for around in (FULL, BARE)
     }
-    assert limits[FULL]["RLIMIT_AS"] == 3072 * MEBIBYTE
-    assert limits[BARE]["RLIMIT_AS"] == 512 * MEBIBYTE
+    assert not {"RLIMIT_AS", "RLIMIT_DATA"} & limits[FULL].keys()
+    assert "RLIMIT_AS" not in limits[BARE]
+    assert limits[BARE]["RLIMIT_DATA"] == 3072 * MEBIBYTE
     assert limits[FULL]["RLIMIT_NPROC"] == 128
     assert limits[BARE]["RLIMIT_NPROC"] == 4096
     for found in limits.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,29 @@ async def test_the_standard_library_works(engine: Engine) -> None:
     """Threads, processes, shared memory, subprocesses, sqlite, ctypes."""
     result = await engine.run(RunRequest(code=TIME_ZONES + STANDARD_LIBRARY))
     assert (result.status, result.result) == ("success", ["a", "c", "out", "x.db"]), result.error
+
+
+@pytest.mark.parametrize(("zone", "offset"), [("Asia/Tokyo", 9), ("America/Phoenix", -7)])
+async def test_programs_live_in_the_users_zone(
+    settings: Settings, backend: BubblewrapBackend, zone: str, offset: int
+) -> None:
+    """By its name, with the data of all others."""
+
+    async def choose(_: Settings) -> BubblewrapBackend:
+        return backend
+
+    code = (
+        "import datetime, os, time, zoneinfo\n"
+        "now = datetime.datetime.now().astimezone()\n"
+        "zone, offset = os.environ['TZ'], now.utcoffset().total_seconds() / 3600\n"
+        "there = datetime.datetime.now(zoneinfo.ZoneInfo(zone)).utcoffset()\n"
+        "zone, offset, time.localtime().tm_gmtoff / 3600, there == now.utcoffset()"
+    )
+    there = replace(settings, environ={**settings.environ, "TZ": zone})
+    async with open_engine(there, finder=ListFinder(), choose_backend=choose) as engine:
+        result = await engine.run(RunRequest(code=code))
+        assert f" Time zone: {zone}. " in await engine.guide.tool_description()
+    assert result.result == [zone, offset, offset, True], result.error
 
 
 async def test_the_layers_hold_as_seen_from_inside(engine: Engine) -> None:

@@ -1,0 +1,130 @@
+"""Bounds a sandbox's memory from outside where no control group does.
+
+Enforces: the memory that all processes hold together, and the files in memory-backed directories.
+Reserved addresses are not counted: V8, Go and the JVM reserve gigabytes.
+
+Does not: prevent the moment in which a program passes the limit. `rlimits` bounds each process.
+
+Verified: `tests/sandbox/process/test_memory_watch.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from bridge.sandbox.ownership import process_start
+from bridge.sandbox.process.monitor import descendants, processes_by_proc
+
+INTERVAL, RECHECK = 0.05, 0.01
+"""Seconds between two looks, below the limit and above it."""
+
+LOOKS = 3
+"""Looks above the limit before a kill: a process that is just being started shares its parent's
+memory for a millisecond, and both seem to hold it."""
+
+_SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+
+
+class MemoryWatch(threading.Thread):
+    """Kills a sandbox's processes when they hold more than its limit.
+
+    Args:
+        monitor: The process outside, the ancestor of all processes of the sandbox.
+        child: The first process inside; killed only if killing the others does not help.
+        limit: Bytes.
+        directories: The paths inside of the memory-backed directories.
+
+    Attributes:
+        kills: How many processes it has killed.
+    """
+
+    def __init__(self, monitor: int, child: int, limit: int, directories: Iterable[str]) -> None:
+        super().__init__(name="memory", daemon=True)
+        self._monitor, self._start = monitor, process_start(monitor)
+        self._child, self._limit = child, limit
+        self._directories: list[int] = []
+        for path in directories:
+            with suppress(OSError):
+                self._directories.append(os.open(f"/proc/{child}/root{path}", os.O_PATH))
+        self._over = threading.Event()
+        self.stop = self._over.set
+        self.kills = 0
+
+    def run(self) -> None:
+        """Watch until `stop` is called."""
+        looks = 0
+        while not self._over.wait(RECHECK if looks else INTERVAL):
+            looks = looks + 1 if self._exceeds_limit() else 0
+            if looks and looks % LOOKS == 0:
+                self._kill(with_child=looks > LOOKS)
+        for descriptor in self._directories:
+            os.close(descriptor)
+
+    def _exceeds_limit(self) -> bool:
+        pids = self._processes()
+        held = [_sizes(f"/proc/{pid}/status") for pid in pids]
+        used = map(os.statvfs, self._directories)
+        files = sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in used)
+        # This is cheap, and too much where processes share pages.
+        names = (b"RssAnon", b"VmSwap", b"VmPTE", b"RssShmem")
+        if sum(size.get(name, 0) for size in held for name in names) + files <= self._limit:
+            return False
+        private = shared = 0
+        for pid, size in zip(pids, held, strict=True):
+            # A process that hides this has all its pages counted as its own.
+            share = _sizes(f"/proc/{pid}/smaps_rollup")
+            private += size.get(b"VmPTE", 0) + share.get(b"Pss_Anon", size.get(b"RssAnon", 0))
+            private += share.get(b"SwapPss", size.get(b"VmSwap", 0))
+            shared += share.get(b"Pss_Shmem", size.get(b"RssShmem", 0))
+        # A mapped file is in both.
+        return private + max(shared, files) > self._limit
+
+    def _processes(self) -> set[int]:
+        """Return the sandbox's processes; empty when the monitor has ended."""
+        found: set[int] = set()
+        queue = [self._monitor]
+        while queue:
+            below = _children(queue.pop()) - found
+            found |= below
+            queue += below
+        # Few kernels are built without lists of children.
+        found = found or descendants(self._monitor, processes_by_proc())
+        # If the monitor still lives, its number was no other process's meanwhile.
+        return found if process_start(self._monitor) == self._start else set()
+
+    def _kill(self, *, with_child: bool) -> None:
+        handles: dict[int, int] = {}
+        for pid in self._processes():
+            with suppress(OSError):
+                handles[pid] = os.pidfd_open(pid)
+        # A process listed after its handle was opened has that handle, or has ended.
+        doomed = self._processes() & handles.keys()
+        if not with_child and doomed != {self._child}:
+            doomed.discard(self._child)
+        for pid, handle in handles.items():
+            if pid in doomed:
+                self.kills += 1
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+
+
+def _children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # a thread may have ended
+            found.update(map(int, file.read_bytes().split()))
+    return found
+
+
+def _sizes(path: str) -> dict[bytes, int]:
+    """Return the sizes in a file of /proc, in bytes; empty if it cannot be read."""
+    with suppress(OSError):
+        return {k: int(v) * 1024 for k, v in _SIZE.findall(Path(path).read_bytes())}
+    return {}

@@ -1,0 +1,174 @@
+"""Memory where no control group bounds it: counted from outside, and only what is really held."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bridge.model import MEBIBYTE, Limits, RunRequest
+from bridge.runs import open_engine
+from bridge.sandbox.process.backend import BubblewrapBackend
+from bridge.sandbox.process.cgroups import CgroupParents
+from bridge.sandbox.process.landlock_backend import LandlockBackend
+from bridge.settings import Settings, load
+from tests.engine_rig import ListFinder
+from tests.sandbox.process.rig import run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+
+LIMITS = replace(Limits(), memory_bytes=128 * MEBIBYTE, timeout=60)
+
+
+@pytest.fixture(params=[BubblewrapBackend, LandlockBackend])
+async def unlimited(
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[BubblewrapBackend | LandlockBackend]:
+    """A backend that can make no control groups, as an ordinary user's."""
+    async with request.param(environ={"PATH": "/usr/bin:/bin"}) as backend:
+        found = await backend._look_around()
+        around = replace(found.around, controllers=frozenset(), limits_elsewhere="none here")
+        backend._found = replace(found, cgroup_parents=CgroupParents(), around=around)
+        yield backend
+
+
+FORK = """
+import mmap, os, sys, threading, time
+size = {size} << 20
+r, w = os.pipe()
+def hold(block):
+    # One write a page.
+    for at in range(0, len(block), 4096):
+        block[at] = 1
+    return block
+def fork(work):
+    pid = os.fork()
+    if not pid:
+        work()
+        time.sleep(600)
+        os._exit(0)
+    return pid
+"""
+
+BOMBS = {
+    "one big allocation": "kept = hold(bytearray(size * 2))",
+    "many small ones": "kept = [hold(bytearray(1 << 20)) for _ in range({size} * 2)]",
+    "many processes": (
+        "for _ in range(16): fork(lambda: globals().update(kept=hold(bytearray(size // 8))))"
+    ),
+    "orphans": (
+        "def more():\n"
+        "    os.setsid()\n"
+        "    for _ in range(16): fork(lambda: globals().update(kept=hold(bytearray(size // 8))))\n"
+        "    os._exit(0)\n"
+        "fork(more)"
+    ),
+    "processes that hide": (
+        "import ctypes\n"
+        "def hide():\n"
+        "    ctypes.CDLL(None).prctl(4, 0)\n"
+        "    globals().update(kept=hold(bytearray(size // 8)))\n"
+        "for _ in range(16): fork(hide)"
+    ),
+    "shared memory": "kept = hold(mmap.mmap(-1, size * 2))",
+    "shared memory of many": (
+        "for _ in range(16): fork(lambda: globals().update(kept=hold(mmap.mmap(-1, size // 8))))"
+    ),
+    "from a thread among thousands that end": (
+        "def churn():\n"
+        "    while True: threading.Thread(target=int).start()\n"
+        "threading.Thread(target=churn, daemon=True).start()\n"
+        "threading.Thread(target=lambda: fork(lambda: hold(bytearray(size * 2)))).start()"
+    ),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+async def test_what_holds_more_than_the_limit_is_killed(
+    unlimited: BubblewrapBackend | LandlockBackend, bomb: str
+) -> None:
+    size = LIMITS.memory_bytes // MEBIBYTE
+    program = FORK.format(size=size) + BOMBS[bomb].replace("{size}", str(size))
+    # Until all that it has forked is gone.
+    ran = await run(unlimited, program + "\nos.close(w)\nos.read(r, 1)", limits=LIMITS)
+    assert ran.report.oom_killed is True, ran
+
+
+async def test_files_in_memory_count(unlimited: BubblewrapBackend | LandlockBackend) -> None:
+    """A quarter of the limit in each directory, and three quarters in the process."""
+    if unlimited.name == "landlock":
+        pytest.skip("it has no directories in memory")
+    quarter = LIMITS.memory_bytes // 4
+    limits = replace(LIMITS, tmp_bytes=quarter + MEBIBYTE, workspace_bytes=quarter + MEBIBYTE)
+    program = FORK.format(size=96) + (
+        f"for d in ('/tmp', '/workspace'): open(d + '/f', 'wb').write(b'x' * {quarter})\n"
+        "print('filled', flush=True)\n"
+        "kept = hold(bytearray(size))\n"
+        "time.sleep(600)"
+    )
+    ran = await run(unlimited, program, limits=limits)
+    assert (ran.out, ran.report.oom_killed) == ("filled\n", True)
+
+
+HARMLESS = {
+    "reserved addresses": "kept = mmap.mmap(-1, 8 << 30)",
+    "a pool of threads": (
+        "meet = threading.Barrier(64)\n"
+        "all_ = [threading.Thread(target=meet.wait) for _ in range(63)]\n"
+        "[t.start() for t in all_]; meet.wait(); [t.join() for t in all_]"
+    ),
+    "memory that children share": (
+        "kept = hold(bytearray(size // 2))\n"
+        "pids = [fork(lambda: (time.sleep(0.5), os._exit(0))) for _ in range(8)]\n"
+        "[os.waitpid(pid, 0) for pid in pids]"
+    ),
+    "a large parent of short commands": (
+        "kept = hold(bytearray(size * 3 // 4))\n"
+        "for _ in range(200):\n"
+        "    pid = os.posix_spawn(sys.executable, ['python3', '--version'], {})\n"
+        "    os.waitpid(pid, 0)"
+    ),
+    "a mapped file": (
+        "with open('/tmp/f', 'wb+') as file:\n"
+        "    file.truncate(size // 4)\n"
+        "    kept = hold(mmap.mmap(file.fileno(), size // 4))\n"
+        "more = hold(bytearray(size * 5 // 8))"
+    ),
+    "memory given back": "for _ in range(20): hold(bytearray(size * 3 // 4))",
+}
+
+
+@pytest.mark.parametrize("program", HARMLESS)
+async def test_what_holds_less_runs(
+    unlimited: BubblewrapBackend | LandlockBackend, program: str
+) -> None:
+    if unlimited.name == "landlock" and "/tmp" in HARMLESS[program]:
+        pytest.skip("it has no directories in memory")
+    code = FORK.format(size=LIMITS.memory_bytes // MEBIBYTE) + HARMLESS[program]
+    ran = await run(unlimited, code + "\nprint('done')", limits=LIMITS)
+    assert ran.report.exit_code == 0, ran
+    assert ran.report.oom_killed is False
+    assert ran.out.endswith("done\n")
+
+
+async def test_a_program_that_is_killed_for_memory_is_told_so(
+    unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
+) -> None:
+    """The supervisor stays, with what the program had written."""
+
+    async def choose(_: Settings) -> BubblewrapBackend | LandlockBackend:
+        return unlimited
+
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    settings = load({"warm": "0", "memory": "128m"}, environ)
+    code = "print('before')\nopen('out/a.txt', 'w').write('kept')\nblock = b'x' * (1 << 28)"
+    async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+        result = await engine.run(RunRequest(code=code))
+        assert (result.reason, result.stdout) == ("oom", "before\n"), result
+        assert [file.name for file in result.artifacts] == ["a.txt"]
+        assert "ran out of memory (limit 128 MiB" in result.error
+        raised = await engine.run(RunRequest(code="b'x' * (1 << 33)"))
+        assert (raised.reason, "MemoryError" in raised.error) == ("oom", True), raised
