@@ -1,4 +1,4 @@
-"""A server of the user's own runs no code of the directory that it is started in."""
+"""A server starts as it would by hand, and runs no code of a directory that is not its own."""
 
 from __future__ import annotations
 
@@ -6,73 +6,246 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
+from bridge.errors import ServerStartError
 from bridge.model import ServerSpec
-from bridge.upstream.stdio import NO_PROJECT, server_command, server_environment
+from bridge.upstream.launch import START_DIRECTORY, Launch, plan_launch, server_environment
+from bridge.upstream.process import TAG_VARIABLE
+from tests.interpreters import require
 from tests.upstream.rig import SERVERS, Rig
+
+MEMORY = "@modelcontextprotocol/server-memory@2026.8.31"
+
+PACKAGE_RUNNERS = (
+    ("npx", "-y", MEMORY),
+    ("npx", "-y", "-p", MEMORY, "mcp-server-memory"),
+    ("npm", "exec", "-y", "--", MEMORY),
+    ("npm", "x", f"--package={MEMORY}", "-y", "--", "mcp-server-memory"),
+)
+
+HOOK = """#!/bin/sh
+exec python3 tools/check.py
+"""
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with a module in it that the fake server imports by that name."""
-    found = tmp_path / "repository"
-    found.mkdir()
-    (found / "base64.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
-    monkeypatch.chdir(found)
-    return found
+    """The current directory, with modules in it that servers import by these names."""
+    directory = tmp_path / "repository"
+    directory.mkdir()
+    for module in ("base64", "json", "runpy"):
+        mark = f"open({str(tmp_path / 'executed')!r}, 'w').close()\n"
+        (directory / f"{module}.py").write_text(mark)
+    monkeypatch.chdir(directory)
+    return directory
 
 
-def module(rig: Rig, scope: str = "user") -> ServerSpec:
-    """Return a server that is a module of an installed package."""
-    spec = rig.spec(sys.executable, "-m", "workshop", env={"PYTHONPATH": str(SERVERS)})
-    return replace(spec, source=replace(spec.source, scope=scope))
+@pytest.fixture(scope="module")
+def npm_environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment in which the package is in npm's cache."""
+    directory = tmp_path_factory.mktemp("npm")
+    environ = {**os.environ, "npm_config_cache": str(directory / "cache")}
+    fetch = ["npx", "-y", "-p", MEMORY, "-c", "true"]
+    subprocess.run(fetch, cwd=directory, env=environ, stdin=subprocess.DEVNULL, check=True)
+    return environ
 
 
-async def test_a_python_module_imports_nothing_from_the_current_directory(
-    rig: Rig, repository: Path, tmp_path: Path
+@pytest.fixture
+def hostile(repository: Path, tmp_path: Path) -> Path:
+    """A repository with all that npm takes from one; each writes that it was executed."""
+    programs = repository / "node_modules" / ".bin"
+    programs.mkdir(parents=True)
+    for name in ("mcp-server-memory", "server-memory", "node", "sh", "env", "evil"):
+        (programs / name).write_text(f"#!/bin/sh\n: > {tmp_path}/executed\n")
+        (programs / name).chmod(0o755)
+    bins = '{"mcp-server-memory": "node_modules/.bin/evil"}'
+    (repository / "package.json").write_text(f'{{"name": "evil", "bin": {bins}}}')
+    settings = ("registry=http://127.0.0.1:9/", "fetch-retries=0", f"script-shell={programs}/evil")
+    (repository / ".npmrc").write_text("\n".join(settings))
+    return repository
+
+
+def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Run a command without input; return its status."""
+    return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
+
+
+async def launch(spec: ServerSpec, tmp_path: Path) -> Launch:
+    """Return how it starts."""
+    return await plan_launch(spec, server_environment({"PATH": ""}, spec), tmp_path / "empty")
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("argv", PACKAGE_RUNNERS, ids=" ".join)
+async def test_npm_takes_nothing_of_a_hostile_project(
+    rig: Rig,
+    hostile: Path,
+    tmp_path: Path,
+    npm_environ: Mapping[str, str],
+    argv: tuple[str, ...],
 ) -> None:
-    async with rig.pool(module(rig)) as pool:
+    """Neither by name nor by path; npm by itself does."""
+    rig.environ.update(npm_environ)
+    path = shutil.which(argv[0])
+    assert path, "`make test` installs npm"
+    for command in (argv[0], path):
+        async with rig.pool(rig.spec(command, *argv[1:])) as pool:
+            assert len(await pool.tools("server")) == 9
+        assert not (tmp_path / "executed").exists()
+    assert run(*argv, environ=rig.environ) or (tmp_path / "executed").exists()
+
+
+@pytest.mark.node
+async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_bridge(
+    rig: Rig, repository: Path, tmp_path: Path, npm_environ: Mapping[str, str]
+) -> None:
+    """Apart from where npm itself started."""
+    rig.environ.update(npm_environ)
+    seen = {}
+    for way in ("direct", "bridge"):
+        script = f"env -0 > {tmp_path}/{way}; exec mcp-server-memory"
+        argv = ("npx", "-y", "-p", MEMORY, "-c", script)
+        if way == "direct":
+            assert run(*argv, environ=rig.environ) == 0
+        else:
+            async with rig.pool(rig.spec(*argv)) as pool:
+                await pool.start("server")
+        lines = (tmp_path / way).read_text().split("\0")
+        seen[way] = dict(line.partition("=")[::2] for line in lines if line)
+        lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_", TAG_VARIABLE)
+        for name in (*lifecycle, "npm_config_local_prefix", "npm_package_json", "OLDPWD"):
+            seen[way].pop(name, None)
+    assert seen["bridge"]["PWD"] == seen["bridge"]["INIT_CWD"] == str(repository)
+    assert seen["bridge"] == {**seen["direct"], "PWD": str(repository)}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("npx", "-y", "server"),
+        ("npm", "exec", "server"),
+        ("python3", "-m", "server"),
+        ("python3", "/srv/server.py", "-m", "stdio"),
+        ("uvx", "server"),
+        ("node", "./server.js"),
+        ("sh", "-c", "npx -y server"),
+    ],
+    ids=" ".join,
+)
+async def test_a_server_s_environment_is_the_bridge_s_without_its_settings(
+    rig: Rig, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    given = {"PATH": "/usr/bin", "MCP_BRIDGE_LOG_LEVEL": "DEBUG", "PYTHONPATH": "/srv"}
+    spec = rig.spec(*argv, env={"TOKEN": "x"})
+    plan = await plan_launch(spec, server_environment(given, spec), tmp_path / "empty")
+    environ = dict(plan.environ)
+    assert bool(environ.pop(START_DIRECTORY, "")) is (argv[0] in ("npx", "npm"))
+    assert environ == {"PATH": "/usr/bin", "PYTHONPATH": "/srv", "TOKEN": "x"}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("npx", "-y", "./server"),
+        ("npx", "-y", "server-1.0.0.tgz"),
+        ("npx", "-p", "file:server", "server"),
+        ("npx", "--prefix", "/srv/app", "server"),
+        ("npm", "exec", "-w", "app", "server"),
+        ("npm", "start"),
+        ("./npx", "server"),
+        ("python3", "server.py", "-m", "stdio"),
+        ("python3", "-W", "ignore", "-X", "dev", "server.py", "-m"),
+        ("python3", "-c", "pass", "-m", "x"),
+        ("python3", "-", "-m", "x"),
+        ("uvx", "server"),
+    ],
+    ids=" ".join,
+)
+async def test_other_command_lines_are_used_as_they_are_written(
+    rig: Rig, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    plan = await launch(rig.spec(*argv), tmp_path)
+    assert (tuple(plan.argv), plan.cwd) == (argv, None)
+
+
+@pytest.mark.parametrize("change", [{"scope": "project"}, {"scope": "local"}, {"cwd": "/srv/app"}])
+async def test_a_server_of_a_project_or_a_chosen_directory_may_be_a_part_of_it(
+    rig: Rig, tmp_path: Path, change: dict[str, str]
+) -> None:
+    for argv in (("npx", "-y", "server"), (sys.executable, "-m", "server")):
+        spec = replace(rig.spec(*argv), cwd=change.get("cwd"))
+        spec = replace(spec, source=replace(spec.source, scope=change.get("scope", "user")))
+        plan = await launch(spec, tmp_path)
+        assert (tuple(plan.argv), plan.cwd) == (argv, spec.cwd)
+
+
+@pytest.mark.parametrize(
+    "options", [["-m", "raw"], ["-mraw"], ["-um", "raw"], ["-X", "dev", "-m", "raw"]]
+)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.13"])
+async def test_a_python_module_imports_nothing_from_the_current_directory(
+    rig: Rig, repository: Path, tmp_path: Path, version: str, options: list[str]
+) -> None:
+    """Nor on a Python that has no option for that."""
+    rig.environ["PYTHONPATH"] = str(SERVERS)
+    async with rig.pool(rig.spec(require(version), *options, "")) as pool:
         assert await pool.tools("server")
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("scope", ["project", "local"])
-def test_a_server_that_was_defined_for_a_project_may_be_a_part_of_it(rig: Rig, scope: str) -> None:
-    spec = module(rig, scope)
-    assert "PYTHONSAFEPATH" not in server_environment({}, spec)
-    npx = replace(spec, command="npx", args=("-y", "server"))
-    assert server_command(npx) == ["npx", "-y", "server"]
-
-
-def test_a_directory_that_was_chosen_is_not_kept_out(rig: Rig) -> None:
-    spec = replace(module(rig), cwd="/srv/app")
-    assert "PYTHONSAFEPATH" not in server_environment({}, spec)
-    npx = replace(spec, command="/usr/bin/npx", args=("server",))
-    assert server_command(npx) == ["/usr/bin/npx", "server"]
-    assert server_command(replace(npx, cwd=None))[1:] == ["--prefix", NO_PROJECT, "server"]
-
-
-def test_a_script_finds_the_modules_beside_it(rig: Rig) -> None:
-    spec = rig.spec(sys.executable, "/srv/app/server.py")
-    assert "PYTHONSAFEPATH" not in server_environment({}, spec)
-
-
-@pytest.mark.skipif(shutil.which("npx") is None, reason="there is no npx")
-def test_npx_itself_runs_nothing_that_the_current_directory_has_installed(
-    rig: Rig, repository: Path, tmp_path: Path
+async def test_a_module_of_the_current_directory_is_named_and_starts_with_cwd(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = repository / "node_modules" / ".bin"
-    programs.mkdir(parents=True)
-    (programs / "mcp-code-bridge-test").write_text(f"#!/bin/sh\ntouch {tmp_path}/executed\n")
-    (programs / "mcp-code-bridge-test").chmod(0o755)
-    (repository / "package.json").write_text("{}")
-    # What is not installed is looked for in the cache alone, so that nothing is fetched.
-    npx = rig.spec("npx", "--offline", "--no", "mcp-code-bridge-test")
-    environ = {**os.environ, "HOME": str(tmp_path)}
-    for command, executed in ((server_command(npx), False), ([npx.command, *npx.args], True)):
-        subprocess.run(command, env=environ, capture_output=True, check=False, timeout=120)
-        assert (tmp_path / "executed").exists() is executed
+    shutil.copy(SERVERS / "raw.py", tmp_path / "weather_server.py")
+    monkeypatch.chdir(tmp_path)
+    spec = rig.spec(sys.executable, "-m", "weather_server", "")
+    async with rig.pool(spec) as pool:
+        with pytest.raises(ServerStartError) as caught:
+            await pool.tools("server")
+    for part in ("No module named weather_server", f'"cwd": "{tmp_path}"', spec.source.path):
+        assert part in str(caught.value)
+    async with rig.pool(replace(spec, cwd=str(tmp_path))) as pool:
+        assert await pool.tools("server")
+
+
+async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
+    rig: Rig, tmp_path: Path
+) -> None:
+    (tmp_path / "helpers.py").write_text("ARGUMENTS = ['raw.py', '']\n")
+    (tmp_path / "server.py").write_text(
+        "import helpers, runpy, sys\nsys.argv = helpers.ARGUMENTS\n"
+        f"runpy.run_path({str(SERVERS / 'raw.py')!r}, run_name='__main__')\n"
+    )
+    script = rig.spec(sys.executable, str(tmp_path / "server.py"), "-m", "stdio")
+    async with rig.pool(script) as pool:
+        assert await pool.tools("server")
+
+
+async def test_a_hook_that_a_git_server_starts_imports_what_lies_beside_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m mcp_server_git`, as its README says, in a repository with a Python hook."""
+    project = tmp_path / "project"
+    (project / "tools").mkdir(parents=True)
+    (project / "tools" / "check.py").write_text("import lib\nlib.check()\n")
+    (project / "tools" / "lib.py").write_text("def check():\n    open('checked', 'w').close()\n")
+    assert run("git", "init", "-q", str(project)) == 0
+    for name, value in (("name", "Ada"), ("email", "a@example.org")):
+        assert run("git", "-C", str(project), "config", f"user.{name}", value) == 0
+    hook = project / ".git" / "hooks" / "pre-commit"
+    hook.write_text(HOOK)
+    hook.chmod(0o755)
+    monkeypatch.chdir(project)
+    spec = rig.spec(sys.executable, "-m", "mcp_server_git")
+    async with rig.pool(spec) as pool:
+        given = {"repo_path": str(project)}
+        await pool.call_tool("server", "git_add", {**given, "files": ["tools"]})
+        result = await pool.call_tool("server", "git_commit", {**given, "message": "One"})
+    assert not result.get("isError"), result
+    assert await anyio.Path(project / "checked").exists()
