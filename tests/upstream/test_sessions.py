@@ -489,3 +489,18 @@ async def test_what_a_killed_bridge_left_is_ended_when_the_next_one_starts(
 
 def names(tools: tuple[Tool, ...]) -> set[str]:
     return {tool.name for tool in tools}
+
+
+@pytest.mark.parametrize("forever", [False, True])
+async def test_a_server_that_names_its_session_restarts_only_if_it_lists_no_tools_either(
+    rig: Rig, forever: bool
+) -> None:
+    """A proxy's process outlives its session with the remote server."""
+    async with rig.pool(rig.raw()) as pool:
+        await pool.tools("server")
+        arguments: dict[str, Json] = {"message": "no such session", "forever": forever}
+        with pytest.raises(ToolCallError) as caught:
+            await pool.call_tool("server", "refuse", arguments)
+        assert ("the next call starts it again" in str(caught.value)) is forever
+        await pool.call_tool("server", "echo", {})
+        assert pool.state("server").restarts == int(forever)

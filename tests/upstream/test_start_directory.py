@@ -50,7 +50,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def npm_environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """An environment in which the package is in npm's cache."""
     directory = tmp_path_factory.mktemp("npm")
-    environ = {**os.environ, "npm_config_cache": str(directory / "cache")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "npm_config_cache": str(directory / "cache")}
     fetch = ["npx", "-y", "-p", MEMORY, "-c", "true"]
     subprocess.run(fetch, cwd=directory, env=environ, stdin=subprocess.DEVNULL, check=True)
     return environ
@@ -92,7 +93,7 @@ async def test_npm_takes_nothing_of_a_hostile_project(
 ) -> None:
     """Neither by name nor by path; npm by itself does."""
     rig.environ.update(npm_environ)
-    path = shutil.which(argv[0])
+    path = shutil.which(argv[0], path=rig.environ["PATH"])
     assert path, "`make test` installs npm"
     for command in (argv[0], path):
         async with rig.pool(rig.spec(command, *argv[1:])) as pool:
