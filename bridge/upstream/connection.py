@@ -47,7 +47,7 @@ from mcp.types import (
     UnsubscribeRequest,
     UnsubscribeRequestParams,
 )
-from mcp_types.jsonrpc import METHOD_NOT_FOUND
+from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
@@ -410,11 +410,17 @@ class Connection:
                 logger.warning("server %r does not respond any more", self.spec.name)
                 self.retire("It stopped answering.")
 
-    async def lists_tools(self) -> bool:
-        """Return whether the server answers `tools/list` now, be it with an empty list."""
+    async def lost_session(self, error: MCPError) -> bool:
+        """Retire a stdio proxy that gives this error and lists no tools: it lost its own server."""
+        codes = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+        suspect = error.code in codes or "session" in error.message.lower()
+        if self.endpoint.transport != "stdio" or self.client is None or not suspect:
+            return False
         with anyio.move_on_after(PROBE_SECONDS):
-            return self.client is not None and await self._list_tools(self.client)
-        return False
+            if await self._list_tools(self.client):
+                return False
+        self.retire(f"It answered {error.message!r:.300}, and listed no tools either.")
+        return True
 
     async def _list_tools(self, client: ClientSession) -> bool:
         try:

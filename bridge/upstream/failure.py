@@ -162,11 +162,6 @@ def is_unknown_session(error: MCPError) -> bool:
     return error.message == _SESSION_EXPIRED
 
 
-def may_have_lost_session(error: MCPError) -> bool:
-    """Whether an error is one that a proxy gives when its own server is lost or forgot it."""
-    return error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT) or "session" in error.message.lower()
-
-
 def call_error(
     spec: ServerSpec, what: str, error: MCPError, *, refusal: Refusal | None
 ) -> UpstreamError:

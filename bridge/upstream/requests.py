@@ -44,14 +44,7 @@ from bridge.upstream import task_calls
 from bridge.upstream.client_features import current_caller, progress_callback_of, time_limit
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT, DirectDispatcher
-from bridge.upstream.failure import (
-    LIST_PREFIX,
-    call_error,
-    is_lost,
-    is_unknown_session,
-    lost_error,
-    may_have_lost_session,
-)
+from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, is_unknown_session, lost_error
 from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
@@ -420,13 +413,7 @@ class Requests:
             connection.stop()
             return ExpiredError()
         failure = call_error(self._spec, what, error, refusal=connection.endpoint.refusal)
-        if (
-            connection.endpoint.transport == "stdio"
-            and may_have_lost_session(error)
-            and not await connection.lists_tools()
-        ):
-            # A proxy's process outlives its session with the remote server.
-            connection.retire(f"It answered {error.message!r:.300}, and listed no tools either.")
+        if await connection.lost_session(error):
             failure.remedy = "It lists no tools either, so the next call starts it again."
         return failure
 

@@ -166,7 +166,7 @@ class StdioEndpoint:
         if tail := self._log.tail():
             end_report += f"Its stderr ends with:\n{tail}\n"
         if self._hint and "No module named" in tail:
-            end_report += f"{self._hint} "
+            end_report += self._hint
         return f"{end_report}Its log is {self._log.path}."
 
     @asynccontextmanager

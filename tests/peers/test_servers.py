@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
 from tests.peers.rig import HERE, NODE, NPM, environment
 from tests.png import write_png
-from tests.ports import listens, reserved_port
+from tests.ports import reserved_port
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
 PICTURE = base64.b64encode(write_png(2, 2, lambda x, y: (0, 0, 0))).decode()
@@ -127,11 +128,16 @@ async def test_a_server_of_the_older_sdk_over_event_streams_is_listed_called_and
         command = [str(environment("mcp1")), str(HERE / "server.py"), str(port)]
         async with await anyio.open_process(command, stdin=DEVNULL, stderr=DEVNULL) as process:
             try:
-                await until(lambda: listens(port))
+                await until(lambda: _answers(port))
                 spec = _spec(transport="sse", url=f"http://127.0.0.1:{port}/sse")
                 await _used(spec, settings, backend, tmp_path)
             finally:
                 process.kill()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def test_the_memory_server_remembers(

@@ -491,16 +491,9 @@ def names(tools: tuple[Tool, ...]) -> set[str]:
     return {tool.name for tool in tools}
 
 
-@pytest.mark.parametrize("forever", [False, True])
-async def test_a_server_that_names_its_session_restarts_only_if_it_lists_no_tools_either(
-    rig: Rig, forever: bool
-) -> None:
-    """A proxy's process outlives its session with the remote server."""
+async def test_an_error_about_a_session_restarts_no_server_that_lists_tools(rig: Rig) -> None:
     async with rig.pool(rig.raw()) as pool:
-        await pool.tools("server")
-        arguments: dict[str, Json] = {"message": "no such session", "forever": forever}
-        with pytest.raises(ToolCallError) as caught:
-            await pool.call_tool("server", "refuse", arguments)
-        assert ("the next call starts it again" in str(caught.value)) is forever
+        with pytest.raises(ToolCallError, match=r"\(code -32042\)$"):
+            await pool.call_tool("server", "refuse", {"message": "no such session"})
         await pool.call_tool("server", "echo", {})
-        assert pool.state("server").restarts == int(forever)
+        assert pool.state("server").restarts == 0

@@ -147,9 +147,6 @@ def call_resource(request_id: Any, arguments: dict[str, Any]) -> None:
 
 
 def call_refuse(request_id: Any, arguments: dict[str, Any]) -> None:
-    """Refuse one call, or from now on everything, as a proxy does that lost its session."""
-    if arguments.get("forever"):
-        MODES.add("lost")
     message = arguments.get("message", "no")
     send({"id": request_id, "error": {"code": -32042, "message": message, "data": {"why": "so"}}})
 
@@ -215,9 +212,7 @@ def describe(name: str) -> dict[str, Any]:
 
 def list_tools(request_id: Any, cursor: str | None) -> None:
     page = int(cursor or 0)
-    if "lost" in MODES:
-        call_refuse(request_id, {"message": "No valid session ID provided"})
-    elif "pages" in MODES:
+    if "pages" in MODES:
         entries = [describe(f"tool_{page}_{i}") for i in range(2)]
         answer(
             request_id, {"tools": entries, **({"nextCursor": str(page + 1)} if page < 2 else {})}
