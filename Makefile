@@ -70,7 +70,7 @@ help: ## this list
 
 # --- set-up; each script returns at once when there is nothing to do ---------------------------------
 
-.PHONY: packages venv node more-clients
+.PHONY: packages venv node more-clients launchers
 packages:
 	@scripts/system-packages
 
@@ -83,6 +83,10 @@ node: venv
 # The clients that only `make test-all` and `make clients` drive: 1.8 GB.
 more-clients: node
 	@scripts/node-peers tests/clients/node
+
+# Package runners by which only `make test-all` starts servers: 260 MB.
+launchers: node
+	@scripts/node-peers tests/launchers
 
 .PHONY: install
 install: packages venv ## the virtual environment in .venv, with the mcp-code-bridge command
@@ -140,7 +144,7 @@ test: ## every check and every test, on real engines and servers
 test-all: ## as `make test`, with every case of every matrix, 400 examples, coverage and the benchmark
 	@$(MAKE) packages venv
 	@$(MAKE) check
-	@$(MAKE) more-clients
+	@$(MAKE) more-clients launchers
 	@$(MAKE) pytest PEERS= COVERAGE=yes PYTEST_ARGS="-m 'not fleet' --hypothesis-profile=full"
 	@$(VENV)/python -m benchmarks.compare --measure bubblewrap --noise 0.2
 

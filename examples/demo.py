@@ -27,6 +27,10 @@ from bridge.discovery.clients import SOURCE_IDS
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 SCRIPTS = Path(sys.executable).parent
+TIME = "mcp-server-time==2026.10.19"
+FILESYSTEM = "@modelcontextprotocol/server-filesystem@2026.8.31"
+# What `npx` starts looks for `node` there.
+ENVIRON = {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
 
 FILES_PROGRAM = """
 names = [entry["name"] if isinstance(entry, dict) else entry for entry in
@@ -41,22 +45,18 @@ sum([len(await runtime.list_tools(name)) for name in await runtime.list_servers(
 
 
 def servers(repository: Path) -> dict[str, dict[str, object]]:
-    """Return the servers of the demonstration; the Node one only where it is installed."""
-    found: dict[str, dict[str, object]] = {
+    """Return the servers, started as people start them; `npx` and `uvx` fetch theirs first."""
+    return {
         "git": {
             "command": str(SCRIPTS / "mcp-server-git"),
             "args": ["--repository", str(repository)],
         },
-        "time": {
-            "command": str(SCRIPTS / "mcp-server-time"),
-            "args": ["--local-timezone", "UTC"],
+        "time": {"command": str(SCRIPTS / "uvx"), "args": [TIME, "--local-timezone", "UTC"]},
+        "filesystem": {
+            "command": str(SCRIPTS / "npx"),
+            "args": ["-y", FILESYSTEM, str(repository)],
         },
     }
-    script = REPOSITORY / "tests/node/node_modules/.bin/mcp-server-filesystem"
-    node = SCRIPTS / "node"
-    if script.exists() and node.exists():
-        found["filesystem"] = {"command": str(node), "args": [str(script), str(repository)]}
-    return found
 
 
 async def demonstrate(repository: Path, runtime: str) -> int:
@@ -72,20 +72,19 @@ async def demonstrate(repository: Path, runtime: str) -> int:
             command=str(SCRIPTS / "mcp-code-bridge"),
             cwd=project,
             env={
-                **os.environ,
+                **ENVIRON,
                 "MCP_BRIDGE_RUNTIME": runtime,
                 "MCP_BRIDGE_CONFIG": str(settings),
                 "MCP_BRIDGE_SOURCES": ",".join(f"-{name}" for name in SOURCE_IDS),
                 "MCP_SERVERS_CONFIG": str(config),
                 "MCP_BRIDGE_LOG_LEVEL": "ERROR",
                 "MCP_BRIDGE_STATE_DIR": state,
+                "MCP_BRIDGE_START_TIMEOUT": "300",
             },
         )
         async with Client(stdio_client(bridge)) as client:
             prefix = f"import sys\nsys.argv[1:] = [REPOSITORY := {str(repository)!r}]\n"
-            programs = [(HERE / "repository_report.py").read_text()]
-            if "filesystem" in configured:
-                programs.append(FILES_PROGRAM)
+            programs = [(HERE / "repository_report.py").read_text(), FILES_PROGRAM]
             for program in programs:
                 status = await show(client, prefix + program)
                 if status:
@@ -139,6 +138,8 @@ def price(repository: Path, runtime: str) -> str:
         [sys.executable, "-m", "tests.clients.cost", runtime, json.dumps(servers(repository))],
         input=f"REPOSITORY = {str(repository)!r}\n{(HERE / 'repository_report.py').read_text()}",
         cwd=REPOSITORY,
+        # The bridge's servers have been fetched, and this client reaches no registry.
+        env={**ENVIRON, "npm_config_offline": "true", "UV_OFFLINE": "1"},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -47,6 +47,7 @@ from mcp.types import (
     UnsubscribeRequest,
     UnsubscribeRequestParams,
 )
+from mcp_types.jsonrpc import CONNECTION_CLOSED, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from bridge import __version__
@@ -403,17 +404,34 @@ class Connection:
             await self._probe_requested.wait()
             self._probe_requested = anyio.Event()
             with anyio.move_on_after(PROBE_SECONDS) as scope:
-                try:
-                    if self.direct is not None:
-                        await self.direct.request("tools/list", b"{}")
-                    else:
-                        await client.list_tools()
-                except Exception as error:
-                    # An error is a response too; the end of a connection is handled elsewhere.
-                    logger.debug("server %r: error from the probe: %r", self.spec.name, error)
+                # An error is a response too; the end of a connection is handled elsewhere.
+                await self._list_tools(client)
             if scope.cancelled_caught:
                 logger.warning("server %r does not respond any more", self.spec.name)
                 self.retire("It stopped answering.")
+
+    async def lost_session(self, error: MCPError) -> bool:
+        """Retire a stdio proxy that gives this error and lists no tools: it lost its own server."""
+        codes = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+        suspect = error.code in codes or "session" in error.message.lower()
+        if self.endpoint.transport != "stdio" or self.client is None or not suspect:
+            return False
+        with anyio.move_on_after(PROBE_SECONDS):
+            if await self._list_tools(self.client):
+                return False
+        self.retire(f"It answered {error.message!r:.300}, and listed no tools either.")
+        return True
+
+    async def _list_tools(self, client: ClientSession) -> bool:
+        try:
+            if self.direct is not None:
+                await self.direct.request("tools/list", b"{}")
+            else:
+                await client.list_tools()
+        except Exception as error:
+            logger.debug("server %r: error from the probe: %r", self.spec.name, error)
+            return isinstance(error, MCPError) and error.code == METHOD_NOT_FOUND
+        return True
 
     async def _subscribe(self, client: ClientSession, announced: frozenset[ListKind]) -> None:
         """Receive change notifications through `subscriptions/listen` (2026-07-28)."""

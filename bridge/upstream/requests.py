@@ -412,7 +412,10 @@ class Requests:
         if connection.endpoint.expired and is_unknown_session(error):
             connection.stop()
             return ExpiredError()
-        return call_error(self._spec, what, error, refusal=connection.endpoint.refusal)
+        failure = call_error(self._spec, what, error, refusal=connection.endpoint.refusal)
+        if await connection.lost_session(error):
+            failure.remedy = "It lists no tools either, so the next call starts it again."
+        return failure
 
     async def _lost(self, connection: Connection, *, sent: bool) -> Exception:
         # The caller may get the error before the owner task, and may call again at once.

@@ -46,11 +46,9 @@ from bridge.upstream.framing import (
     has_too_many_values,
 )
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
+from bridge.upstream.launch import plan_launch, server_environment
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
 from bridge.upstream.server_log import ServerLog
-
-PRIVATE_PREFIX = "MCP_BRIDGE_"
-"""Prefix of the bridge's own settings, which servers do not inherit."""
 
 WRITE_QUEUE = 16
 """Messages of the SDK's session queued for a server that does not read, besides the writer's."""
@@ -105,48 +103,6 @@ class _Pipes:
     drained: anyio.Event = field(default_factory=anyio.Event)
 
 
-NO_PROJECT = "/nonexistent"
-"""In place of a project's directory; Debian's policy promises that it is not there."""
-
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
-
-
-def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:
-    """Return the environment of a server's process.
-
-    All of the bridge's, because that is what the clients do whose configurations are imported
-    (Claude Code among them), and entries rely on it: a proxy, a token, a version manager's
-    variables. The server runs with the user's rights either way; the sandbox gets none of this.
-    """
-    inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
-    if _starts_anywhere(spec) and _PYTHON.fullmatch(_name(spec.command)) and "-m" in spec.args:
-        inherited.setdefault("PYTHONSAFEPATH", "1")
-    return {**inherited, **spec.env, **spec.changes}
-
-
-def server_command(spec: ServerSpec) -> list[str]:
-    """Return the command line of a server's process.
-
-    `npx` prefers packages of the project in the current directory and reads its `.npmrc`. For a
-    server that is not the project's it gets the prefix of a directory that does not exist.
-    """
-    if _starts_anywhere(spec) and _name(spec.command) == "npx":
-        return [spec.executable or spec.command, "--prefix", NO_PROJECT, *spec.args]
-    return [spec.executable or spec.command, *spec.args]
-
-
-def _starts_anywhere(spec: ServerSpec) -> bool:
-    """Whether a server starts in the bridge's current directory without belonging to it.
-
-    It must run no code of that directory, which may be an untrusted repository.
-    """
-    return spec.cwd is None and (spec.apart or spec.source.scope not in ("project", "local"))
-
-
-def _name(command: str) -> str:
-    return command.rpartition("/")[2]
-
-
 class StdioEndpoint:
     """One server to be run as a child process.
 
@@ -173,6 +129,7 @@ class StdioEndpoint:
         self._leaving = False
         self._deaf = False
         self._end_report = ""
+        self._hint = ""
         self._noise = 0
 
     @property
@@ -208,6 +165,8 @@ class StdioEndpoint:
         end_report = f"{self._end_report} " if self._end_report else ""
         if tail := self._log.tail():
             end_report += f"Its stderr ends with:\n{tail}\n"
+        if self._hint and "No module named" in tail:
+            end_report += self._hint
         return f"{end_report}Its log is {self._log.path}."
 
     @asynccontextmanager
@@ -218,7 +177,7 @@ class StdioEndpoint:
             ServerStartError: The command or the directory cannot be used.
         """
         with self._log:
-            child = self._spawn()
+            child = await self._spawn()
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
@@ -266,10 +225,12 @@ class StdioEndpoint:
                 tg.start_soon(self._drain_stderr, pipes.child)
                 tg.start_soon(self._notice_exit, pipes)
 
-    def _spawn(self) -> Child:
+    async def _spawn(self) -> Child:
         spec = self._spec
         try:
-            self._child = spawn(server_command(spec), environ=self._environ, cwd=spec.cwd)
+            launch = await plan_launch(spec, self._environ, self._log.path.with_name("no-project"))
+            self._hint = launch.hint
+            self._child = spawn(launch.argv, environ=launch.environ, cwd=launch.cwd)
         except (OSError, ValueError) as error:
             detail, remedy = explain_spawn_failure(spec, self._environ, error)
             message = f"Server {spec.name!r} did not start: its command cannot be run."

@@ -489,3 +489,11 @@ async def test_what_a_killed_bridge_left_is_ended_when_the_next_one_starts(
 
 def names(tools: tuple[Tool, ...]) -> set[str]:
     return {tool.name for tool in tools}
+
+
+async def test_an_error_about_a_session_restarts_no_server_that_lists_tools(rig: Rig) -> None:
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ToolCallError, match=r"\(code -32042\)$"):
+            await pool.call_tool("server", "refuse", {"message": "no such session"})
+        await pool.call_tool("server", "echo", {})
+        assert pool.state("server").restarts == 0

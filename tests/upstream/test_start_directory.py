@@ -1,4 +1,4 @@
-"""A server of the user's own runs no code of the directory that it is started in."""
+"""A server starts as it would by hand, and runs no code of a directory that is not its own."""
 
 from __future__ import annotations
 
@@ -6,73 +6,197 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
-from bridge.model import ServerSpec
-from bridge.upstream.stdio import NO_PROJECT, server_command, server_environment
+from bridge.errors import ServerStartError
+from bridge.upstream.launch import plan_launch, server_environment
+from bridge.upstream.process import TAG_VARIABLE
+from tests.interpreters import require
 from tests.upstream.rig import SERVERS, Rig
+
+MEMORY = "@modelcontextprotocol/server-memory@2026.8.31"
+
+PACKAGE_RUNNERS = (
+    ("npx", "-y", MEMORY),
+    ("npm", "exec", "-y", "--", MEMORY),
+    ("npm", "x", f"--package={MEMORY}", "-y", "--", "mcp-server-memory"),
+)
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, with a module in it that the fake server imports by that name."""
-    found = tmp_path / "repository"
-    found.mkdir()
-    (found / "base64.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w').close()\n")
-    monkeypatch.chdir(found)
-    return found
+    """The current directory, with modules in it that servers import by these names."""
+    directory = tmp_path / "repository"
+    directory.mkdir()
+    for module in ("base64", "json", "runpy"):
+        mark = f"open({str(tmp_path / 'executed')!r}, 'w').close()\n"
+        (directory / f"{module}.py").write_text(mark)
+    monkeypatch.chdir(directory)
+    return directory
 
 
-def module(rig: Rig, scope: str = "user") -> ServerSpec:
-    """Return a server that is a module of an installed package."""
-    spec = rig.spec(sys.executable, "-m", "workshop", env={"PYTHONPATH": str(SERVERS)})
-    return replace(spec, source=replace(spec.source, scope=scope))
+@pytest.fixture(scope="module")
+def npm_environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment in which the package is in npm's cache."""
+    directory = tmp_path_factory.mktemp("npm")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "npm_config_cache": str(directory / "cache")}
+    fetch = ["npx", "-y", "-p", MEMORY, "-c", "true"]
+    subprocess.run(fetch, cwd=directory, env=environ, stdin=subprocess.DEVNULL, check=True)
+    return environ
 
 
-async def test_a_python_module_imports_nothing_from_the_current_directory(
-    rig: Rig, repository: Path, tmp_path: Path
+@pytest.fixture
+def hostile(repository: Path, tmp_path: Path) -> Path:
+    """A repository with all that npm takes from one; each writes that it was executed."""
+    programs = repository / "node_modules" / ".bin"
+    programs.mkdir(parents=True)
+    for name in ("mcp-server-memory", "server-memory", "node", "sh", "env", "evil"):
+        (programs / name).write_text(f"#!/bin/sh\n: > {tmp_path}/executed\n")
+        (programs / name).chmod(0o755)
+    bins = '{"mcp-server-memory": "node_modules/.bin/evil"}'
+    (repository / "package.json").write_text(f'{{"name": "evil", "bin": {bins}}}')
+    settings = ("registry=http://127.0.0.1:9/", "fetch-retries=0", f"script-shell={programs}/evil")
+    (repository / ".npmrc").write_text("\n".join(settings))
+    return repository
+
+
+def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
+    """Run a command without input; return its status."""
+    return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
+
+
+@pytest.mark.node
+@pytest.mark.usefixtures("hostile")
+@pytest.mark.parametrize("argv", PACKAGE_RUNNERS, ids=" ".join)
+async def test_npm_takes_nothing_of_a_hostile_project(
+    rig: Rig, tmp_path: Path, npm_environ: Mapping[str, str], argv: tuple[str, ...]
 ) -> None:
-    async with rig.pool(module(rig)) as pool:
+    """Neither by name nor by path; npm by itself does."""
+    rig.environ.update(npm_environ)
+    path = shutil.which(argv[0], path=rig.environ["PATH"]) or "`make test` installs npm"
+    for command in (argv[0], path):
+        async with rig.pool(rig.spec(command, *argv[1:])) as pool:
+            assert len(await pool.tools("server")) == 9
+        assert not (tmp_path / "executed").exists()
+    assert run(*argv, environ=rig.environ) or (tmp_path / "executed").exists()
+
+
+@pytest.mark.node
+async def test_what_npm_starts_has_the_environment_and_the_directory_of_the_bridge(
+    rig: Rig, repository: Path, tmp_path: Path, npm_environ: Mapping[str, str]
+) -> None:
+    """Apart from where npm itself started."""
+    rig.environ.update(npm_environ)
+    seen = {}
+    for way in ("direct", "bridge"):
+        script = f"env -0 > {tmp_path}/{way}; exec mcp-server-memory"
+        argv = ("npx", "-y", "-p", MEMORY, "-c", script)
+        if way == "direct":
+            assert run(*argv, environ=rig.environ) == 0
+        else:
+            async with rig.pool(rig.spec(*argv)) as pool:
+                await pool.start("server")
+        lines = (tmp_path / way).read_text().split("\0")
+        seen[way] = dict(line.partition("=")[::2] for line in lines if line)
+        lifecycle = ("npm_lifecycle_script", "npm_config_call", "PATH", "_", TAG_VARIABLE)
+        for name in (*lifecycle, "npm_config_local_prefix", "npm_package_json", "OLDPWD"):
+            seen[way].pop(name, None)
+    assert seen["bridge"]["PWD"] == seen["bridge"]["INIT_CWD"] == str(repository)
+    assert seen["bridge"] == {**seen["direct"], "PWD": str(repository)}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("sh", "-c", "npx -y server"),
+        ("npx", "-y", "./server"),
+        ("npx", "-y", "server-1.0.0.tgz"),
+        ("npx", "-p", "file:server", "server"),
+        ("npx", "--prefix", "/srv/app", "server"),
+        ("npm", "exec", "-w", "app", "server"),
+        ("npm", "start"),
+        ("./npx", "server"),
+        ("python3", "server.py", "-m", "stdio"),
+        ("python3", "-W", "ignore", "-X", "dev", "server.py", "-m"),
+        ("python3", "-c", "pass", "-m", "x"),
+    ],
+    ids=" ".join,
+)
+async def test_what_names_its_directory_or_belongs_to_it_is_used_as_it_is_written(
+    rig: Rig, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    spec = rig.spec(*argv)
+    own = replace(rig.spec("npx", "server"), source=replace(spec.source, scope="project"))
+    chosen = rig.spec(sys.executable, "-m", "server", cwd="/srv/app")
+    for each in (spec, own, replace(own, source=replace(own.source, scope="local")), chosen):
+        environ = server_environment({"A": "1", "MCP_BRIDGE_LOG_LEVEL": "DEBUG"}, each)
+        plan = await plan_launch(each, environ, tmp_path / "empty")
+        assert plan.environ == {"A": "1"}
+        assert (list(plan.argv), plan.cwd) == ([each.command, *each.args], each.cwd)
+
+
+@pytest.mark.parametrize(
+    "options", [["-m", "raw"], ["-mraw"], ["-um", "raw"], ["-X", "dev", "-m", "raw"]]
+)
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.13"])
+async def test_a_python_module_imports_nothing_from_the_current_directory(
+    rig: Rig, repository: Path, tmp_path: Path, version: str, options: list[str]
+) -> None:
+    """Nor on a Python that has no option for that."""
+    rig.environ["PYTHONPATH"] = str(SERVERS)
+    async with rig.pool(rig.spec(require(version), *options, "")) as pool:
         assert await pool.tools("server")
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("scope", ["project", "local"])
-def test_a_server_that_was_defined_for_a_project_may_be_a_part_of_it(rig: Rig, scope: str) -> None:
-    spec = module(rig, scope)
-    assert "PYTHONSAFEPATH" not in server_environment({}, spec)
-    npx = replace(spec, command="npx", args=("-y", "server"))
-    assert server_command(npx) == ["npx", "-y", "server"]
-
-
-def test_a_directory_that_was_chosen_is_not_kept_out(rig: Rig) -> None:
-    spec = replace(module(rig), cwd="/srv/app")
-    assert "PYTHONSAFEPATH" not in server_environment({}, spec)
-    npx = replace(spec, command="/usr/bin/npx", args=("server",))
-    assert server_command(npx) == ["/usr/bin/npx", "server"]
-    assert server_command(replace(npx, cwd=None))[1:] == ["--prefix", NO_PROJECT, "server"]
-
-
-def test_a_script_finds_the_modules_beside_it(rig: Rig) -> None:
-    spec = rig.spec(sys.executable, "/srv/app/server.py")
-    assert "PYTHONSAFEPATH" not in server_environment({}, spec)
-
-
-@pytest.mark.skipif(shutil.which("npx") is None, reason="there is no npx")
-def test_npx_itself_runs_nothing_that_the_current_directory_has_installed(
-    rig: Rig, repository: Path, tmp_path: Path
+async def test_a_module_of_the_current_directory_is_named_and_starts_with_cwd(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs = repository / "node_modules" / ".bin"
-    programs.mkdir(parents=True)
-    (programs / "mcp-code-bridge-test").write_text(f"#!/bin/sh\ntouch {tmp_path}/executed\n")
-    (programs / "mcp-code-bridge-test").chmod(0o755)
-    (repository / "package.json").write_text("{}")
-    # What is not installed is looked for in the cache alone, so that nothing is fetched.
-    npx = rig.spec("npx", "--offline", "--no", "mcp-code-bridge-test")
-    environ = {**os.environ, "HOME": str(tmp_path)}
-    for command, executed in ((server_command(npx), False), ([npx.command, *npx.args], True)):
-        subprocess.run(command, env=environ, capture_output=True, check=False, timeout=120)
-        assert (tmp_path / "executed").exists() is executed
+    shutil.copy(SERVERS / "raw.py", tmp_path / "weather_server.py")
+    monkeypatch.chdir(tmp_path)
+    spec = rig.spec(sys.executable, "-m", "weather_server", "")
+    async with rig.pool(spec) as pool:
+        with pytest.raises(ServerStartError) as caught:
+            await pool.tools("server")
+    for part in ("No module named weather_server", 'as "cwd"', spec.source.path):
+        assert part in str(caught.value)
+    async with rig.pool(replace(spec, cwd=str(tmp_path))) as pool:
+        assert await pool.tools("server")
+
+
+async def test_a_script_finds_the_modules_beside_it_whatever_its_arguments_are(
+    rig: Rig, tmp_path: Path
+) -> None:
+    raw = f"runpy.run_path({str(SERVERS / 'raw.py')!r}, run_name='__main__')"
+    (tmp_path / "helpers.py").write_text(f"import runpy, sys\nsys.argv[1:] = []\n{raw}\n")
+    (tmp_path / "server.py").write_text("import helpers\n")
+    script = rig.spec(sys.executable, str(tmp_path / "server.py"), "-m", "stdio")
+    async with rig.pool(script) as pool:
+        assert await pool.tools("server")
+
+
+async def test_a_hook_that_a_git_server_starts_imports_what_lies_beside_it(
+    rig: Rig, repository: Path
+) -> None:
+    """`python -m mcp_server_git`, as its README says, in a repository with a Python hook."""
+    (repository / "tools").mkdir()
+    (repository / "tools" / "check.py").write_text("import lib\nlib.check()\n")
+    (repository / "tools" / "lib.py").write_text("def check():\n    open('checked', 'w').close()\n")
+    assert run("git", "init", "-q") == 0
+    for name, value in (("name", "Ada"), ("email", "a@example.org")):
+        assert run("git", "config", f"user.{name}", value) == 0
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    hook.write_text("#!/bin/sh\nexec python3 tools/check.py\n")
+    hook.chmod(0o755)
+    async with rig.pool(rig.spec(sys.executable, "-m", "mcp_server_git")) as pool:
+        given = {"repo_path": str(repository)}
+        await pool.call_tool("server", "git_add", {**given, "files": ["tools"]})
+        result = await pool.call_tool("server", "git_commit", {**given, "message": "One"})
+    assert not result.get("isError"), result
+    assert await anyio.Path("checked").exists()

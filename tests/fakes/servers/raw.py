@@ -147,7 +147,8 @@ def call_resource(request_id: Any, arguments: dict[str, Any]) -> None:
 
 
 def call_refuse(request_id: Any, arguments: dict[str, Any]) -> None:
-    send({"id": request_id, "error": {"code": -32042, "message": "no", "data": {"why": "so"}}})
+    message = arguments.get("message", "no")
+    send({"id": request_id, "error": {"code": -32042, "message": message, "data": {"why": "so"}}})
 
 
 def call_stderr(request_id: Any, arguments: dict[str, Any]) -> None:

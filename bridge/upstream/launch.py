@@ -1,0 +1,130 @@
+"""Decides how a server's process starts: its command line, its directory and its environment.
+
+The bridge often runs in a repository that may be hostile. A server that does not belong to it must
+start as it does in a terminal, but run no code of the repository by accident. So `npx`, `npm exec`
+and `python -m` start differently; every other command line is used as it is written.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from bridge.model import ServerSpec
+
+PRIVATE_PREFIX = "MCP_BRIDGE_"
+"""Prefix of the bridge's own settings, which servers do not inherit."""
+
+START_DIRECTORY = f"{PRIVATE_PREFIX}START_DIRECTORY"
+NPM_SHELL = Path(__file__).with_name("npm_shell.sh")
+
+_RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    "runpy._run_module_as_main(sys.argv.pop(1))"
+)
+"""What `-P -m` does, for a Python before 3.11, which has no `-P`."""
+
+# Words end with a NUL.
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
+_MODULE = re.compile(
+    r"((?:-[^-\0mcWX]+\0|-[^-\0mcWX]*[WX]\0?[^\0]+\0|--check-hash-based-pycs\0[^\0]+\0|--[^\0]+\0)*)"
+    r"-([^-\0mcWX]*)m\0?(.+)\0",
+    re.DOTALL,
+)
+"""Python's own `-m`: the options before it, the letters joined to it, the module and the rest."""
+
+_NPM_WORDS = re.compile(
+    r"((?:(?:-p|--package|-c|--call|--registry|--cache|--loglevel|--userconfig)\0[^\0]*\0|-[^\0]*\0)*)"
+    r"([^\0]*)\0?(.*)",
+    re.DOTALL,
+)
+"""npm's first options, the word that follows them, and the rest."""
+
+_OF_PROJECT = re.compile(
+    r"\0(?:--prefix|-C|-w|-ws|--workspaces?|--script-shell)[=\0]"
+    r"|\0(?:(?:-p|--package)[=\0])?(?:\.|file:(?!/)|(?![-/]|\w+:)[^\0]*\.(?:tgz|tar|tar\.gz)\0)"
+)
+"""npm's options that choose a project or the shell, and packages of the current directory."""
+
+
+class Launch(NamedTuple):
+    """A process to start, in the bridge's directory if `cwd` is None."""
+
+    argv: Sequence[str]
+    environ: Mapping[str, str]
+    cwd: str | None = None
+    hint: str = ""
+
+
+def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str, str]:
+    """Return the environment that a server and its child processes have: all of the bridge's.
+
+    Clients do so, and entries rely on it: a proxy, a token, a version manager's variables. The
+    server runs with the user's rights either way; the sandbox gets none of this.
+    """
+    inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
+    return {**inherited, **spec.env, **spec.changes}
+
+
+async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
+    """Return how to start a server so that it runs no code of a directory that is not its own.
+
+    Args:
+        empty: A directory to create, in which there is no project.
+
+    Raises:
+        OSError: The directory cannot be created, or there is no current one.
+    """
+    command = spec.executable or spec.command
+    launch = Launch([command, *spec.args], environ, spec.cwd)
+    directory, _, name = spec.command.rpartition("/")
+    belongs = spec.cwd is not None or (
+        spec.source.scope in ("project", "local") and not spec.apart
+    )
+    if belongs or (directory and not directory.startswith("/")):
+        return launch
+    text = "".join(f"{word}\0" for word in spec.args)
+    if _runs_package(name, text):
+        return _launch_package(spec, environ, empty)
+    module = _MODULE.fullmatch(text) if _PYTHON.fullmatch(name) else None
+    if module is None:
+        return launch
+    hint = (
+        "The current directory's modules are not used, because this server does not belong to it. "
+        f'If the module is there, add that directory as "cwd" to the entry in {spec.source.path}. '
+    )
+    probe = [command, "-P", "-V"]
+    done = await anyio.run_process(probe, stdin=subprocess.DEVNULL, env=environ, check=False)
+    if done.returncode == 0:
+        return Launch([command, "-P", *spec.args], environ, hint=hint)
+    before, letters, after = module.groups()
+    options = [*before.split("\0")[:-1], *([f"-{letters}"] if letters else [])]
+    argv = [command, *options, "-c", _RUN_MODULE, *after.split("\0")]
+    return Launch(argv, environ, hint=hint)
+
+
+def _launch_package(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
+    """Return how npm starts without the project, and the server in the directory all the same.
+
+    npm takes programs (`node` and `sh` too), settings and a registry from the project that it
+    starts in. `--prefix` would leave it the programs, and would take away the user's global
+    packages and settings, also from what the server starts.
+    """
+    empty.mkdir(mode=0o555, parents=True, exist_ok=True)
+    argv = [spec.executable or spec.command, f"--script-shell={NPM_SHELL}", *spec.args]
+    return Launch(argv, {**environ, START_DIRECTORY: str(Path.cwd())}, str(empty))
+
+
+def _runs_package(command: str, text: str) -> bool:
+    """Whether a command is `npx` or `npm exec`, for a package that is not in the directory."""
+    options, word, rest = _NPM_WORDS.findall(text)[0]
+    if command == "npm" and word in ("exec", "x"):
+        options, word, _ = _NPM_WORDS.findall(options + rest)[0]
+    elif command != "npx":
+        return False
+    return not _OF_PROJECT.search(f"\0{options}{word}\0")

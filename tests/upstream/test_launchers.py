@@ -1,0 +1,217 @@
+"""Each launcher that people use starts a real package through the bridge, as it does directly.
+
+The packages come from the registries. `make test` has one spelling of each launcher that it
+installs; `make test-all` has all, by name and by path, in a directory with and without a project.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from subprocess import PIPE
+
+import anyio
+import pytest
+from _pytest.mark import ParameterSet
+from mcp import Client as McpClient
+from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from bridge.errors import ToolCallError
+from tests.clients import claude_code, codex, gemini
+from tests.clients.client import MORE, PEERS, SCRIPTS, Client
+from tests.clients.exchange import play
+from tests.clients.model import program
+from tests.ports import reserved_port
+from tests.upstream.rig import Rig
+
+LAUNCHERS = PEERS.with_name("launchers") / "node_modules" / ".bin"
+MODULES = PEERS / "node_modules" / "@modelcontextprotocol"
+
+MEMORY = "@modelcontextprotocol/server-memory"
+PINNED = f"{MEMORY}@2026.8.31"
+TIME = f"mcp-server-time=={version('mcp-server-time')}"
+REMOTE = "mcp-remote@0.15.1"
+IMAGE = "mcp-code-bridge-test-time"
+
+CACHES = (
+    *("npm_config_cache", "UV_CACHE_DIR", "UV_TOOL_DIR", "UV_TOOL_BIN_DIR", "XDG_CACHE_HOME"),
+    *("BUN_INSTALL_CACHE_DIR", "DENO_DIR", "PIPX_HOME", "MCP_REMOTE_CONFIG_DIR"),
+)
+
+OFTEN = (
+    f"npx -y {PINNED}",
+    f"npm exec -y -- {PINNED}",
+    f"uvx {TIME}",
+    f"uv run --with {TIME} mcp-server-time",
+    "python -m mcp_server_time",
+    "node MODULES/server-filesystem/dist/index.js .",
+    f"env X=1 npx -y {PINNED}",
+    f"sh -c 'exec uvx {TIME}'",
+    f"docker run -i --rm --network none {IMAGE}",
+)
+
+MORE_LINES = (
+    f"npx --yes {MEMORY}@latest",
+    f"npx -y -p {PINNED} mcp-server-memory",
+    f"npx -y --package={PINNED} mcp-server-memory",
+    f"npx -y --package={PINNED} -c mcp-server-memory",
+    "npx -y @modelcontextprotocol/server-filesystem@2026.8.31 .",
+    f"npm exec --yes --package={PINNED} -- mcp-server-memory",
+    f"npm x -y {PINNED}",
+    f"pnpm dlx {PINNED}",
+    f"pnpx {PINNED}",
+    f"bunx {PINNED}",
+    f"bun x --package {PINNED} mcp-server-memory",
+    f"deno run -A npm:{PINNED}",
+    "uvx mcp-server-time@latest",
+    f"uvx --from {TIME} mcp-server-time",
+    f"pipx run {TIME}",
+    f"pipx run --spec {TIME} mcp-server-time",
+    "python -Im mcp_server_time",
+)
+
+
+def cases() -> Iterator[ParameterSet]:
+    """Yield each line in each place, by name and by path."""
+    for line, place, by in product((*OFTEN, *MORE_LINES), ("home", "project"), ("name", "path")):
+        marks = [] if line in OFTEN and (place, by) == ("home", "name") else [pytest.mark.full]
+        marks += [pytest.mark.docker] * line.startswith("docker")
+        yield pytest.param(line, place, by, marks=marks, id=f"{line} {place} {by}")
+
+
+pytestmark = pytest.mark.node
+
+
+@pytest.fixture(scope="module")
+def environ(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment with the launchers, whose caches are empty at first."""
+    caches = tmp_path_factory.mktemp("caches")
+    path = (str(LAUNCHERS), str(caches / "UV_TOOL_BIN_DIR"), str(SCRIPTS), os.environ["PATH"])
+    own = {name: str(caches / name) for name in CACHES}
+    return {**os.environ, **own, "PATH": os.pathsep.join(path)}
+
+
+@pytest.fixture(scope="module")
+def image(environ: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Build an image of the time server on the runtime image, since no registry is reachable."""
+    place = tmp_path_factory.mktemp("image")
+    install = ["uv", "pip", "install", "--quiet", "--only-binary", ":all:", "--python-version"]
+    install += ["3.11", "--target", str(place / "site"), TIME]
+    subprocess.run(install, env=environ, check=True)
+    (place / "Dockerfile").write_text(
+        f"FROM {os.environ['MCP_TEST_IMAGE_DOCKER']}\nCOPY site /site\nENV PYTHONPATH=/site\n"
+        'ENTRYPOINT ["python3", "-m", "mcp_server_time"]\n'
+    )
+    built = {**environ, "DOCKER_BUILDKIT": "0"}
+    subprocess.run(["docker", "build", "--quiet", "-t", IMAGE, place], env=built, check=True)
+    yield
+    subprocess.run(["docker", "image", "rm", IMAGE], stdout=subprocess.DEVNULL, check=True)
+
+
+def words(line: str, environ: Mapping[str, str], by: str) -> Sequence[str]:
+    head, quote, script = line.replace("MODULES", str(MODULES)).partition(" '")
+    command, *arguments = [*head.split(), *([script[:-1]] if quote else [])]
+    path = shutil.which(command, path=environ["PATH"])
+    assert path, f"{command} is missing; `make test` or `make test-all` installs it"
+    return (path if by == "path" else command, *arguments)
+
+
+@pytest.mark.parametrize(("line", "place", "by"), [*cases()])
+async def test_a_server_starts_through_the_bridge_as_it_does_directly(
+    request: pytest.FixtureRequest,
+    rig: Rig,
+    environ: Mapping[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    place: str,
+    by: str,
+) -> None:
+    command = line.split()[0]
+    if command == "docker":
+        request.getfixturevalue("image")
+    if command == "pipx":
+        install = ["uv", "tool", "install", "--quiet", "pipx==1.18.4"]
+        await anyio.run_process(install, env=environ)
+    here = tmp_path / place
+    here.mkdir()
+    if place == "project":
+        (here / "package.json").write_text('{"name": "app", "version": "1.0.0", "private": true}')
+        (here / "pyproject.toml").write_text('[project]\nname = "app"\nversion = "1.0.0"\n')
+    monkeypatch.chdir(here)
+    rig.environ.update(environ)
+    argv = words(line, environ, by)
+    async with rig.pool(rig.spec(*argv), start_timeout=120.0) as pool:
+        tools = await pool.tools("server")
+        if "filesystem" in line:
+            result = await pool.call_tool("server", "list_allowed_directories", {})
+            assert str(here) in str(result)
+    direct = {"command": argv[0], "args": argv[1:], "env": environ, "cwd": here}
+    parameters = StdioServerParameters.model_validate(direct)
+    async with McpClient(stdio_client(parameters)) as client:
+        listed = (await client.list_tools()).tools
+    assert {tool.name for tool in tools} == {tool.name for tool in listed}
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(each, id=each.program, marks=[pytest.mark.full] * (each.packages == MORE))
+        for each in (claude_code.CLIENT, codex.CLIENT, gemini.CLIENT)
+    ],
+)
+def test_servers_start_behind_a_bridge_that_a_client_starts(
+    client: Client, environ: Mapping[str, str], tmp_path: Path
+) -> None:
+    """With the environment and in the directory that it gives the bridge."""
+    for argv in (("npx", "-y", "-p", PINNED, "-c", "true"), ("uvx", TIME, "--help")):
+        subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    # The client gives the bridge a proxy that reaches nothing, so that the caches have to do.
+    offline = {name: environ[name] for name in CACHES}
+    offline |= {"npm_config_offline": "true", "UV_OFFLINE": "1"}
+    servers = {
+        "memory": {"command": "npx", "args": ["-y", PINNED], "env": offline},
+        "time": {"command": "uvx", "args": [TIME], "env": offline},
+    }
+    code = "print([len(await runtime.list_tools(name)) for name in ('memory', 'time')])"
+    received = play(client, {"tools": program(code)}, tmp_path / "client", servers).received
+    assert "[9, 2]" in received["tools"].text
+
+
+@contextmanager
+def remote(port: int, environ: Mapping[str, str]) -> Iterator[None]:
+    """Run a web server whose sessions end with it."""
+    command = ["node", str(MODULES / "server-everything" / "dist" / "index.js"), "streamableHttp"]
+    own = {**environ, "PORT": str(port)}
+    with subprocess.Popen(command, env=own, stderr=PIPE, start_new_session=True) as process:
+        try:
+            assert process.stderr is not None
+            next(line for line in process.stderr if b"listening" in line)
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
+    rig: Rig, environ: Mapping[str, str]
+) -> None:
+    """The process of the proxy outlives its session, and answers each call with an error."""
+    rig.environ.update(environ)
+    said = {"message": "hello"}
+    with reserved_port() as port:
+        server = rig.spec("npx", "-y", REMOTE, f"http://127.0.0.1:{port}/mcp")
+        async with rig.pool(server, start_timeout=120.0) as pool:
+            with remote(port, environ):
+                result = await pool.call_tool("server", "echo", said)
+            with remote(port, environ):
+                with pytest.raises(ToolCallError, match=r"session.*starts it again"):
+                    await pool.call_tool("server", "echo", said)
+                assert await pool.call_tool("server", "echo", said) == result
