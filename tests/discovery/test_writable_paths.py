@@ -15,7 +15,7 @@ import pytest
 from bridge.discovery.finder import DiscoveryContext, discover
 from bridge.discovery.writable_paths import leave_out_writable
 from bridge.model import Directory, ServerSpec, Source
-from bridge.upstream.stdio import NO_PROJECT, server_command, server_environment
+from bridge.upstream.launch import plan_launch, server_environment
 from tests.discovery.golden_cases import CASES
 from tests.discovery.golden_machine import machine, put
 
@@ -156,7 +156,7 @@ def test_an_inherited_variable_counts_for_the_programs_that_read_it(given: Path)
     assert judged(server("O/server", given), given, variables=variables)[0] is None
 
 
-def test_a_command_is_searched_for_without_directories_that_programs_may_write_to(
+async def test_a_command_is_searched_for_without_directories_that_programs_may_write_to(
     given: Path,
 ) -> None:
     programs, own = given / ".venv" / "bin", given.parent / "other"
@@ -167,7 +167,8 @@ def test_a_command_is_searched_for_without_directories_that_programs_may_write_t
     environ = {"PATH": f"{programs}:{own}:/bin", "VIRTUAL_ENV": str(given / ".venv")}
     kept, reason = judged(server("server --flag", given), given, variables=environ)
     assert kept, reason
-    assert server_command(kept) == [str(own / "server"), "--flag"]
+    launch = await plan_launch(kept, {}, given)
+    assert launch.argv == [str(own / "server"), "--flag"]
     started_with = server_environment(environ, kept)
     assert (started_with["PATH"], started_with["VIRTUAL_ENV"]) == (f"{own}:/bin", "")
     _, reason = judged(server("server", given), given, variables={"PATH": str(programs)})
@@ -175,13 +176,13 @@ def test_a_command_is_searched_for_without_directories_that_programs_may_write_t
 
 
 @pytest.mark.parametrize("scope", ["user", "local", "project"])
-def test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write(
-    given: Path, scope: str
+async def test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write(
+    given: Path, scope: str, tmp_path: Path
 ) -> None:
     """`npx` and `python -m` would, but are kept from it when they are started."""
     kept, _ = judged(server("npx -y server", given, scope), given, inside=True)
     assert kept
-    assert server_command(kept)[1:] == ["--prefix", NO_PROJECT, "-y", "server"]
+    assert (await plan_launch(kept, {}, tmp_path / "empty")).cwd == str(tmp_path / "empty")
     module, _ = judged(server("python3 -m server_git", given, scope), given, inside=True)
     assert module
     assert module.apart
