@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -27,7 +27,6 @@ class Clock:
         self._stopped_at: float | None = None
         self._lost = 0.0
         self._limits: dict[anyio.CancelScope, float] = {}
-        self._watchers: list[Callable[[bool], None]] = []
 
     @property
     def running(self) -> bool:
@@ -65,32 +64,20 @@ class Clock:
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
         """Cancel the body after so many seconds of this clock."""
         with anyio.CancelScope() as scope:
-            self._limits[scope] = self.now() + seconds
-            self._set_deadline(scope)
+            self.move_limit(scope, seconds)
             try:
                 yield scope
             finally:
                 self._limits.pop(scope, None)
 
-    def replace_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
-        """Replace a limit by one of so many seconds from now that does not stop with the clock."""
-        self._limits.pop(scope, None)
-        scope.deadline = current_time() + seconds
-
-    @contextmanager
-    def watch(self, watcher: Callable[[bool], None]) -> Iterator[None]:
-        """Call `watcher` when the clock stops (False) and when it continues (True)."""
-        self._watchers.append(watcher)
-        try:
-            yield
-        finally:
-            self._watchers.remove(watcher)
+    def move_limit(self, scope: anyio.CancelScope, seconds: float) -> None:
+        """Let a limit that is open end so many seconds from now."""
+        self._limits[scope] = self.now() + seconds
+        self._set_deadline(scope)
 
     def _notify(self) -> None:
         for scope in self._limits:
             self._set_deadline(scope)
-        for watcher in tuple(self._watchers):
-            watcher(self.running)
 
     def _set_deadline(self, scope: anyio.CancelScope) -> None:
         end = self._limits[scope]

@@ -45,16 +45,16 @@ class ListFinder:
         return Discovery(servers=self.specs, skipped=(), warnings=(), stamp=())
 
 
-def settings_in(home: Path) -> Settings:
+def settings_in(home: Path, **flags: str) -> Settings:
     """Return settings that touch nothing outside a directory."""
     environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_STATE_DIR": str(home / "state")}
-    return load({"warm": "0"}, environ)
+    return load({"warm": "0", **flags}, environ)
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Settings that touch nothing outside the test's directory."""
-    return settings_in(tmp_path)
+def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
+    """Settings that touch nothing outside the test's directory; a parameter has their flags."""
+    return settings_in(tmp_path, **getattr(request, "param", {}))
 
 
 @pytest.fixture

@@ -257,7 +257,8 @@ def instructions(
 
 def _limits_text(limits: Limits, max_timeout: float) -> str:
     return (
-        f"Time: {limits.timeout:g} s, up to {max_timeout:g} s with `timeout`. "
+        f"Time: {limits.timeout:g} s, up to {max_timeout:g} s with `timeout`, "
+        "without the time that tools take. "
         f"Memory: {limits.memory_bytes // _MEBIBYTE} MiB. "
         f"Output: {limits.output_tokens:,} tokens; more is kept (`runtime.read_output`)."
     )

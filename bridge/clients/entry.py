@@ -25,9 +25,9 @@ NAME = OWN_NAME
 
 PROGRAM = "mcp-code-bridge"
 
-CALL_SECONDS = 300
+CALL_SECONDS = 780
 """Longest call of the bridge: the default limits of the wait for a slot (120 s) and of a run
-(120 s), and a minute for the sandbox to start and for its results to be kept."""
+with its tools (600 s), and a minute for the sandbox to start and for its results to be kept."""
 
 START_SECONDS = 60
 """Longest start: a hundred files of a slow home directory to read, on a machine that is busy."""

@@ -21,8 +21,8 @@ class Limits:
     """What one run may use. Every field is enforced on the host or by the kernel.
 
     Attributes:
-        timeout: Seconds of wall time for the program.
-        longest_timeout: Most seconds that a run may ask for.
+        timeout: Seconds of wall time for the program, without the time that its calls take.
+        longest_timeout: Seconds for the run with its calls; also the most that it may ask for.
         memory_bytes: RAM and swap together; tmpfs contents count towards it.
         pids: Processes and threads.
         cpus: CPUs' worth of time; None leaves it to the engine.
@@ -41,7 +41,7 @@ class Limits:
     """
 
     timeout: float = 30.0
-    longest_timeout: float = 120.0
+    longest_timeout: float = 600.0
     memory_bytes: int = 512 * MEBIBYTE
     pids: int = 128
     cpus: float | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from bridge.artifacts import ArtifactStore
@@ -137,13 +137,8 @@ class Admission:
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else advised(refusal, program.scan)
 
-    async def connect(
-        self, run: PreparedRun, more: Iterable[str] = ()
-    ) -> dict[str, tuple[Tool, ...]]:
+    async def connect(self, run: PreparedRun) -> dict[str, tuple[Tool, ...]]:
         """Connect a run's servers, all at the same time; return the tools of each.
-
-        Args:
-            more: Servers to connect if they are there.
 
         Raises:
             UpstreamError: One that the program needs cannot be reached.
@@ -151,9 +146,9 @@ class Admission:
         tools, errors = await self._servers.load(run.servers, tolerant=run.tolerant)
         for name, error in errors.items():
             logger.warning("server %s is left out of this run: %s", name, error)
-        there = [name for name in more if name not in tools and name in self._servers.names()]
-        if there:
-            tools |= (await self._servers.load(there, tolerant=True))[0]
+        more = [name for name in run.program.references.mentioned if name not in tools]
+        if more and not self._settings.listed_servers_only:
+            tools |= (await self._servers.load(more, tolerant=True, patient=True))[0]
         return tools
 
     async def check(self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]]) -> PreparedRun:

@@ -93,6 +93,7 @@ class GuestRequests:
             "call_tool": self._call_tool,
             "list_servers": self._list_servers,
             "list_tools": self._list_tools,
+            "load_server": self._load_server,
             "query_tool_docs": self._query_tool_docs,
             "search_tool_docs": self._search_tool_docs,
             "list_offers": self._list_offers,
@@ -287,6 +288,10 @@ class GuestRequests:
     async def _list_tools(self, params: Mapping[str, Json]) -> Json:
         server = await self._loaded(_text(params, "server"))
         return await self._guide.server_docs(server, "full")
+
+    async def _load_server(self, params: Mapping[str, Json]) -> Json:
+        server = await self._loaded(_text(params, "server"))
+        return self._servers.inventory.stubs(server, None)
 
     async def _query_tool_docs(self, params: Mapping[str, Json]) -> Json:
         server = await self._loaded(_text(params, "server"))

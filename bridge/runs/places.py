@@ -37,11 +37,6 @@ class Place:
     waited: bool
     session: SessionRun | None = None
 
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """The servers that earlier runs of the session loaded; what they defined may call them."""
-        return () if self.session is None else self.session.servers
-
 
 Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]
 """What is done with a place."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge.callers.client import RunCaller
+from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.catalog.program.server_references import Reach
 from bridge.gate.receipt import BYTES_PER_TOKEN
 from bridge.gate.services import RunContext
@@ -86,7 +86,8 @@ def run_frame(
         discovered=known.discovered(loaded) if reach is None else [],
         capabilities=guide.capabilities(loaded, run.limits) if reach is None else "",
         limits={
-            "timeout": run.limits.timeout,
+            # The host stops the program, and knows when questions made it wait.
+            "timeout": run.limits.longest_timeout + 2 * MAX_WAIT_SECONDS,
             "output_bytes": run.limits.output_bytes,
             # What is larger is printed. At a terminal a value is no output, as long as it fits.
             "result_bytes": run.limits.result_bytes

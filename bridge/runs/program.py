@@ -6,6 +6,7 @@ the facts from which the verdict is reached.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from bridge.clock import Clock
+from bridge.clock import Clock, current_time
 from bridge.errors import ChannelClosedError, NotStartedError, SandboxError, SandboxLostError
 from bridge.guest.protocol.wire import (
     Call,
@@ -34,7 +35,6 @@ from bridge.guest.protocol.wire import (
     Stop,
     WireError,
 )
-from bridge.guest.protocol.wire import Clock as ClockFrame
 from bridge.model import Json, Limits
 from bridge.rpc.channel import Redact
 from bridge.rpc.dispatcher import CallFailedError, Dispatcher, DispatchLimits, Handler
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 _STILL_REMEDY = "Something on this machine pauses its containers; see the engine's events."
 
 GRACE_SECONDS = 2.0
-"""The guest stops itself at the deadline, which keeps the tail of the output. This much later the
-host stops it, whatever the guest does."""
+"""The guest interrupts its program when the time is over, which keeps the tail of the output. This
+much later the host ends the sandbox, whatever the guest does."""
 
 STALE_SECONDS = 0.1
 """A sandbox that waited and ends so soon after it was taken, without a word, was dead by then; its
@@ -108,7 +108,7 @@ class Program:
             collector: What takes all that it sends besides calls.
             waited: Whether the sandbox may have waited, and died, before it was taken.
             keeps: Whether the sandbox is a session's, for which there are further programs.
-            clock: What its time is measured by.
+            clock: Measures the run's time in all, and stands still for questions.
             clear: Takes secrets out of every error.
             clear_for: Returns what takes them out of the answer to a call.
         """
@@ -116,8 +116,10 @@ class Program:
         self._waited = waited
         self._keeps = keeps
         self._clock = clock or Clock()
-        self._told_running = True
-        self._telling = False
+        # The program's own time: it stands still while a call is open.
+        self._own = Clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._late = False
         self._session = session
         self._handler = handler
         self._stopped = False
@@ -127,9 +129,9 @@ class Program:
         self._exited: Exited | None = None
         self._protocol_error = ""
         self._lost: SandboxError | None = None
-        self._started = 0.0
+        self._started = self._own_started = 0.0
         self._heard = self._silent = False
-        self._limit: anyio.CancelScope | None = None
+        self._limit = anyio.CancelScope()
 
     async def start(self, frame: Run) -> None:
         """Send the program in.
@@ -137,7 +139,7 @@ class Program:
         Raises:
             NotStartedError: The sandbox is gone, or takes nothing.
         """
-        self._started = self._clock.now()
+        self._started, self._own_started = self._clock.now(), self._own.now()
         with anyio.move_on_after(START_SECONDS):
             try:
                 await self._session.channel.send(frame)
@@ -162,8 +164,7 @@ class Program:
 
     async def _finish(self) -> Facts:
         deadline_passed = True
-        seconds = self._limits.timeout + GRACE_SECONDS
-        with self._clock.limit(seconds) as self._limit:
+        with self._limit:
             async with anyio.create_task_group() as tasks:
                 dispatcher = Dispatcher(
                     tasks,
@@ -181,14 +182,18 @@ class Program:
                 distant = self._session.sandbox
                 if isinstance(distant, DistantSandbox):
                     tasks.start_soon(self._watch_over, distant)
-                with self._clock.watch(lambda _: self._tell_guest(tasks)):
+                try:
+                    self._keep_time(tasks)
                     await self._serve(dispatcher)
+                finally:
+                    if self._timer is not None:
+                        self._timer.cancel()
                 if self._keeps and self._exited is not None and self._exited.kept:
                     # Half a reply would garble the channel for the programs that follow.
                     with anyio.move_on_after(WIND_UP_SECONDS):
                         await dispatcher.cancel_all()
                 dispatcher.close()
-                if dispatcher.under_way or self._telling or isinstance(distant, DistantSandbox):
+                if dispatcher.under_way or self._late or isinstance(distant, DistantSandbox):
                     # Calls that the program left running have no receiver any more. Without any,
                     # this would only cost the time in which anyio describes the task for a log.
                     tasks.cancel_scope.cancel()
@@ -202,10 +207,10 @@ class Program:
         return await self._facts(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
-        """Interrupt a session's program, as its guest does at the deadline."""
+        """Interrupt the program."""
         self._stopped = True
         try:
-            await self._session.channel.send(Stop())
+            await self._session.channel.send(Stop(late=self._late))
         except ChannelClosedError as error:
             logger.debug("sandbox %s is not stopped: %s", self._session.sandbox.id, error)
 
@@ -214,26 +219,30 @@ class Program:
 
         One that is interrupted has a moment for coming to its end, and not for going on with this.
         """
-        if self._stopped or self._clock.now() - self._started >= self._limits.timeout:
+        if self._stopped or min(self._seconds_left()) <= 0:
             message = "The run's time is over: no call goes out any more."
             raise CallFailedError(message, kind="timeout")
-        return await self._handler(method, params)
+        with self._own.stop():
+            return await self._handler(method, params)
 
-    def _tell_guest(self, tasks: TaskGroup) -> None:
-        """Stop the guest's own timer, or start it again; the host's own decides in the end."""
-        if not self._telling:
-            self._telling = True
-            tasks.start_soon(self._send_clock)
+    def _seconds_left(self) -> tuple[float, float]:
+        """Return the seconds that are left of the program's own time, and of the run's in all."""
+        own, run = self._own.now() - self._own_started, self._clock.now() - self._started
+        return self._limits.timeout - own, self._limits.longest_timeout - run
 
-    async def _send_clock(self) -> None:
-        try:
-            while self._told_running != self._clock.running:
-                self._told_running = self._clock.running
-                await self._session.channel.send(ClockFrame(running=self._told_running))
-        except ChannelClosedError as error:
-            logger.debug("sandbox %s is not told the time: %s", self._session.sandbox.id, error)
-        finally:
-            self._telling = False
+    def _keep_time(self, tasks: TaskGroup) -> None:
+        """Interrupt the program if its time is over, else look again when it may be."""
+        left = min(self._seconds_left())
+        if self._collector.collecting:
+            return
+        if left > 0:
+            # Not sooner: both clocks may stand still just before the end.
+            later = asyncio.get_running_loop().call_later
+            self._timer = later(max(left, STALE_SECONDS), self._keep_time, tasks)
+            return
+        self._late = True
+        self._limit.deadline = current_time() + GRACE_SECONDS
+        tasks.start_soon(self.stop)
 
     async def _watch_over(self, distant: DistantSandbox) -> None:
         """Ask whether the sandbox still works, and end it once it does not say so any more."""
@@ -271,7 +280,7 @@ class Program:
         sandbox that has unread input.
         """
         silent = self._exited is None and not self._protocol_error and not self._lost
-        return silent and self._clock.now() - self._started >= self._limits.timeout
+        return silent and self._late
 
     async def _serve(self, dispatcher: Dispatcher) -> None:
         taken = 0
@@ -322,9 +331,8 @@ class Program:
 
     def _begin_collecting(self) -> None:
         """Start the files' own time limit: the program's is over."""
-        if not self._collector.collecting and self._limit is not None:
-            # No question that is still open makes it stand still.
-            self._clock.replace_limit(self._limit, COLLECT_SECONDS)
+        if not self._collector.collecting:
+            self._limit.deadline = current_time() + COLLECT_SECONDS
 
     async def _facts(self, *, deadline_passed: bool) -> Facts:
         report = None
@@ -344,6 +352,7 @@ class Program:
             exited=self._exited,
             report=report,
             deadline_passed=deadline_passed,
+            ran_longest=self._seconds_left()[0] > 0,
             protocol_error=self._protocol_error,
             lost=str(self._lost or ""),
             lost_code=self._lost.code if isinstance(self._lost, SandboxLostError) else "",

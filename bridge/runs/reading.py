@@ -73,10 +73,9 @@ def _reading(
 ) -> Reading:
     if isinstance(tree, Unread):
         scan = Scan() if mode == "off" else unread(tree)
-        named = references(code, None, aliases)
-        return Reading(scan=scan, references=named, reach=None, survey=tree)
+        return Reading(scan=scan, references=References(), reach=None, survey=tree)
     survey = Survey(tree)
-    named = references(code, survey, aliases, more_names=session)
+    named = references(survey, aliases, more_names=session)
     return Reading(
         scan=Scan() if mode == "off" else check(survey, files_stay=session),
         references=named,

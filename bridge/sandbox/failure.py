@@ -36,6 +36,7 @@ class Ending:
         done, exited: The guest's last frames, if they arrived.
         report: The backend's exit report, if it was requested.
         deadline_passed: The host's deadline passed and it killed the sandbox.
+        ran_longest: The run took the longest that a run may take, its calls included.
         protocol_error: What was wrong with a frame, if one was malformed.
         lost: The error of the engine or its connection, if one broke.
         lost_code: That error's code, where it says more than that the sandbox was lost.
@@ -46,6 +47,7 @@ class Ending:
     exited: Exited | None = None
     report: ExitReport | None = None
     deadline_passed: bool = False
+    ran_longest: bool = False
     protocol_error: str = ""
     lost: str = ""
     lost_code: str = ""
@@ -72,7 +74,8 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
     """Return the verdict on a run."""
     done, exited = ending.done, ending.exited
     if ending.deadline_passed or (exited is not None and exited.timed_out):
-        message = f"Stopped after the time limit of {limits.timeout:g} s."
+        seconds = limits.longest_timeout if ending.ran_longest else limits.timeout
+        message = f"Stopped after the time limit of {seconds:g} s."
         error = f"{message} {_after_a_timeout(ending, limits)}"
         if done is not None and done.error:
             # A session's program is interrupted first and sends its traceback.
@@ -120,7 +123,9 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
 
 def _after_a_timeout(ending: Ending, limits: Limits) -> str:
     kept = "Output up to then is kept. Do less per run"
-    if limits.timeout < limits.longest_timeout:
+    if ending.ran_longest:
+        kept += ": no run may take longer, the wait for its tools included."
+    elif limits.timeout < limits.longest_timeout:
         kept += f", or raise `timeout`, up to {limits.longest_timeout:g} s."
     else:
         kept += "; there is no longer time limit to ask for."

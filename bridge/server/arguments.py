@@ -305,7 +305,7 @@ def input_schema(
         "servers": field(
             "array", "Servers to load besides those that the code names.", items=_STRINGS
         ),
-        "timeout": field("number", "Seconds the program may take.", **seconds),
+        "timeout": field("number", "Seconds the program may take, without its tools.", **seconds),
         "mode": field(
             "string",
             "plan: reads happen, calls that change something are held back and listed under an id "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +23,6 @@ logger = logging.getLogger(__name__)
 
 ID_BYTES = 16
 """Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
-
-MAX_SERVERS = 200
-"""Kept loaded; a session that has used more keeps the first."""
 
 MAX_HELD = 40
 """Names listed; the others are counted."""
@@ -120,7 +116,6 @@ class Record:
         self.begun = False
         self.intact = True
         self.packages: tuple[str, ...] = ()
-        self._servers: dict[str, None] = {}
         self._gone = ""
         self._damaged = damaged
         if saved is not None:
@@ -131,9 +126,6 @@ class Record:
         self.runs = self.saved = saved.run
         self.holdings = holdings(facts.get("holds"), facts.get("more"))
         self.flow = FlowState.of(facts.get("flow"))
-        servers = facts.get("servers")
-        if isinstance(servers, list):
-            self._add_servers(name for name in servers if isinstance(name, str))
         packages = facts.get("packages")
         if isinstance(packages, list):
             self.packages = tuple(text for text in packages if isinstance(text, str))
@@ -157,16 +149,6 @@ class Record:
             remedy = "Begin another session with them, or end this one (`end_session`) first."
             raise PackageRefusedError(message, remedy=remedy)
 
-    def _add_servers(self, names: Iterable[str]) -> None:
-        for name in names:
-            if len(self._servers) < MAX_SERVERS:
-                self._servers[name] = None
-
-    @property
-    def servers(self) -> tuple[str, ...]:
-        """Those that its programs have loaded."""
-        return tuple(self._servers)
-
     @property
     def recoverable(self) -> bool:
         """Whether what was saved of it is all there is to know."""
@@ -177,7 +159,6 @@ class Record:
         facts = {
             **self.holdings.document(),
             "flow": self.flow.document(),
-            "servers": list(self._servers),
             "packages": list(self.packages),
         }
         return Saved(
@@ -216,7 +197,6 @@ class Record:
         state, note, lost = self._start(ending, saved)
         self.runs += 1
         self.begun = True
-        self._add_servers(result.servers)
         if cancelled:
             summary = "Cancelled by its client."
             result = replace(result, status="error", reason="cancelled", summary=summary)

@@ -92,7 +92,6 @@ class SessionRun:
         session_id: For the records.
         number: Of the run, from 1.
         state: What the session begins with, in a fresh sandbox; empty for nothing.
-        servers: Those that earlier runs loaded; they stay.
         packages: Of the session, as the sandbox has them.
         waited: Whether the sandbox may have died since its last run.
         conclude: Called with the result and the ending; returns the result with the session's
@@ -102,7 +101,6 @@ class SessionRun:
     session_id: str
     number: int
     state: bytes = field(default=b"", repr=False)
-    servers: tuple[str, ...] = ()
     flow: FlowState
     waited: bool = False
     packages: PackageSet = NOTHING
@@ -450,7 +448,6 @@ class Session:
             session_id=self.record.session_id,
             number=record.runs + 1,
             state=b"" if saved is None else saved.data,
-            servers=record.servers,
             flow=record.flow,
             waited=record.begun,
             packages=self._packages,

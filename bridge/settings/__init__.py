@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,7 +109,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "image": _Setting(parsers.text, "the container image"),
     "packages": _Setting(parsers.path),
     "timeout": _Setting(parsers.seconds),
-    "max_timeout": _Setting(parsers.seconds, "longest timeout a run may ask for, in seconds"),
+    "max_timeout": _Setting(parsers.seconds, "most seconds that a run may take with its tools"),
     "memory": _Setting(parsers.memory, "memory limit, such as 512m"),
     "pids": _Setting(
         parsers.integer(parsers.MIN_PIDS, parsers.MAX_PIDS), "limit on processes and threads"
@@ -257,7 +257,7 @@ def load(
     require_private(settings.state_dir, "The state directory", "MCP_BRIDGE_STATE_DIR")
     if isinstance(settings.store, Path):
         require_private(settings.store, "The store", "MCP_BRIDGE_STORE")
-    settings = _with_consistent_timeouts(settings, asked="timeout" in values)
+    settings = _with_consistent_timeouts(settings, asked=values)
     return _with_directories(settings, file) if file.directories else settings
 
 
@@ -273,10 +273,13 @@ def reload_policy(settings: Settings) -> PolicySpec:
     return read_config(path, required=False).policy
 
 
-def _with_consistent_timeouts(settings: Settings, *, asked: bool) -> Settings:
+def _with_consistent_timeouts(settings: Settings, *, asked: Collection[str]) -> Settings:
+    if "max_timeout" not in asked:
+        longest = max(settings.max_timeout, settings.call_timeout)
+        settings = replace(settings, max_timeout=longest)
     if settings.timeout <= settings.max_timeout:
         return settings
-    if asked:
+    if "timeout" in asked:
         message = (
             f"{settings.place('timeout')}: {settings.timeout:g} s is beyond the maximum of "
             f"{settings.max_timeout:g} s."

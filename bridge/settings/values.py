@@ -37,8 +37,10 @@ class Settings:
             or refused, never replaced. Empty leaves it to the engine.
         image: The container image; empty for the one that `image build` made, else the public one.
         packages: A virtual environment that programs may import from where there is no image.
-        timeout: Seconds that a program may take unless its run asks for others.
-        max_timeout: Most seconds that a run may ask for.
+        timeout: Seconds that a program may take unless its run asks for others; the time that it
+            waits for tools does not count.
+        max_timeout: Most seconds that a run may take with its tools, that a run may ask for, and
+            that a call may take while it reports progress; at least `call_timeout` if not set.
         memory: Memory of a sandbox, its files in memory included.
         pids: Processes and threads of a sandbox.
         cpus: CPU time of a sandbox for each second; empty leaves it to the engine.
@@ -68,7 +70,8 @@ class Settings:
         servers_config: One more configuration file of servers, read first.
         allow_self_server: Whether servers that start the bridge again are used, not skipped.
         project_servers: Which servers of files in the working directory are used.
-        call_timeout: Seconds that a tool call may take, unless its server's entry says otherwise.
+        call_timeout: Seconds that a tool call may take without a sign of progress, unless its
+            server's entry says otherwise.
         start_timeout: Seconds that a server may take to start, unless its entry says otherwise.
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
         audit_days: Days that records are kept.
@@ -108,7 +111,7 @@ class Settings:
     image: str = ""
     packages: Path | None = None
     timeout: float = 30.0
-    max_timeout: float = 120.0
+    max_timeout: float = 600.0
     memory: int = 512 * 1024**2
     pids: int = 128
     cpus: float | None = None

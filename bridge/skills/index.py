@@ -180,7 +180,7 @@ class SkillIndex:
 
     def references(self, code: SkillCode) -> References:
         """Return the servers that a skill names."""
-        return references(code.source, Survey(code.tree), self._servers.aliases)
+        return references(Survey(code.tree), self._servers.aliases)
 
     def tools_of(self, code: SkillCode) -> Tools:
         """Return the tools that a skill is seen to call, with the digests of their definitions."""

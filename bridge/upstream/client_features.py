@@ -294,13 +294,27 @@ def time_limit(seconds: float) -> Any:
     return anyio.move_on_after(seconds) if caller is None else caller.clock.limit(seconds)
 
 
-def progress_callback_of(caller: Caller | None, server: str, tool: str) -> ProgressFnT | None:
-    """Return the SDK's progress callback for a request; None if the caller wants no progress."""
-    if caller is None or not caller.wants_progress:
+PROGRESS_FACTOR = 10
+"""How many times its timeout a call may take that reports progress."""
+
+
+def progress_callback(
+    server: str, tool: str, scope: anyio.CancelScope, seconds: float
+) -> ProgressFnT | None:
+    """Return the SDK's progress callback for a request of the current caller, if there is one.
+
+    Args:
+        scope: The request's `time_limit`; each report starts its `seconds` again.
+    """
+    caller = _current.get()
+    if caller is None:
         return None
+    last = caller.clock.now() + PROGRESS_FACTOR * seconds
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        await caller.report(server, tool, progress, total, message or "")
+        caller.clock.move_limit(scope, min(seconds, last - caller.clock.now()))
+        if caller.wants_progress:
+            await caller.report(server, tool, progress, total, message or "")
 
     return report
 

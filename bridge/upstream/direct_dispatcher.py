@@ -44,7 +44,7 @@ from pydantic_core import from_json
 from bridge.clock import current_time
 from bridge.model import Json
 from bridge.offload import LARGE
-from bridge.upstream.client_features import Caller, current_caller
+from bridge.upstream.client_features import PROGRESS_FACTOR, Caller, current_caller
 
 MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do
@@ -202,16 +202,19 @@ class _PendingRequest:
 
     Attributes:
         deadline: By its caller's clock, if it has a caller.
+        seconds: How far progress moves the deadline; at most to `last`.
         label: The tool's name in progress reports.
     """
 
-    __slots__ = ("answered", "caller", "deadline", "label", "outcome")
+    __slots__ = ("answered", "caller", "deadline", "label", "last", "outcome", "seconds")
 
     def __init__(self, seconds: float, caller: Caller | None, label: str) -> None:
         # Not an event, whose making and setting take several times as long.
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         now = current_time() if caller is None else caller.clock.now()
         self.deadline = now + seconds
+        self.last = now + PROGRESS_FACTOR * seconds
+        self.seconds = seconds
         self.caller = caller
         self.label = label
         self.outcome: dict[str, Json] | ErrorData | None = _CLOSED
@@ -312,7 +315,7 @@ class DirectDispatcher:
         meta = dict(self.request_meta)
         # The trace context of the current span, which may have come with the run.
         inject(meta)
-        if caller is not None and caller.wants_progress:
+        if caller is not None:
             meta["progressToken"] = number
         if caller is not None and caller.log_level and self.request_meta:
             meta[LOG_LEVEL_META_KEY] = caller.log_level
@@ -363,8 +366,11 @@ class DirectDispatcher:
         if isinstance(token, str):
             token = int(token) if token.isdecimal() and len(token) < 20 else -1
         pending = self._pending.get(token)
-        if pending is not None and pending.caller is not None:
-            caller, label = pending.caller, pending.label
+        if pending is None or pending.caller is None:
+            return
+        caller, label = pending.caller, pending.label
+        pending.deadline = min(caller.clock.now() + pending.seconds, pending.last)
+        if caller.wants_progress:
             await caller.report(server, label, params.progress, params.total, params.message or "")
 
     def count_notification(self) -> None:

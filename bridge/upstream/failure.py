@@ -28,6 +28,7 @@ from bridge.errors import (
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
 from bridge.upstream.http import REFUSED
+from bridge.upstream.oauth_web import explain_route
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
@@ -111,6 +112,7 @@ def start_error(
     elif spec.transport == "stdio" and end_report and why == _SDK_CLOSED:
         why = "it ended before it was ready"
     if spec.transport != "stdio":
+        why += explain_route(httpx2.URL(spec.url), RuntimeError(why))
         end_report = f"It is expected at {shown_url(spec)}. {end_report}".strip()
     text = f"Server {spec.name!r} did not start: {why}."
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
@@ -124,7 +126,8 @@ def start_timeout(
         f"{remedy} A first start may download what it starts: MCP_BRIDGE_START_TIMEOUT sets how "
         "long the bridge waits, in seconds."
     ).lstrip()
-    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s."
+    why = explain_route(httpx2.URL(spec.url or "http://localhost"), TimeoutError())
+    text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s{why}."
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
 
 

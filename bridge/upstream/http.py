@@ -32,7 +32,7 @@ from bridge.model import ServerSpec, Transport
 from bridge.offload import LARGE, offload
 from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values
 from bridge.upstream.oauth import Login, Logins
-from bridge.upstream.oauth_web import same_origin
+from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
         raise httpx2.StreamError("The body is not compressed as its header says.") from None
 
 
-class CappedClient(httpx2.AsyncClient):
+class CappedClient(WebClient):
     """An HTTP client that adds the login's token, limits bodies and stores the last refusal.
 
     An event stream may last for days and has no limit as a whole; each event has one on its values,
@@ -184,6 +184,8 @@ class CappedClient(httpx2.AsyncClient):
         super().__init__(
             headers={"accept-encoding": "identity", **spec.headers},
             timeout=httpx2.Timeout(REQUEST_SECONDS, read=None),
+            # A proxy of a kind that is not installed must not be in a local server's way.
+            trust_env=not is_loopback(httpx2.URL(spec.url).host),
         )
         self._max_body_bytes = max_body_bytes
         self._spec = spec

@@ -1,4 +1,4 @@
-"""Sends requests to authorization servers, with checked addresses and bounds on time and size.
+"""HTTP clients, and requests to authorization servers with bounds on addresses, time and size.
 
 The addresses come from a server that may be hostile, and the requests carry secrets. So each
 address is checked before anything is sent, and responses are read up to a bound.
@@ -7,12 +7,18 @@ address is checked before anything is sent, and responses are read up to a bound
 from __future__ import annotations
 
 import json
+import logging
+import os
 import re
 import socket
 from ipaddress import ip_address
+from typing import Any
+from urllib.request import proxy_bypass
 
 import anyio
 import httpx2
+
+logger = logging.getLogger(__name__)
 
 MAX_DOCUMENT_BYTES = 256 * 1024
 """Of metadata, a registration or a token response. Real ones have some thousand bytes."""
@@ -91,9 +97,43 @@ def same_origin(url: httpx2.URL, server: httpx2.URL) -> bool:
     return upgraded and url.host == server.host and url.port is None and server.port is None
 
 
-def web_client() -> httpx2.AsyncClient:
+class WebClient(httpx2.AsyncClient):
+    """An HTTP client that uses no proxy on this machine, and a company's own certificates."""
+
+    def __init__(self, **options: Any) -> None:
+        context = httpx2.create_ssl_context()
+        for variable in ("NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE"):
+            path = os.environ.get(variable, "")
+            if os.path.isfile(path):  # noqa: PTH113 - an empty path is none
+                context.load_verify_locations(path)
+            elif path:
+                logger.warning("%s names no file of certificates: %s", variable, path)
+        super().__init__(verify=context, **options)
+
+    def _transport_for_url(self, url: httpx2.URL) -> httpx2.AsyncBaseTransport:
+        return self._transport if is_loopback(url.host) else super()._transport_for_url(url)
+
+
+def explain_route(url: httpx2.URL, error: BaseException) -> str:
+    """Return how the environment bears on a failed connection; empty if it does not."""
+    explanation = ""
+    names = (f"{url.scheme}_proxy", f"{url.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    variable = next(filter(os.environ.get, names), "")
+    if variable and not is_loopback(url.host) and not proxy_bypass(url.host):
+        # Not parsed, so that no part of a malformed one is taken for something else.
+        proxy = os.environ[variable].rpartition("//")[2].rpartition("@")[2]
+        explanation = f" (through the proxy {proxy} of {variable}; NO_PROXY makes exceptions)"
+    if "CERTIFICATE_VERIFY_FAILED" in f"{error!r} {error.__cause__!r} {error.__context__!r}":
+        explanation += (
+            " (if your network has an authority of its own, set NODE_EXTRA_CA_CERTS, SSL_CERT_FILE "
+            "or REQUESTS_CA_BUNDLE to the file of its certificate)"
+        )
+    return explanation
+
+
+def web_client() -> WebClient:
     """Return a client for `fetch`, which adds a timeout for each response as a whole."""
-    return httpx2.AsyncClient(timeout=RESPONSE_SECONDS)
+    return WebClient(timeout=RESPONSE_SECONDS)
 
 
 async def fetch(
@@ -127,7 +167,8 @@ async def fetch(
     except TimeoutError:
         raise WebError(f"{where} did not answer within {RESPONSE_SECONDS:g} s") from None
     except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
-        raise WebError(f"{where} cannot be reached ({type(error).__name__})") from error
+        why = explain_route(request.url, error)
+        raise WebError(f"{where} cannot be reached ({type(error).__name__}){why}") from error
     return response
 
 

@@ -41,7 +41,7 @@ from bridge.guest.protocol import json_text
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
 from bridge.upstream import task_calls
-from bridge.upstream.client_features import current_caller, progress_callback_of, time_limit
+from bridge.upstream.client_features import current_caller, progress_callback, time_limit
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT, DirectDispatcher
 from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, is_unknown_session, lost_error
@@ -236,9 +236,9 @@ class Requests:
         # Before 2026-07-28 the level is set by `logging/setLevel`, not in each request.
         level = caller.log_level if caller is not None and connection.modern else ""
         request = _call_request(call, level)
-        progress = progress_callback_of(caller, self._spec.name, call.tool)
 
-        async def send(client: Any) -> None:
+        async def send(client: Any, limit: anyio.CancelScope) -> None:
+            progress = progress_callback(self._spec.name, call.tool, limit, call.seconds)
             await client.send_request(request, _ANY_RESULT, progress_callback=progress)
 
         try:
@@ -254,7 +254,7 @@ class Requests:
     async def _send_directly(
         self, connection: Connection, direct: DirectDispatcher, call: Call
     ) -> dict[str, Json]:
-        params = call.text
+        begun, params = _caller_time(), call.text
         if call.method == "tools/call":
             params = b'{"name":%b,"arguments":%b}' % (_ascii(call.tool).encode(), call.text)
         if call.method == "tools/call" and call.task:
@@ -270,7 +270,7 @@ class Requests:
             connection.request_probe()
             raise
         except TimeoutError:
-            raise self._timed_out(connection, call.what, call.seconds) from None
+            raise self._timed_out(connection, call.what, call.seconds, begun) from None
         except MCPError as error:
             raise await self._translate_error(connection, call.what, error) from None
 
@@ -295,7 +295,7 @@ class Requests:
         async def fetch_page(cursor: str | None) -> dict[str, Json]:
             kept: set[str] = set()
 
-            async def send(client: Any) -> None:
+            async def send(client: Any, _: anyio.CancelScope) -> None:
                 params = PaginatedRequestParams(cursor=cursor) if cursor else None
                 result = await client.list_tools(params=params)
                 kept.update(tool.name for tool in result.tools)
@@ -347,7 +347,7 @@ class Requests:
             params = PaginatedRequestParams(cursor=cursor) if cursor else None
             request = _LIST_REQUESTS[kind](params=params)
 
-            async def send(client: Any) -> None:
+            async def send(client: Any, _: anyio.CancelScope) -> None:
                 await client.send_request(request, _ANY_RESULT)
 
             # Unlike the list of tools it may take a server long; it is not restarted for that.
@@ -367,14 +367,14 @@ class Requests:
         connection: Connection,
         what: str,
         seconds: float,
-        send: Callable[[Any], Awaitable[object]],
+        send: Callable[[Any, anyio.CancelScope], Awaitable[object]],
     ) -> dict[str, Json]:
         """Send one request through the SDK's session and return its result unparsed."""
         answers: list[dict[str, Json]] = []
-        token = raw_results.set(answers)
+        token, begun = raw_results.set(answers), _caller_time()
         try:
-            with time_limit(seconds):
-                await send(connection.client)
+            with time_limit(seconds) as limit:
+                await send(connection.client, limit)
         except anyio.get_cancelled_exc_class():
             # No response so far; the caller's end says nothing about the server.
             connection.request_probe()
@@ -390,10 +390,14 @@ class Requests:
             raw_results.reset(token)
         if answers:
             return answers[-1]
-        raise self._timed_out(connection, what, seconds)
+        raise self._timed_out(connection, what, seconds, begun)
 
-    def _timed_out(self, connection: Connection, what: str, seconds: float) -> CallTimeoutError:
+    def _timed_out(
+        self, connection: Connection, what: str, seconds: float, begun: float = math.inf
+    ) -> CallTimeoutError:
         connection.request_probe()
+        # Progress may have moved the limit.
+        seconds = max(seconds, round(_caller_time() - begun)) if begun < math.inf else seconds
         msg = (
             f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."

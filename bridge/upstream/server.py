@@ -346,7 +346,16 @@ class UpstreamServer:
         )
         if not isinstance(result.get("content"), list):
             result["content"] = []
+        if result.get("isError") is True and not self._roots:
+            self._explain_missing_directory(result["content"])
         return result
+
+    def _explain_missing_directory(self, content: list[Json]) -> None:
+        """Say why a server refuses each path, if it depends on roots and got none."""
+        has = any(Path(self.spec.cwd or "", word).is_dir() for word in self.spec.args)
+        if self.spec.transport == "stdio" and not has and "allowed director" in str(content):
+            text = "No directory is among the server's arguments. Name one there, or as a root in "
+            content.append({"type": "text", "text": f"{text}MCP_BRIDGE_ROOTS."})
 
     async def read_resource(self, uri: str) -> dict[str, Json]:
         """Read a resource and return the result as the server sent it."""

@@ -173,7 +173,7 @@ def test_a_client_that_rewrites_its_file_is_asked_to_do_it_itself(shell: Shell) 
     written = (shell.home / ".claude.json").read_text()
     assert "\n" not in written
     entry = json.loads(written)["mcpServers"]["code-bridge"]
-    assert (entry["command"], entry["timeout"]) == (PROGRAM, 300_000)
+    assert (entry["command"], entry["timeout"]) == (PROGRAM, 780_000)
     program.write_text(FAKE_CLAUDE.replace("Connected", "Failed to connect"))
     status, _, err = shell("install", "claude-code", "--yes", "--check")
     assert (status, "has trouble with code-bridge." in err) == (1, True)

@@ -201,7 +201,7 @@ def test_the_second_format_of_opencode_is_kept(machine: Machine) -> None:
     target = _one("opencode", machine)
     raw = b'{"mcp": {"servers": {"other": {"type": "local", "command": ["o"]}}}}'
     after = json.loads(plan_install(target, COMMAND, raw).after or b"")
-    assert after["mcp"]["servers"][NAME]["timeout"] == {"startup": 60_000, "execution": 300_000}
+    assert after["mcp"]["servers"][NAME]["timeout"] == {"startup": 60_000, "execution": 780_000}
 
 
 @pytest.mark.parametrize(

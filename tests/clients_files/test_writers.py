@@ -76,14 +76,14 @@ def test_a_time_limit_is_in_the_clients_unit(machine: Machine) -> None:
         value = entry_value(target, COMMAND, NAME, second=False)
         return {key: value[key] for key in value if "timeout" in key}
 
-    assert limits("codex") == {"tool_timeout_sec": 300, "startup_timeout_sec": 60}
-    assert limits("claude-code") == {"timeout": 300_000}
-    assert limits("goose") == {"timeout": 300}
+    assert limits("codex") == {"tool_timeout_sec": 780, "startup_timeout_sec": 60}
+    assert limits("claude-code") == {"timeout": 780_000}
+    assert limits("goose") == {"timeout": 780}
     assert limits("cursor") == {}
 
 
 def test_the_longest_call_is_longer_than_the_longest_run_and_its_wait() -> None:
-    assert defaults().max_timeout * 2 < CALL_SECONDS
+    assert defaults().max_timeout + 120 < CALL_SECONDS
 
 
 def test_a_project_has_its_file_at_its_root(machine: Machine) -> None:

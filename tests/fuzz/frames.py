@@ -63,7 +63,7 @@ guest_frames: st.SearchStrategy[GuestFrame] = st.one_of(
     ),
 )
 
-NAMES = ("hello", "call", "cancel", "output", "done", "exited", "run", "reply", "clock", "else")
+NAMES = ("hello", "call", "cancel", "output", "done", "exited", "run", "reply", "stop", "else")
 FIELDS = (
     "type", "id", "method", "params", "stream", "text", "skipped", "outcome", "exit_code",
     "result", "code", "signal", "timed_out", "digest", "python", "protocol", "facts",

@@ -170,12 +170,13 @@ for turn in range(3):
     assert rest.result == 1
 
 
+@pytest.mark.parametrize("settings", [{"max_timeout": "5"}], indirect=True)
 async def test_a_run_that_was_stopped_in_the_middle_of_a_write_can_be_retried(
     trusting: Engine, log: Path
 ) -> None:
     """Its time was up, or its client has gone: what was under way is unknown."""
     code = "await mcp_notes.create(title='one')\nawait mcp_notes.slow()"
-    timed_out = await _run(trusting, code, timeout=3.0)
+    timed_out = await _run(trusting, code)
     assert timed_out.status == "timeout"
     assert timed_out.receipt is not None
     assert timed_out.receipt.calls == {"notes": 2}

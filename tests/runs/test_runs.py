@@ -27,6 +27,7 @@ from bridge.settings import Settings
 from tests.engine_rig import ListFinder, workshop
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
+from tests.upstream.test_offers import EVERYTHING
 from tests.waiting import until, until_exists
 
 
@@ -249,10 +250,10 @@ async def test_an_unknown_server_in_the_list_is_reported(engine: Engine) -> None
         await _run(engine, "1", servers=("workshop",))
 
 
-@pytest.mark.parametrize("timeout", [0.5, 121, float("inf")])
+@pytest.mark.parametrize("timeout", [0.5, 601, float("inf")])
 async def test_a_timeout_outside_the_bounds_is_refused(engine: Engine, timeout: float) -> None:
     """The bounds are named."""
-    with pytest.raises(InvalidRequestError, match="between 1 and 120"):
+    with pytest.raises(InvalidRequestError, match="between 1 and 600"):
         await _run(engine, "1", timeout=timeout)
 
 
@@ -324,7 +325,8 @@ told
         assert "/" not in text.replace("and/or", "")
 
 
-async def test_a_time_limit_keeps_the_output_and_ends_upstream_calls(
+@pytest.mark.parametrize("settings", [{"max_timeout": "3"}], indirect=True)
+async def test_the_longest_time_of_a_run_keeps_the_output_and_ends_upstream_calls(
     engine: Engine, tmp_path: Path
 ) -> None:
     """What was printed before the limit is not lost, and the server is told."""
@@ -332,9 +334,28 @@ async def test_a_time_limit_keeps_the_output_and_ends_upstream_calls(
 print("before")
 await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_path / "c")!r})
 """
-    result = await _run(engine, code, timeout=3.0)
+    result = await _run(engine, code, timeout=2.0)
     assert (result.status, result.reason, result.stdout) == ("timeout", "timeout", "before\n")
+    assert "time limit of 3 s" in result.error
+    assert "no run may take longer, the wait for its tools included" in result.error
     await until_exists(tmp_path / "c")
+
+
+@pytest.mark.parametrize("settings", [{"call_timeout": "2", "timeout": "1"}], indirect=True)
+async def test_waiting_for_tools_takes_nothing_of_a_programs_time(
+    engine: Engine, finder: ListFinder
+) -> None:
+    """A tool that reports progress outlasts the limits of its call and its program."""
+    finder.specs = (dataclasses.replace(workshop("node"), command="node", args=(str(EVERYTHING),)),)
+    code = """
+work = mcp_node["trigger-long-running-operation"]
+print(await work(duration=4, steps=16))
+while True:
+    pass
+"""
+    result = await _run(engine, code)
+    assert "completed" in result.stdout
+    assert (result.status, "time limit of 1 s" in result.error) == ("timeout", True)
 
 
 async def test_a_cancelled_run_leaves_no_process_and_no_call(

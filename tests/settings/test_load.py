@@ -13,7 +13,7 @@ from bridge.settings import load, parse_size, runtime_dir, unknown_variables
 def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     """With nothing set, the documented values hold."""
     settings = load({}, {"HOME": str(tmp_path)})
-    assert (settings.runtime, settings.timeout, settings.max_timeout) == ("auto", 30, 120)
+    assert (settings.runtime, settings.timeout, settings.max_timeout) == ("auto", 30, 600)
     assert (settings.memory, settings.pids, settings.cpus) == (512 * 1024**2, 128, None)
     assert settings.container_user == "65534:65534"
     assert settings.runtime_idle_timeout == 300
@@ -109,7 +109,7 @@ def test_a_message_names_the_line_of_the_file_that_is_at_fault(tmp_path: Path) -
         ("[profiles.a]\npids = 8\n[profiles.b]\npids = 1\n", "config.toml:4: profiles.b.pids: "),
         ("# none\nmemroy = 1\n", "config.toml:2: memroy is not a setting. Did you mean memory"),
         ('profile = "mine"\n', "config.toml:1: profile: there is no profile 'mine'"),
-        ("timeout = 200\n", "config.toml:1: timeout: 200 s is beyond the maximum of 120 s"),
+        ("timeout = 700\n", "config.toml:1: timeout: 700 s is beyond the maximum of 600 s"),
         ("warm = \n", "at line 1, column 8"),
     ):
         config.write_text(text)
@@ -236,6 +236,7 @@ def test_a_huge_settings_file_is_refused(tmp_path: Path) -> None:
 def test_a_timeout_beyond_the_maximum_is_refused_when_somebody_asked_for_it() -> None:
     """Lowering only the maximum lowers the default with it; a contradiction is an error."""
     assert load({"max_timeout": "10"}, {"HOME": "/nowhere"}).timeout == 10
+    assert load({"call_timeout": "900"}, {"HOME": "/nowhere"}).max_timeout == 900
     with pytest.raises(SettingsError, match="beyond the maximum"):
         load({"max_timeout": "10", "timeout": "20"}, {"HOME": "/nowhere"})
 

@@ -4,16 +4,15 @@ The named servers are connected before the run, and a misspelt one is reported a
 decides which tools are sent to the sandbox. Neither is a security decision: a program that hides
 what it uses only waits longer, and can still call any tool by name.
 
-A program that has no tree (a syntax error, syntax newer than this interpreter's, or too long) is
-scanned as text instead: that may find a server in a comment, and reports none as unknown.
+A program that has no tree (a syntax error, syntax newer than this interpreter's, or too long) names
+none: the guest loads a server when it is first called.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
@@ -68,30 +67,26 @@ class References:
     Attributes:
         servers: Their names, in order of first appearance.
         unknown: References that match no server.
-        dynamic: Whether it also chooses among the loaded servers at run time. Reflection on
-            anything else (`vars(thing)`, `eval`) does not count, because every server would be
-            started for it; nor do `runtime` calls with a computed name, which load no server.
-        parsed: Whether the program was parsed; if not, `servers` comes from its text.
+        dynamic: Whether it also uses all servers, as in `list(mcp_servers)`. A name that it
+            computes does not count, because the guest loads that server when it is first called.
+        mentioned: Names in its texts, if it chooses servers by computed names.
     """
 
     servers: tuple[str, ...] = ()
     unknown: tuple[UnknownReference, ...] = ()
     dynamic: bool = False
-    parsed: bool = True
+    mentioned: tuple[str, ...] = ()
 
 
 def references(
-    code: str, survey: Survey | None, aliases: Mapping[str, str], *, more_names: bool = False
+    survey: Survey, aliases: Mapping[str, str], *, more_names: bool = False
 ) -> References:
-    """Return the servers that `code` names.
+    """Return the servers that a program names.
 
     Args:
-        survey: The program's survey; None if it has no tree.
         aliases: Every server's name and alias. A program may pass either as a name.
         more_names: Whether it may use names that it does not bind, as in a session.
     """
-    if survey is None:
-        return _scan_text(code, aliases)
     reader = _Reader(survey, aliases)
     reader.read()
     return reader.references(more_names=more_names or bool(survey.stars))
@@ -107,12 +102,13 @@ class _Reader:
         servers = {alias: ServerEntry(name=name, alias=alias) for name, alias in aliases.items()}
         self._symbols = SymbolResolver(survey, servers)
         self._dynamic = False
+        self._chooses = False
         self._found: list[tuple[int, int, str]] = []
         self._missing: list[tuple[int, int, str, bool]] = []
         self._consumed: set[int] = set()
 
     def read(self) -> None:
-        """Collect references; `mcp_servers` used other than with a literal key makes it dynamic."""
+        """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
         for node, context in self._survey.every(ast.Call):
@@ -120,7 +116,7 @@ class _Reader:
         for node, context in self._survey.every(ast.Subscript):
             if self._is(node.value, context, SERVERS):
                 self._consumed.add(id(node.value))
-                self._dynamic |= not self._literal(node, node.slice, context)
+                self._chooses |= not self._literal(node, node.slice, context)
         for node, context in self._survey.every(ast.Attribute):
             if self._is(node.value, context, MODULES):
                 self._alias(node, node.attr, context, must_exist=not node.attr.startswith("_"))
@@ -138,8 +134,17 @@ class _Reader:
             if text not in unknown and len(unknown) < MAX_UNKNOWN:
                 unknown[text] = self._unknown(text, line, is_name)
         return References(
-            servers=tuple(servers), unknown=tuple(unknown.values()), dynamic=self._dynamic
+            servers=tuple(servers),
+            unknown=tuple(unknown.values()),
+            dynamic=self._dynamic,
+            mentioned=tuple(dict.fromkeys(self._mentions())) if self._chooses else (),
         )
+
+    def _mentions(self) -> Iterator[str]:
+        """Yield the servers whose name or alias is a text of the program."""
+        for node, _ in self._survey.every(ast.Constant):
+            if isinstance(node.value, str) and (name := self._named(node.value)):
+                yield name
 
     def _unknown(self, text: str, line: int, is_name: bool) -> UnknownReference:
         shown = valid_text(clip(text, _MAX_SHOWN_CHARS))
@@ -180,7 +185,7 @@ class _Reader:
         if gets and self._is(mapping, context, SERVERS):
             self._consumed.add(id(mapping))
             # A program that uses `get` handles a missing server itself.
-            self._dynamic |= not self._literal(node, node.args[0], context, must_exist=False)
+            self._chooses |= not self._literal(node, node.args[0], context, must_exist=False)
         for symbol in self._symbols.all_of(function, context):
             if symbol is None:
                 continue
@@ -189,14 +194,14 @@ class _Reader:
             elif symbol.dotted in _IMPORTERS and node.args:
                 self._import_call(node, context)
             elif symbol.dotted == "builtins.globals":
-                self._dynamic = True
+                self._chooses = True
             elif (
                 symbol.dotted == "builtins.getattr"
                 and node.args
                 and self._is(node.args[0], context, MODULES)
             ):
                 known = self._literal(node, node.args[-1], context, must_exist=False)
-                self._dynamic |= not known
+                self._chooses |= not known
 
     def _server_argument(self, node: ast.Call, helper: str, context: Context) -> None:
         if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
@@ -210,7 +215,7 @@ class _Reader:
         """Read `import_module("mcp.servers.x")`, where the name may be computed."""
         name = self._symbols.text(node.args[0], context)
         if name is None:
-            self._dynamic |= self._symbols.start(node.args[0], context).startswith(f"{_PACKAGE}.")
+            self._chooses |= self._symbols.start(node.args[0], context).startswith(f"{_PACKAGE}.")
         elif name.startswith(f"{_PACKAGE}."):
             self._alias(node, name.split(".")[2], context)
 
@@ -229,10 +234,17 @@ class _Reader:
         value = argument.value if isinstance(argument, ast.Constant) else None
         if not isinstance(value, str):
             return False
-        alias = value.removeprefix(_PREFIX) if must_exist else value
-        name = value if value in self._aliases else self._names.get(value, self._names.get(alias))
+        name = self._named(value) if must_exist else self._known(value)
         self._note(node, name, value if must_exist else "", context)
         return True
+
+    def _known(self, text: str) -> str | None:
+        """Return the server of this name or alias."""
+        return text if text in self._aliases else self._names.get(text)
+
+    def _named(self, text: str) -> str | None:
+        """Return the server of this name, alias, or alias with its prefix."""
+        return self._known(text) or self._names.get(text.removeprefix(_PREFIX))
 
     def _alias(
         self, node: ast.stmt | ast.expr, alias: str, context: Context, *, must_exist: bool = True
@@ -340,28 +352,3 @@ def _plain_module(dotted: str) -> bool:
 
 def _plain_word(word: str) -> bool:
     return word not in _REFLECTIVE and (not word.startswith("__") or word in _HARMLESS)
-
-
-# --- programs that do not parse -----------------------------------------------------------------
-
-_NAMED = re.compile(
-    rf"\b(?:mcp_servers|{'|'.join(sorted(_CALLS))})(?:\.get)?\s{{0,8}}[\[(]"
-    r"\s{0,8}(?:server\s{0,8}=\s{0,8})?['\"](?P<text>[^'\"\n]{1,200})['\"]"
-    r"|\bmcp_(?P<alias>\w{1,200})|\bmcp\s?\.\s?servers\s?\.\s?(?P<module>\w{1,200})"
-    r"|\bmcp\.servers\s{1,8}import\s{1,8}\(?(?P<names>[^\n)]{1,2000})"
-)
-_DYNAMIC = re.compile(
-    r"\bmcp_servers\b(?!\s{0,8}(?:\[|\.get\()\s{0,8}['\"])"
-    r"|\bLOADED_MCP_SERVERS\b|\bmcp\.servers\s{1,8}import\s{1,8}\*|\bmcp\.servers\.['\"{]"
-    r"|\bglobals\s{0,8}\(\s{0,8}\)"
-)
-
-
-def _scan_text(code: str, aliases: Mapping[str, str]) -> References:
-    names = {alias: name for name, alias in aliases.items()}
-    found: dict[str, None] = {}
-    for match in _NAMED.finditer(code):
-        for word in re.findall(r"\w+", match["names"] or "") or filter(None, match.groups()):
-            if word in aliases or word in names:
-                found[word if word in aliases else names[word]] = None
-    return References(servers=tuple(found), dynamic=_DYNAMIC.search(code) is not None, parsed=False)

@@ -99,23 +99,45 @@ class Tools:
         call: CallTool,
         server: Mapping[str, Any],
         helper: Callable[[str, str], Any] = lambda server, name: None,
+        load: Callable[[str], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
         """Make them.
 
         Args:
             helper: Gives what a server has besides tools, by the names of both; None for no such.
+            load: Returns the data of a server that is not loaded; its functions call it first.
         """
-        self.server = server
         self._helper = helper
+        self._load = load
         self.title = "mcp_%s" % server["alias"]
         self._call = call
         self._by_alias: Dict[str, Mapping[str, Any]] = {}
         self._by_name: Dict[str, Mapping[str, Any]] = {}
+        self._made: Dict[str, Any] = {}
+        self._take(server)
+
+    def _take(self, server: Mapping[str, Any]) -> None:
+        self.server = server
         for tool in server.get("tools") or ():
             self._by_name[tool["name"]] = tool
             if usable(tool["alias"]):
                 self._by_alias[tool["alias"]] = tool
-        self._made: Dict[str, Any] = {}
+
+    async def load(self) -> None:
+        """Make sure that the tools are known."""
+        if self._load is not None:
+            self._take(await self._load(self.server["name"]))
+            self._load = None
+
+    def _later(self, find: Callable[[str], Any], name: str) -> Any:
+        """Return a function that loads the server before it calls the tool."""
+
+        async def function(*args: Any, **kwargs: Any) -> Any:
+            await self.load()
+            return await find(name)(*args, **kwargs)
+
+        function.__name__ = function.__qualname__ = name
+        return function
 
     def aliases(self) -> List[str]:
         """Return the names under which tools are attributes."""
@@ -129,6 +151,8 @@ class Tools:
         """
         # Interpreter and libraries probe for dunders; a tool must never answer.
         if not (alias.startswith("__") and alias.endswith("__")):
+            if self._load is not None and not alias.startswith("_"):
+                return self._later(self.attribute, alias)
             tool = self._by_alias.get(alias)
             if tool is not None:
                 return self._function(tool)
@@ -144,6 +168,8 @@ class Tools:
         Raises:
             MissingKeyError: There is no such tool; the message names the nearest.
         """
+        if self._load is not None:
+            return self._later(self.item, name)
         tool = self._by_name.get(name) or self._by_alias.get(name)
         if tool is None:
             raise MissingKeyError(self._no_such(name))
@@ -165,7 +191,7 @@ class Tools:
 
 
 class Server:
-    """A loaded server: its tools are attributes, and items by their own names."""
+    """A server: its tools are attributes, and items by their own names."""
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
@@ -180,6 +206,9 @@ class Server:
         return self._tools.item(name)
 
     def __iter__(self) -> Iterator[str]:
+        if "tools" not in self._tools.server:
+            message = "%s: its tools are not known yet. First: await server.list_tools()"
+            raise MissingKeyError(message % self._tools.title)
         return iter(self._tools.aliases())
 
     def __dir__(self) -> List[str]:
@@ -187,6 +216,7 @@ class Server:
 
     async def list_tools(self) -> List[Any]:
         """Return name, alias and description of each tool."""
+        await self._tools.load()
         return [Result(summary(tool)) for tool in self._tools.server.get("tools") or ()]
 
     def __repr__(self) -> str:
@@ -208,19 +238,20 @@ def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
 
 
 class Servers(abc.Mapping):  # type: ignore[type-arg]
-    """The loaded servers by their own names; aliases are understood too."""
+    """The loaded servers by their own names; as a key any server will do, also by its alias."""
 
-    def __init__(self, servers: Mapping[str, Server], aliases: Mapping[str, str]) -> None:
+    def __init__(
+        self, servers: Mapping[str, Server], aliases: Mapping[str, str], every: Mapping[str, Server]
+    ) -> None:
         self._servers = servers
         self._aliases = aliases
+        self._every = every
 
     def __getitem__(self, name: str) -> Server:
-        found = self._servers.get(name)
-        if found is None and name in self._aliases:
-            found = self._servers.get(self._aliases[name])
+        found = self._every.get(self._aliases.get(name, name)) or self._every.get(name)
         if found is None:
-            message = "no server %r is loaded in this run.%s Loaded: %s."
-            known = [*self._servers, *self._aliases]
+            message = "there is no server %r.%s Loaded: %s."
+            known = [*self._every, *self._aliases]
             raise MissingKeyError(
                 message % (name, nearest(str(name), known), listed(self._servers))
             )
@@ -244,7 +275,7 @@ class ServerModule(types.ModuleType):
         self._tools = tools
         every = tools.server.get("tools") or ()
         self.TOOL_MAP = {tool["alias"]: tool["name"] for tool in every}
-        self.__all__ = tools.aliases()
+        self.__all__ = list(self.TOOL_MAP)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
@@ -255,7 +286,7 @@ class ServerModule(types.ModuleType):
         return self._tools.attribute(name)
 
     def __dir__(self) -> List[str]:
-        return [*super().__dir__(), "TOOLS", *self.__all__]
+        return [*super().__dir__(), "TOOLS", *self._tools.aliases()]
 
 
 class AbsentFinder:
@@ -280,12 +311,14 @@ def _refuse(message: str) -> NoReturn:
     raise ModuleNotFoundError(message)
 
 
-def install_modules(servers: Sequence[Tools], runtime: types.ModuleType) -> types.ModuleType:
+def install_modules(
+    servers: Sequence[Tools], runtime: types.ModuleType, others: Sequence[Tools] = ()
+) -> types.ModuleType:
     """Make `mcp` and its modules importable, also if the image has another `mcp`; return it."""
     aliases = [tools.server["alias"] for tools in servers]
     package = _module("mcp", "The bridge's own module inside a run: `runtime` and `servers`.", True)
     below = _module("mcp.servers", "One module per loaded server: %s." % listed(aliases), True)
-    for tools in servers:
+    for tools in (*others, *servers):
         alias = tools.server["alias"]
         if not usable(alias):
             continue

@@ -126,6 +126,12 @@ class Runtime(Library):
         value = await self._client.call("call_tool", params, "%s.%s" % (server, tool))
         return from_wire(value)
 
+    async def load(self, name: str) -> Mapping[str, Any]:
+        """Load a server, and return what a loaded one has in `Run.servers`."""
+        params = {"server": name}
+        self._loaded[name] = await self._client.call("load_server", params, "server %s" % name)
+        return self._loaded[name]
+
     async def _call(self, server: Any, tool: Any, arguments: Any, *, raw: bool) -> Any:
         name = self._own_name(_text("server", server))
         tool = self._tool_name(name, _text("tool", tool))
@@ -405,7 +411,8 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
 
     Names:
         mcp_ALIAS: A loaded server, by its alias: `await mcp_github.create_issue(title="t")`.
-        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`.
+        mcp_servers: The loaded servers by their own names: `mcp_servers["git-hub"]`. Another one is
+            loaded at its first call.
         LOADED_MCP_SERVERS: Those names, as a tuple.
         mcp: The package of `mcp.runtime` and of `mcp.servers`, which has a module for each server.
         runtime: The module `mcp.runtime`; its functions for memories, and `save_tool`, are globals
@@ -423,15 +430,21 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
     module.__all__ = list(PUBLIC)  # type: ignore[attr-defined]
-    all_tools = [Tools(runtime.send, server, runtime.of_server) for server in run.servers]
-    package = install_modules(all_tools, module)
+    loaded = [Tools(runtime.send, server, runtime.of_server) for server in run.servers]
+    others = [
+        Tools(runtime.send, server, runtime.of_server, runtime.load)
+        for server in run.discovered
+        if not server.get("loaded")
+    ]
+    package = install_modules(loaded, module, others)
     package.MCPError = MCPError  # type: ignore[attr-defined]
-    servers = {tools.server["name"]: Server(tools) for tools in all_tools}
-    aliases = {server["alias"]: server["name"] for server in run.servers}
+    servers = {tools.server["name"]: Server(tools) for tools in loaded}
+    every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
+    aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
     found: Dict[str, Any] = {
         "mcp": package,
         "runtime": module,
-        "mcp_servers": Servers(servers, aliases),
+        "mcp_servers": Servers(servers, aliases, every),
         "LOADED_MCP_SERVERS": tuple(servers),
         "MCPError": MCPError,
         "Blob": Blob,
@@ -440,7 +453,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         found[name] = helpers[name]
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
-            found["mcp_%s" % alias] = servers[name]
+            found["mcp_%s" % alias] = every[name]
     return found
 
 

@@ -265,9 +265,9 @@ class Run(Frame):
 
     `servers` is the stubs' data: per loaded server its name, alias, description and tools (name,
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
-    `limits`: timeout (seconds), output_bytes, result_bytes, frame_bytes, and data_bytes,
-    processes where the guest has to limit itself because the engine could not. `session` is the
-    number of the run in its session, from 1; 0 for a run on its own. `name` is that of the file
+    `limits`: timeout (seconds; the host stops a program sooner), output_bytes, result_bytes,
+    frame_bytes, and data_bytes, processes where the guest has to limit itself because the engine
+    could not. `session` is the number of the run in its session, from 1; 0 for a run on its own. `name` is that of the file
     that holds the program, if one does. `state` is what `State` frames held, base64, for a
     session's first run; `save` asks a session for such frames instead of running anything. `files`
     (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
@@ -290,17 +290,13 @@ class Run(Frame):
     packages: bool = False
 
 
-class Clock(Frame):
-    """Pauses the run's deadline while a person is asked a question, or continues it.
+class Stop(Frame):
+    """Interrupts the program now; for the supervisor, the worker does not get it.
 
-    For the supervisor; the worker does not get it. The host enforces its own deadline anyway.
+    `late` means that its time is over. If the program does not end, the host ends the sandbox.
     """
 
-    running: bool
-
-
-class Stop(Frame):
-    """Interrupts a session's program now, as at its deadline; for the supervisor."""
+    late: bool
 
 
 class Ping(Frame):
@@ -323,7 +319,7 @@ if TYPE_CHECKING:
     GuestFrame = Union[
         Hello, Call, Cancel, Output, Shown, Progress, State, File, Done, Exited, Pong
     ]
-    HostFrame = Union[Run, Reply, Clock, Stop, Ping]
+    HostFrame = Union[Run, Reply, Stop, Ping]
 else:
     GuestFrame = HostFrame = Frame
 
@@ -331,7 +327,7 @@ else:
 # --- frames as lines ---
 
 _GUEST = (Hello, Call, Cancel, Output, Done, Exited, Shown, Progress, State, File, Pong)
-_HOST = (Run, Reply, Clock, Stop, Ping)
+_HOST = (Run, Reply, Stop, Ping)
 _TYPES: Dict[str, Any] = {kind.__name__.lower(): kind for kind in (*_GUEST, *_HOST)}
 
 GUEST_TYPES = frozenset(kind.__name__.lower() for kind in _GUEST)

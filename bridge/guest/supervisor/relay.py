@@ -1,7 +1,7 @@
 """Relays bytes between a worker and the host in one poll loop.
 
 Owns back-pressure and order. The worker's frames pass as whole lines, and only the types that a
-worker may send. The host's bytes pass unchanged, except lines for the supervisor: clock, stop, ping
+worker may send. The host's bytes pass unchanged, except lines for the supervisor: stop, ping
 and the next run. The program's output becomes `Output` frames here. A side that does not read
 blocks only the other side's writing, never this loop. Between a session's runs, output and calls
 stay in the pipes until the next run begins.
@@ -20,7 +20,6 @@ from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
 from bridge.guest.processes import EXIT_NOTICE, Children
 from bridge.guest.protocol.wire import (
     MAX_FRAME_BYTES,
-    Clock,
     Output,
     Ping,
     Pong,
@@ -63,7 +62,7 @@ _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
 
 INTERRUPT_SECONDS = 1.2
-"""Time for an interrupted program to end. The host waits two seconds longer than the deadline."""
+"""Time for an interrupted program to end. The host waits two seconds after `Stop`."""
 
 SEND_RUN_SECONDS = 15.0
 """Time for a session's worker to read its next run."""
@@ -82,7 +81,7 @@ class Relay:
 
     Attributes:
         exit_notice: The worker's exit notice (`processes.EXIT_NOTICE`); empty until it comes.
-        stopped: Whether the host sent `Stop` for this run.
+        stopped: Whether the host stopped this run before its time was over.
     """
 
     def __init__(
@@ -111,9 +110,8 @@ class Relay:
         self._gathered_size = 0
         self._flush_at: Optional[float] = None
         self._has_sent = False
-        self._deadline: Optional[float] = deadline
-        self._time_left = 0.0
-        self._incoming = Incoming(self._set_clock, self._stop, lambda: self.send(Pong()))
+        self._deadline = deadline
+        self._incoming = Incoming(self._stop, lambda: self.send(Pong()))
         self.exit_notice = b""
         self.stopped = False
         self._poller = select.poll()
@@ -131,15 +129,14 @@ class Relay:
         """
         while children.status is None and not self.exit_notice:
             now = time.monotonic()
-            if self._deadline is not None and now >= self._deadline:
+            if now >= self._deadline:
                 return False
             if self._flush_at is not None and now >= self._flush_at:
                 self._send_gathered()
             self._update_poller()
-            ends = [end for end in (self._deadline, self._flush_at) if end is not None]
+            end = self._deadline if self._flush_at is None else min(self._deadline, self._flush_at)
             # Rounded up: a poll that ends early would spin.
-            wait = max(0, int((min(ends) - now) * 1000) + 1) if ends else None
-            events = self._poller.poll(wait)
+            events = self._poller.poll(max(0, int((end - now) * 1000) + 1))
             for fd, event in events:
                 self._handle(fd, event, children)
             if not self.exit_notice:
@@ -165,15 +162,6 @@ class Relay:
         """Pass the host's bytes to the worker, except the supervisor's own lines."""
         self._to_worker.put(self._incoming.feed(data))
         self._to_worker.flush()
-
-    def _set_clock(self, running: bool) -> None:
-        """Pause the run's deadline, or continue it with the time that was left."""
-        now = time.monotonic()
-        if running and self._deadline is None:
-            self._deadline = now + self._time_left
-        elif not running and self._deadline is not None:
-            self._time_left = self._deadline - now
-            self._deadline = None
 
     def send(self, frame: Any) -> None:
         """Queue a frame for the host, after all output gathered so far."""
@@ -324,7 +312,6 @@ class Relay:
         output = int(limits.get("output_bytes", 256 * 1024))
         self._captures = {stream: Capture(stream, output) for stream in self._captures}
         self._deadline = deadline
-        self._time_left = 0.0
         self._has_sent = False
         self._flush_at = None
         self.exit_notice = b""
@@ -388,9 +375,9 @@ class Relay:
         if noted:
             children.reap()
 
-    def _stop(self) -> None:
-        """End the run as at its deadline, also while its deadline is paused."""
-        self.stopped = True
+    def _stop(self, late: bool) -> None:
+        """End the run now."""
+        self.stopped = not late
         self._deadline = time.monotonic()
 
     def _reset_poller(self) -> None:
@@ -424,12 +411,11 @@ def _read_rest(fd: int) -> List[bytes]:
 
 # --- what the host sends ------------------------------------------------------------------------
 
-_CLOCK = {encode(Clock(running=on)).rstrip(b"\n"): on for on in (True, False)}
-_STOP = encode(Stop()).rstrip(b"\n")
+_STOPS = {encode(Stop(late=late)).rstrip(b"\n"): late for late in (True, False)}
 _PING = encode(Ping()).rstrip(b"\n")
 """Lines for the supervisor, beside a session's next run."""
 
-_HEADS = (b'{"type":"clock",', _STOP, _PING)
+_HEADS = (b'{"type":"stop",', _PING)
 _RUN = b'{"type":"run",'
 _LONGEST = max(map(len, (*_HEADS, _RUN)))
 _TEXT_MARK = b"+"
@@ -442,8 +428,7 @@ class Incoming:
     read as a frame.
 
     Args:
-        on_clock: Called when the run's deadline is paused (False) or continues (True).
-        on_stop: Called when the run is to be interrupted.
+        on_stop: Called when the run is to be interrupted, with whether its time is over.
         on_ping: Called when the host asks whether this works.
 
     Attributes:
@@ -452,11 +437,9 @@ class Incoming:
 
     def __init__(
         self,
-        on_clock: Callable[[bool], None],
-        on_stop: Callable[[], None],
+        on_stop: Callable[[bool], None],
         on_ping: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_clock = on_clock
         self._on_stop = on_stop
         self._on_ping = on_ping
         self._run: Optional[List[bytes]] = None
@@ -495,7 +478,7 @@ class Incoming:
             line = data[start:end]
             if line.startswith(_TEXT_MARK):
                 self._text_left = int(line)
-            elif line in _CLOCK or line in (_STOP, _PING):
+            elif line in _STOPS or line == _PING:
                 kept.append(data[begin:start])
                 begin = end + 1
                 self._dispatch(line)
@@ -516,12 +499,10 @@ class Incoming:
         return end + 1
 
     def _dispatch(self, line: bytes) -> None:
-        if line in _CLOCK:
-            self._on_clock(_CLOCK[line])
-        elif line == _PING:
+        if line == _PING:
             self._on_ping()
         else:
-            self._on_stop()
+            self._on_stop(_STOPS[line])
 
 
 def _is_short(head: bytes) -> bool:

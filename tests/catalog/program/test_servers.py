@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
+from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.server_references import (
     MAX_UNKNOWN,
     References,
@@ -20,7 +20,7 @@ ALIASES = {"git-hub": "git_hub", "time": "time", "file system": "file_system"}
 
 def referenced_servers(code: str, aliases: Mapping[str, str]) -> References:
     tree = parse(code)
-    return references(code, None if isinstance(tree, Unread) else Survey(tree), aliases)
+    return References() if isinstance(tree, Unread) else references(Survey(tree), aliases)
 
 
 FRAGMENTS = st.lists(
@@ -96,11 +96,22 @@ def test_servers_come_in_order_of_first_appearance() -> None:
     "code",
     [
         "for name in mcp_servers: print(name)",
-        "mcp_servers[name].x()",
-        "mcp_servers.get(name)",
         "mcp_servers.items()",
         "from mcp.servers import *",
         "for s in LOADED_MCP_SERVERS: print(s)",
+    ],
+)
+def test_a_program_that_uses_all_servers_is_noticed(code: str) -> None:
+    found = referenced_servers(code, ALIASES)
+    assert found.dynamic
+    assert found.unknown == ()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "mcp_servers[name].x()",
+        "mcp_servers.get(name)",
         "globals()['mcp_' + name]",
         "import importlib; importlib.import_module('mcp.servers.' + name)",
         "__import__(f'mcp.servers.{name}')",
@@ -108,10 +119,14 @@ def test_servers_come_in_order_of_first_appearance() -> None:
         "from mcp import servers\ngetattr(servers, name)",
     ],
 )
-def test_picking_a_server_at_run_time_is_noticed(code: str) -> None:
-    found = referenced_servers(code, ALIASES)
-    assert found.dynamic
-    assert found.unknown == ()
+def test_a_program_that_computes_names_gets_the_servers_that_its_texts_name(code: str) -> None:
+    """By name or alias, as whole texts; and none if it names none."""
+    assert referenced_servers(code, ALIASES) == References()
+    texts = "names = ['time', 'git_hub', 'mcp_file_system', 'the time', '', 'zzz']\n"
+    found = referenced_servers(texts + code, ALIASES)
+    assert {*found.mentioned} == {*ALIASES}
+    assert found == References(mentioned=found.mentioned)
+    assert referenced_servers(texts, ALIASES) == References()
 
 
 @pytest.mark.parametrize(
@@ -211,44 +226,6 @@ def test_each_unknown_name_is_reported_once_and_only_so_many() -> None:
 def test_a_very_long_unknown_name_is_cut() -> None:
     (unknown,) = referenced_servers(f"mcp_{'x' * 10_000}.y()", ALIASES).unknown
     assert len(unknown.text) < 100
-
-
-@pytest.mark.parametrize(
-    ("line", "server"),
-    [
-        ("await mcp_git_hub.x()", "git-hub"),
-        ("mcp.servers.time.now()", "time"),
-        ("from mcp.servers import (a, git_hub)", "git-hub"),
-        ("mcp_servers [ 'file system' ]", "file system"),
-        ('mcp_servers.get("time")', "time"),
-        ("call_tool(server='time')", "time"),
-    ],
-)
-def test_a_program_that_does_not_parse_is_scanned_as_text(line: str, server: str) -> None:
-    """The guest's Python may be newer than ours, and then the program may be right."""
-    found = referenced_servers(f"template t'{{x}}'\n{line}\nmcp_nothing", ALIASES)
-    assert found == References(servers=(server,), parsed=False)
-
-
-@pytest.mark.parametrize(
-    ("line", "dynamic"),
-    [
-        ("mcp_servers[name]", True),
-        ("list(mcp_servers)", True),
-        ("from mcp.servers import *", True),
-        ("globals()", True),
-        ("eval(x)", False),
-        ("import_module('mcp.servers.' + x)", True),
-        ("mcp_servers['time']", False),
-    ],
-)
-def test_the_scan_of_text_notices_run_time_choice_too(line: str, dynamic: bool) -> None:
-    assert referenced_servers(f"not python\n{line}", ALIASES).dynamic is dynamic
-
-
-def test_a_very_long_program_is_scanned_as_text() -> None:
-    code = "x = 1\n" * (MAX_SCANNED_CHARS // 6 + 1) + "mcp_time.now()"
-    assert referenced_servers(code, ALIASES) == References(servers=("time",), parsed=False)
 
 
 @pytest.mark.parametrize(

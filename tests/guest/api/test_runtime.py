@@ -289,7 +289,7 @@ assert "echo" in dir(git_hub) and "call_tool" in dir(r)
         ("from mcp import ClientSession", "the bridge's own"),
         ("from mcp.servers.git_hub import ecco", "cannot import name 'ecco'"),
         ("mcp_git_hub.ecco", "Did you mean 'echo'"),
-        ("mcp_servers['mail']", "no server 'mail' is loaded"),
+        ("list(mcp_servers['mail'])", "its tools are not known yet"),
         ("mcp.servers.nope", "nope"),
     ],
 )

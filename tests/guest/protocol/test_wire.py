@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from bridge.guest.protocol.wire import (
     Call,
-    Clock,
     Done,
     Exited,
     FrameTooLargeError,
@@ -57,8 +56,8 @@ def test_a_guest_frame_survives_the_channel(frame: GuestFrame) -> None:
     assert decode_guest_frame(line) == frame
 
 
-@pytest.mark.parametrize("frame", [Clock(running=False), Stop(), Ping()], ids=repr)
-def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Clock | Stop | Ping) -> None:
+@pytest.mark.parametrize("frame", [Stop(late=False), Stop(late=True), Ping()], ids=repr)
+def test_what_is_said_to_a_supervisor_survives_the_channel(frame: Stop | Ping) -> None:
     """With what it holds by default."""
     [line] = LineDecoder().feed(encode(frame))
     assert decode_host_frame(line) == frame
@@ -169,10 +168,10 @@ def test_arbitrary_bytes_only_ever_raise_a_wire_error(line: bytes) -> None:
         return
 
 
-def test_a_guest_cannot_stop_the_clock() -> None:
+def test_a_guest_cannot_stop_a_program() -> None:
     """It is the host's to say."""
-    with pytest.raises(WireError, match="unknown frame type 'clock'"):
-        decode_guest_frame(encode(Clock(running=False))[:-1])
+    with pytest.raises(WireError, match="unknown frame type 'stop'"):
+        decode_guest_frame(encode(Stop(late=True))[:-1])
 
 
 def test_a_host_frame_with_unknown_fields_is_refused() -> None:

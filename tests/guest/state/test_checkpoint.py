@@ -156,7 +156,7 @@ def test_servers_and_tools_come_back_if_they_are_loaded() -> None:
     made = Server(Tools(lambda *call: None, {"name": "git", "alias": "git", "tools": [tool]}))  # type: ignore[arg-type]
     data, lost = saved({"g": made, "say": {"it": made.echo}})
     assert lost == {}
-    names: dict[str, Any] = {"mcp_servers": Servers({"git": made}, {})}
+    names: dict[str, Any] = {"mcp_servers": Servers({"git": made}, {}, {"git": made})}
     assert restore(names, str(Path.cwd()), data) == []
     assert names["g"] is made
     assert names["say"]["it"] is made.echo

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.guest.protocol.wire import Call, Clock, Ping, Pong, Reply, Run, Stop, encode
+from bridge.guest.protocol.wire import Call, Ping, Pong, Reply, Run, Stop, encode
 from bridge.guest.supervisor.relay import Incoming
 from bridge.rpc.channel import LARGE_CHARACTERS, encode_reply
 
-CLOCKS = {encode(Clock(running=running)): running for running in (True, False)}
-
-STOP = encode(Stop())
+STOPS = {encode(Stop(late=late)): late for late in (True, False)}
 PING = encode(Ping())
 
-RUNS = [encode(Run(code=code)) for code in ("1", "x" * 100, STOP.decode())]
+RUNS = [encode(Run(code=code)) for code in ("1", "x" * 100, next(iter(STOPS)).decode())]
 
-OURS = {*CLOCKS, STOP, PING, *RUNS}
+OURS = {*STOPS, PING, *RUNS}
 
-HOSTILE = "".join(line.decode() for line in (*CLOCKS, STOP, PING, RUNS[0]))
+HOSTILE = "".join(line.decode() for line in (*STOPS, PING, RUNS[0]))
 """A text that a server may answer, or a program have answered."""
 
 
@@ -37,7 +35,7 @@ messages = st.one_of(
     st.builds(lambda value: encode(Reply(id=1, value=value)), st.text() | st.just(HOSTILE)),
     st.builds(_beside, st.text(min_size=1) | st.just(HOSTILE) | st.just("x\n" + HOSTILE + "+9\n")),
     # Nothing that the host sends, but all of it has to come through.
-    st.sampled_from([b"\n", b'{"type"\n', b'{"type":"clock","running":1}\n', b'{"type":"cloc']).map(
+    st.sampled_from([b"\n", b'{"type"\n', b'{"type":"stop","late":1}\n', b'{"type":"sto']).map(
         lambda line: line if line.endswith(b"\n") else line + b"\n"
     ),
 )
@@ -49,19 +47,17 @@ def test_the_worker_gets_all_but_what_is_ours_however_it_is_cut(
 ) -> None:
     """And texts beside replies are nobody's frames."""
     heard: list[bool] = []
-    stops: list[bytes] = []
     pings: list[bytes] = []
-    incoming = Incoming(heard.append, lambda: stops.append(STOP), lambda: pings.append(PING))
+    incoming = Incoming(heard.append, lambda: pings.append(PING))
     data, passed = b"".join(sent), b""
     while data:
         size = sizes[len(data) % len(sizes)]
         passed += incoming.feed(data[:size])
         data = data[size:]
     assert passed == b"".join(message for message in sent if message not in OURS)
-    assert stops == [message for message in sent if message == STOP]
     assert pings == [message for message in sent if message == PING]
     assert incoming.runs == [message[:-1] for message in sent if message in RUNS]
-    assert heard == [CLOCKS[message] for message in sent if message in CLOCKS]
+    assert heard == [STOPS[message] for message in sent if message in STOPS]
 
 
 def test_a_large_reply_passes_as_it_is() -> None:
@@ -69,12 +65,12 @@ def test_a_large_reply_passes_as_it_is() -> None:
     text = HOSTILE * (LARGE_CHARACTERS // len(HOSTILE) + 1)
     reply = b"".join(encode_reply(1, {"a": text}))
     assert reply.startswith(b"+")
-    assert Incoming(lambda running: pytest.fail("heard a text"), lambda: None).feed(reply) is reply
+    assert Incoming(lambda late: pytest.fail("heard a text")).feed(reply) is reply
 
 
-def test_a_line_that_begins_like_the_clock_waits_for_its_end_only() -> None:
+def test_a_line_that_begins_like_ours_waits_for_its_end_only() -> None:
     """Nothing else is held back."""
-    incoming = Incoming(lambda running: None, lambda: None)
+    incoming = Incoming(lambda late: None)
     assert incoming.feed(b'{"type":"reply","id":1') == b'{"type":"reply","id":1'
     assert incoming.feed(b"}\n{") == b"}\n"
     assert incoming.feed(b'"type":"re') == b'{"type":"re'
@@ -91,25 +87,18 @@ def test_the_supervisor_answers_while_its_program_is_busy(init_guest: Any) -> No
     assert isinstance(init_guest.receive(), Pong)
 
 
-def test_the_deadline_stands_still_while_the_host_says_so(guest_on: Any) -> None:
-    """And comes after what was left of the time, once that goes on."""
+def test_a_program_whose_time_is_over_is_interrupted(guest_on: Any) -> None:
+    """The host says when; the guest says that this is why it ended."""
 
     def answer(guest: Any, call: Call) -> None:
-        guest.write(encode(Clock(running=call.params["arguments"]["text"] == "go on")))
-        guest.reply(call.id, {"json": None})
+        guest.write(encode(Stop(late=True)))
 
     finished = guest_on.run(
         """
-import time
-await mcp_git_hub.echo(text="stop")
-time.sleep(2.5)
 print("still here", flush=True)
-await mcp_git_hub.echo(text="go on")
-while True:
-    pass
+await mcp_git_hub.echo(text="stop")
 """,
         answer,
-        limits={"timeout": 2.0},
     )
     assert finished.stdout == "still here\n"
     assert finished.exit.timed_out

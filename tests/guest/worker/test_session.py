@@ -162,7 +162,7 @@ def test_a_host_that_stops_a_run_gets_its_state_kept(session: Session) -> None:
     session.start("x = 5\nprint('on', flush=True)\nimport time\ntime.sleep(60)")
     frame = session.guest.receive()
     assert frame is not None
-    session.guest.send(Stop())
+    session.guest.send(Stop(late=False))
     stopped = session.guest.finish()
     assert stopped.exit.kept
     assert not stopped.exit.timed_out

@@ -1,0 +1,91 @@
+"""Servers that a program names at run time: loaded when it first calls them, not by a guess."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import anyio
+import pytest
+
+from bridge.model import RunRequest, RunResult
+from bridge.runs import Engine
+from tests.engine_rig import ListFinder, workshop
+
+
+async def _run(engine: Engine, code: str) -> RunResult:
+    with anyio.fail_after(60):
+        return await engine.run(RunRequest(code=code))
+
+
+@pytest.fixture(autouse=True)
+def _three_servers(finder: ListFinder) -> None:
+    broken = dataclasses.replace(workshop("broken"), command="/nowhere/server", args=())
+    finder.specs = (workshop(), workshop("other shop"), broken)
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "mcp_servers['-'.join(parts)]",
+        "mcp_servers['_'.join(parts)]",
+        "mcp_servers.get('-'.join(parts))",
+        "globals()['mcp_' + '_'.join(parts)]",
+        "__import__('importlib').import_module('mcp.servers.' + '_'.join(parts))",
+        "getattr(__import__('mcp.servers').servers, '_'.join(parts))",
+    ],
+)
+async def test_a_computed_name_loads_its_server_at_the_first_call(
+    engine: Engine, server: str
+) -> None:
+    """By name and alias; arguments go by position and by name, and no other server is started."""
+    code = f"""
+parts = ("work", "shop")
+server = {server}
+[(await server.add(1, 2)).sum, (await server.add(a=3, b=4)).sum, "add" in dir(server)]
+"""
+    result = await _run(engine, code)
+    assert (result.error, result.result) == ("", [3, 7, True])
+    assert _started(engine) == ["work-shop"]
+
+
+async def test_servers_named_in_a_list_are_loaded(engine: Engine) -> None:
+    """Also by an alias; one that cannot start hinders nobody until it is called."""
+    code = """
+sums = []
+for name in ["work-shop", "other_shop"]:
+    sums += [(await mcp_servers[name].add(a=1, b=1)).sum, len(list(mcp_servers[name])) > 1]
+try:
+    await mcp_servers["broken"[:]].add(a=1, b=1)
+except MCPError as error:
+    sums.append("did not start" in str(error))
+sums
+"""
+    result = await _run(engine, code)
+    assert (result.error, result.result) == ("", [2, True, 2, True, True])
+
+
+async def test_the_tools_of_a_server_are_listed_once_it_is_loaded(engine: Engine) -> None:
+    """And a tool that it lacks is an error that names the nearest."""
+    code = """
+server = mcp_servers["".join(("work", "-", "shop"))]
+try:
+    list(server)
+except KeyError as error:
+    print(error)
+print(len(await server.list_tools()) == len(list(server)), repr(server))
+await mcp_servers["other" + " shop"].addd(1, 2)
+"""
+    result = await _run(engine, code)
+    assert result.stdout.startswith("mcp_work_shop: its tools are not known yet")
+    assert "True <MCP server 'work-shop': " in result.stdout
+    assert "has no tool 'addd'. Did you mean 'add'?" in result.error
+
+
+async def test_a_program_with_globals_starts_no_server(engine: Engine) -> None:
+    result = await _run(engine, "'__file__' in globals()")
+    assert (result.error, result.result) == ("", False)
+    assert _started(engine) == []
+
+
+def _started(engine: Engine) -> list[str]:
+    return [name for name, state in engine.servers.pool.states().items() if state.state != "idle"]
