@@ -330,8 +330,24 @@ class HttpEndpoint:
         """Return how the connection ended, in sentences; may be empty."""
         return self._end_report
 
+    @property
+    def installing(self) -> bool:
+        """Never: there is no process."""
+        return False
+
+    @property
+    def last_line(self) -> str:
+        """Nothing: there is no stderr."""
+        return ""
+
+    async def prepare(self) -> None:
+        """Do nothing: nothing is installed."""
+
+    def started(self) -> None:
+        """Do nothing: nothing was installed."""
+
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
+    async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
         """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
             login = self._logins.of(self._owner) if self._logins else None

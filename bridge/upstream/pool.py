@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
+from bridge.upstream.installation import installs_packages
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
@@ -64,7 +66,7 @@ CALL_SECONDS = 60.0
 """Default timeout of a call, where neither caller nor configuration sets one; as most clients."""
 
 START_SECONDS = 30.0
-"""Default timeout of a start: `npx` and `uvx` may have to download a package first."""
+"""Default timeout of a start."""
 
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 """Largest message in either direction: the limit of the channel into a sandbox."""
@@ -85,6 +87,9 @@ class Pool:
         admission: Decides on each start and connection, and records it.
 
     Args:
+        start_timeout: Longest start, and longest wait for one.
+        start_patience: Longest start of a package runner, which may have to install the server.
+        patient: Whether callers wait as long as that, too.
         server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
@@ -97,6 +102,8 @@ class Pool:
         environ: Mapping[str, str],
         call_timeout: float = CALL_SECONDS,
         start_timeout: float = START_SECONDS,
+        start_patience: float = 0.0,
+        patient: bool = False,
         idle_seconds: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         logins: Logins | None = None,
@@ -108,6 +115,8 @@ class Pool:
         self._environ = dict(environ)
         self._call_timeout = call_timeout
         self._start_timeout = start_timeout
+        self._start_patience = start_patience
+        self._patient = patient
         self._idle_seconds = idle_seconds
         self._max_bytes = max_message_bytes
         self._logins = logins
@@ -214,17 +223,20 @@ class Pool:
         """
         await self._server(server).start()
 
-    async def tools(self, server: str, *, refresh: bool = False) -> tuple[Tool, ...]:
+    async def tools(
+        self, server: str, *, refresh: bool = False, patient: bool = False
+    ) -> tuple[Tool, ...]:
         """Return a server's tools, starting it if needed.
 
         Args:
             refresh: Request the list even if the cached one is valid, unless it is only
                 `MIN_CACHE_SECONDS` old.
+            patient: Wait until the start succeeds or fails, however long that takes.
 
         Raises:
             UpstreamError: It cannot be started, or did not answer.
         """
-        return await self._server(server).tools(refresh=refresh)
+        return await self._server(server).tools(refresh=refresh, patient=patient)
 
     async def call_tool(
         self,
@@ -322,11 +334,15 @@ class Pool:
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         spec = upstream_server.spec
+        start = spec.start_timeout or self._start_timeout
+        installs = spec.transport == "stdio" and installs_packages(spec.command, spec.args)
         connection = Connection(
             spec,
             self._endpoint(spec),
             admit=lambda: self.admission.start(spec),
-            start_timeout=spec.start_timeout or self._start_timeout,
+            start_timeout=max(start, self._start_patience) if installs else start,
+            # Any other start has failed by then.
+            answer_timeout=start if installs and not self._patient else math.inf,
             idle_seconds=self._idle_seconds,
             remedy=_start_remedy(spec),
             on_tools_changed=partial(self._tools_changed, upstream_server),

@@ -45,8 +45,9 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
+from bridge.upstream.installation import Keeper, installs_packages
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
-from bridge.upstream.process import STOP_SECONDS, Child, spawn
+from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
 from bridge.upstream.server_log import ServerLog
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
@@ -169,6 +170,7 @@ class StdioEndpoint:
         self._log = log
         self._max_bytes = max_message_bytes
         self._child: Child | None = None
+        self._keeper: Keeper | None = None
         self._direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
@@ -210,15 +212,40 @@ class StdioEndpoint:
             end_report += f"Its stderr ends with:\n{tail}\n"
         return f"{end_report}Its log is {self._log.path}."
 
+    @property
+    def installing(self) -> bool:
+        """Whether a package runner has not started the server itself yet."""
+        return self._keeper is not None and self._keeper.installing
+
+    @property
+    def last_line(self) -> str:
+        """What the process wrote last to its stderr; may be empty."""
+        return self._log.tail().rpartition("\n")[2]
+
+    async def prepare(self) -> None:
+        """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
+        if installs_packages(self._spec.command, self._spec.args):
+            await wait_for_installation(self._spec.definition)
+
+    def started(self) -> None:
+        """Note that the server is ready, or will not be: an installation is over."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.dismiss()
+
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Streams, None]:
+    async def open(self, until: float) -> AsyncGenerator[Streams, None]:
         """Start the process; leaving stops it and all that it started.
+
+        Args:
+            until: When the caller gives up. Left before, an installation may end by itself.
 
         Raises:
             ServerStartError: The command or the directory cannot be used.
         """
         with self._log:
             child = self._spawn()
+            self._keep(child, until)
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
@@ -236,6 +263,8 @@ class StdioEndpoint:
                         self._leaving = True
                         read.close()
                         write.close()
+                        if anyio.current_time() >= until:
+                            self.started()
                         with anyio.CancelScope(shield=True):
                             await self._leave(pipes)
             finally:
@@ -250,8 +279,13 @@ class StdioEndpoint:
         # No task may write to a descriptor that is about to be closed.
         pipes.writing.cancel()
         await pipes.written.wait()
-        with anyio.move_on_after(STOP_SECONDS):
-            await pipes.child.stop()
+        if self._keeper is not None and self.installing and not pipes.child.exited():
+            self._keeper.take_over()
+            self._keeper = None
+        else:
+            self.started()
+            with anyio.move_on_after(STOP_SECONDS):
+                await pipes.child.stop()
         pipes.running.cancel()
 
     async def _run_pipes(self, pipes: _Pipes) -> None:
@@ -278,6 +312,14 @@ class StdioEndpoint:
             ) from error
         self._log.note(f"started {spec.command} as process {self._child.pid}")
         return self._child
+
+    def _keep(self, child: Child, until: float) -> None:
+        if installs_packages(self._spec.command, self._spec.args):
+            try:
+                seconds = until - anyio.current_time()
+                self._keeper = Keeper(child, self._spec.definition, seconds)
+            except OSError as error:
+                self._log.note(f"an installation ends with the bridge: {error}")
 
     async def _read_messages(self, pipes: _Pipes) -> None:
         framer = LineFramer(self._max_bytes)

@@ -40,8 +40,26 @@ class Endpoint(Protocol):
     def alternative(self) -> Endpoint | None:
         """Return another transport to the same server, if this one's failure suggests it."""
 
-    def open(self) -> Transport:
-        """Connect; leaving the context closes everything."""
+    @property
+    def installing(self) -> bool:
+        """Whether a package runner has not started the server itself yet."""
+
+    @property
+    def last_line(self) -> str:
+        """What a server process wrote last to its stderr; may be empty."""
+
+    async def prepare(self) -> None:
+        """Wait for another process that is installing this server."""
+
+    def open(self, until: float) -> Transport:
+        """Connect; leaving the context closes everything.
+
+        Args:
+            until: When the caller gives up. Left before, an installation may end by itself.
+        """
+
+    def started(self) -> None:
+        """Note that the server is ready, or will not be: an installation is over."""
 
     def end_report(self) -> str:
         """Return how the connection ended, in sentences; may be empty."""
