@@ -131,7 +131,7 @@ async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
     while viewer.wants_progress:
         await anyio.sleep(DRAW_SECONDS)
         states = engine.servers.pool.states().values()
-        starts = [f"{s.server} is starting: {s.line}" for s in states if s.state == "starting"]
+        starts = [f"starting {s.server} {s.line}" for s in states if s.state == "starting"]
         before, note = note, "; ".join(starts)
         if note != before:
             await viewer.progress(0.0, note)

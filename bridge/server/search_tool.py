@@ -175,7 +175,7 @@ def _text(
     if has_match(found):
         lines += _hits(found)
     elif not starting:
-        lines.append(_no_hits_text(request, names, found, all_searched=not failed))
+        lines.append(_no_hits_text(request, names, found))
     lines += [f"Not searched: {name}: {left_out[name]}" for name in failed[:MAX_LEFT_OUT]]
     if len(failed) > MAX_LEFT_OUT:
         lines.append(f"Not searched either: {len(failed) - MAX_LEFT_OUT} more servers.")
@@ -213,11 +213,7 @@ def hit_lines(docs: Mapping[str, Any]) -> list[str]:
 
 
 def _no_hits_text(
-    request: SearchRequest,
-    names: Sequence[str],
-    nearest: Sequence[Mapping[str, Any]],
-    *,
-    all_searched: bool,
+    request: SearchRequest, names: Sequence[str], nearest: Sequence[Mapping[str, Any]]
 ) -> str:
     if not names:
         return "No MCP servers are configured, so there are no tools to find."
@@ -227,8 +223,6 @@ def _no_hits_text(
             f"No good match for {request.query!r:.100}. Nearest: {calls}. Try other words, such as "
             "a verb and what it acts on, or the name of a server."
         )
-    if not all_searched:
-        return f"No tool of the servers that could be searched fits {request.query!r:.100}."
     if request.server is not None:
         return (
             f"No tool of {names[0]} fits {request.query!r:.100}. Try other words, leave out "

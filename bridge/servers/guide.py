@@ -244,13 +244,14 @@ class GuestGuide:
 
         If none matches well, wait for slow servers, three times as long as otherwise.
         """
-        servers, search = self._servers, partial(self.search, query, limit, detail)
-        errors = await servers.load_unknown(names)
-        found = await search(server=server, skills=skills)
-        with anyio.move_on_after(2 * servers.straggler_seconds):
-            while not has_match(found) and await servers.wait_for_one(names):
-                errors = await servers.load_unknown(names)
-                found = await search(server=server, skills=skills)
+        search = partial(self.search, query, limit, detail, server=server, skills=skills)
+        errors = await self._servers.load_unknown(names)
+        found = await search()
+        if not has_match(found) and self._servers.starting(names):
+            with anyio.move_on_after(2 * self._servers.straggler_seconds):
+                await self._servers.wait_for_starts(names)
+            errors = await self._servers.load_unknown(names)
+            found = await search()
         return found, errors
 
     async def search(

@@ -327,18 +327,10 @@ class Servers:
         unknown = (name for name in names if self.inventory.tools(name) is None)
         return [name for name in unknown if self._lister.pending(name) is not None]
 
-    async def wait_for_one(self, names: Iterable[str]) -> bool:
-        """Wait until one of these servers has answered; return whether any was starting."""
-        pending = [self._lister.pending(name) for name in self.starting(names)]
-        async with anyio.create_task_group() as tasks:
-
-            async def wait(done: anyio.Event) -> None:
-                await done.wait()
-                tasks.cancel_scope.cancel()
-
-            for request in filter(None, pending):
-                tasks.start_soon(wait, request.done)
-        return bool(pending)
+    async def wait_for_starts(self, names: Iterable[str]) -> None:
+        """Wait until all of these servers have answered or failed."""
+        for request in filter(None, map(self._lister.pending, self.starting(names))):
+            await request.done.wait()
 
     async def load(
         self, names: Sequence[str], *, tolerant: bool = False, patient: bool = False

@@ -34,6 +34,7 @@ from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_value
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_web import same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
+from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -262,7 +263,7 @@ def _authorize(request: httpx2.Request, token: str) -> None:
         request.headers.pop("Authorization", None)
 
 
-class HttpEndpoint:
+class HttpEndpoint(Endpoint):
     """One server behind a URL.
 
     Args:
@@ -286,11 +287,6 @@ class HttpEndpoint:
         self._end_report = ""
 
     @property
-    def pid(self) -> int | None:
-        """None: the process is not ours."""
-        return None
-
-    @property
     def refusal(self) -> Refusal | None:
         """The last response that was an error."""
         return self._client.refusal if self._client else None
@@ -304,11 +300,6 @@ class HttpEndpoint:
     def transport(self) -> Transport:
         """Streamable HTTP or event streams."""
         return self._spec.transport
-
-    @property
-    def direct(self) -> None:
-        """None: over HTTP all requests pass through the SDK's session."""
-        return None
 
     def alternative(self) -> HttpEndpoint | None:
         """Return the HTTP+SSE transport if the server refused Streamable HTTP; else None.
@@ -329,22 +320,6 @@ class HttpEndpoint:
     def end_report(self) -> str:
         """Return how the connection ended, in sentences; may be empty."""
         return self._end_report
-
-    @property
-    def installing(self) -> bool:
-        """Never: there is no process."""
-        return False
-
-    @property
-    def last_line(self) -> str:
-        """Nothing: there is no stderr."""
-        return ""
-
-    async def prepare(self) -> None:
-        """Do nothing: nothing is installed."""
-
-    def started(self) -> None:
-        """Do nothing: nothing was installed."""
 
     @asynccontextmanager
     async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:

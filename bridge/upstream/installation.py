@@ -89,20 +89,15 @@ def broken_cache(report: str) -> str:
     return found[0] if found and _INCOMPLETE.search(report) else ""
 
 
-class Keeper:
-    """Guards a starting server: if the bridge ends, its installation may end, too.
+def keep(child: Child, definition: str, seconds: float) -> Keeper | None:
+    """Guard a starting server with a process; return None, with a warning, if that cannot start.
 
-    After `seconds` from the start it kills what is left. While it lives, no bridge takes the
-    processes for orphans or starts this definition a second time: npm before version 11 breaks its
-    cache when two processes install the same package.
-
-    Raises:
-        OSError: It cannot be started.
+    While the process lives, no bridge takes the server's processes for orphans or starts this
+    definition a second time: npm before version 11 breaks its cache when two processes install the
+    same package. `seconds` from now it kills what is left, if the bridge has ended.
     """
-
-    def __init__(self, child: Child, definition: str, seconds: float) -> None:
-        self._child = child
-        self._process = subprocess.Popen(
+    try:
+        process = subprocess.Popen(
             ["/bin/sh", "-c", _KEEPER, "sh", str(child.pid), str(round(seconds))],
             stdin=subprocess.PIPE,
             stdout=child.stdout,
@@ -111,6 +106,17 @@ class Keeper:
             cwd="/",
             start_new_session=True,
         )
+    except OSError as error:
+        logger.warning("if the bridge ends, an installation ends too: /bin/sh: %s", error)
+        return None
+    return Keeper(child, process)
+
+
+class Keeper:
+    """The process that guards a starting server."""
+
+    def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:
+        self._child, self._process = child, process
 
     @property
     def installing(self) -> bool:

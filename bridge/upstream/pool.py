@@ -79,7 +79,8 @@ class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
-    Methods that take a server's name raise UnknownServerError if there is none of that name.
+    Methods that take a server's name raise UnknownServerError if there is none of that name, and
+    requests UpstreamError if it cannot be started, refuses, or does not answer in time.
 
     Attributes:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its
@@ -216,11 +217,7 @@ class Pool:
         return self._server(server).connection_epoch
 
     async def start(self, server: str) -> None:
-        """Start a server and wait until it is ready for calls.
-
-        Raises:
-            ServerStartError: It cannot be started or reached.
-        """
+        """Start a server and wait until it is ready for calls."""
         await self._server(server).start()
 
     async def tools(
@@ -232,9 +229,6 @@ class Pool:
             refresh: Request the list even if the cached one is valid, unless it is only
                 `MIN_CACHE_SECONDS` old.
             patient: Wait until the start succeeds or fails, however long that takes.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
         """
         return await self._server(server).tools(refresh=refresh, patient=patient)
 
@@ -253,26 +247,15 @@ class Pool:
 
         Args:
             timeout: Seconds for the call, from when the server is ready.
-
-        Raises:
-            UpstreamError: The server returned no result.
         """
         return await self._server(server).call_tool(tool, arguments, timeout=timeout)
 
     async def offers(self, server: str, kind: Kind) -> tuple[dict[str, Json], ...]:
-        """Return a server's resources, resource templates or prompts; () without the capability.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
-        """
+        """Return a server's resources, resource templates or prompts; () without the capability."""
         return await self._server(server).offers(kind)
 
     async def read_resource(self, server: str, uri: str) -> dict[str, Json]:
-        """Read a resource; the result is the server's own, a ReadResourceResult in JSON.
-
-        Raises:
-            UpstreamError: It could not be read.
-        """
+        """Read a resource; the result is the server's own, a ReadResourceResult in JSON."""
         return await self._server(server).read_resource(uri)
 
     async def watch_resource(
@@ -282,10 +265,6 @@ class Pool:
 
         Args:
             timeout: Seconds; the timeout of calls if left out.
-
-        Raises:
-            UpstreamError: The server has no subscriptions, the resource did not change in time, or
-                it could not be read.
         """
         return await self._server(server).watch_resource(uri, timeout=timeout)
 
@@ -294,20 +273,13 @@ class Pool:
 
         Args:
             params: Those of `completion/complete`.
-
-        Raises:
-            UpstreamError: The server has no completions, or refused.
         """
         return await self._server(server).complete(params)
 
     async def get_prompt(
         self, server: str, name: str, arguments: Mapping[str, str]
     ) -> dict[str, Json]:
-        """Get a prompt; the result is the server's own, a GetPromptResult in JSON.
-
-        Raises:
-            UpstreamError: There is no such prompt, or the server refused.
-        """
+        """Get a prompt; the result is the server's own, a GetPromptResult in JSON."""
         return await self._server(server).get_prompt(name, arguments)
 
     def _server(self, server: str) -> UpstreamServer:

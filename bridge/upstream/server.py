@@ -118,7 +118,9 @@ class ServerState:
 
 
 class UpstreamServer:
-    """One server. Requests may come from any task and be cancelled at any time; see `Pool`.
+    """One server. Requests may come from any task and be cancelled at any time.
+
+    `Pool` describes them and their arguments.
 
     Args:
         connect: Makes a connection and starts its owner task; synchronous.
@@ -186,12 +188,6 @@ class UpstreamServer:
             restarts=max(0, self._connections_made - 1),
         )
 
-    def connections(self) -> list[Connection]:
-        """Return the connection that has not ended yet, if any."""
-        return (
-            [self._connection] if self._connection and not self._connection.ended.is_set() else []
-        )
-
     def close(self, *, drain: bool) -> None:
         """Make no more connections and close the current one.
 
@@ -249,13 +245,6 @@ class UpstreamServer:
         """Return its tools, from the cache until the server announces a change.
 
         A server that was closed as idle is not started for this; its next connection lists anew.
-
-        Args:
-            refresh: Send `tools/list`, unless that was done less than `MIN_CACHE_SECONDS` ago.
-            patient: Wait until the start succeeds or fails, however long that takes.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
         """
         kept = self._tools
         if (
@@ -271,9 +260,6 @@ class UpstreamServer:
 
         Cached only if the server declares `listChanged`; else requested each time, because
         resources come and go.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
         """
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:

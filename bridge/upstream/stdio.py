@@ -45,10 +45,11 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
-from bridge.upstream.installation import Keeper, installs_packages
+from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
 from bridge.upstream.server_log import ServerLog
+from bridge.upstream.transport import Endpoint
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
 """Prefix of the bridge's own settings, which servers do not inherit."""
@@ -148,7 +149,7 @@ def _name(command: str) -> str:
     return command.rpartition("/")[2]
 
 
-class StdioEndpoint:
+class StdioEndpoint(Endpoint):
     """One server to be run as a child process.
 
     Args:
@@ -183,11 +184,6 @@ class StdioEndpoint:
         return self._child.pid if self._child else None
 
     @property
-    def refusal(self) -> None:
-        """None: there is no HTTP."""
-        return None
-
-    @property
     def transport(self) -> Transport:
         """A pair of pipes."""
         return "stdio"
@@ -196,14 +192,6 @@ class StdioEndpoint:
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session; None if that is turned off."""
         return self._direct if self._by_direct else None
-
-    def alternative(self) -> None:
-        """None: there is one command."""
-
-    @property
-    def expired(self) -> bool:
-        """Never: the process is the session."""
-        return False
 
     def end_report(self) -> str:
         """Return how the process ended and its last stderr output."""
@@ -245,7 +233,8 @@ class StdioEndpoint:
         """
         with self._log:
             child = self._spawn()
-            self._keep(child, until)
+            if installs_packages(self._spec.command, self._spec.args):
+                self._keeper = keep(child, self._spec.definition, until - anyio.current_time())
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
@@ -312,14 +301,6 @@ class StdioEndpoint:
             ) from error
         self._log.note(f"started {spec.command} as process {self._child.pid}")
         return self._child
-
-    def _keep(self, child: Child, until: float) -> None:
-        if installs_packages(self._spec.command, self._spec.args):
-            try:
-                seconds = until - anyio.current_time()
-                self._keeper = Keeper(child, self._spec.definition, seconds)
-            except OSError as error:
-                self._log.note(f"an installation ends with the bridge: {error}")
 
     async def _read_messages(self, pipes: _Pipes) -> None:
         framer = LineFramer(self._max_bytes)
