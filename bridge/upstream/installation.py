@@ -102,7 +102,10 @@ def keep(child: Child, definition: str, seconds: float) -> Keeper | None:
             stdin=subprocess.PIPE,
             stdout=child.stdout,
             stderr=child.stderr,
-            env={KEPT_VARIABLE: f"{child.tag} {definition}", "PATH": os.defpath},
+            env={
+                KEPT_VARIABLE: f"{child.tag} {definition}",
+                "PATH": os.environ.get("PATH", os.defpath),
+            },
             cwd="/",
             start_new_session=True,
         )
