@@ -105,7 +105,8 @@ def parse_stat(text: str) -> ProcessStat | None:
 
 def new_tag() -> str:
     """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
-    return f"{_own_tag()}.{secrets.token_hex(8)}"
+    # Older bridges, which would end an installation that is kept, ignore a tag of five parts.
+    return f"{_own_tag()}.{secrets.token_hex(8)}.5"
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -173,7 +174,7 @@ def _orphan_pids() -> set[int]:
     for entry in entries:
         value = _variable(entry.pid, TAG_VARIABLE)
         parts = value.split(".") if value not in kept else []
-        if len(parts) != 4 or parts[0] != space or not (parts[1] + parts[2]).isdigit():
+        if len(parts) not in (4, 5) or parts[0] != space or not (parts[1] + parts[2]).isdigit():
             continue
         if (int(parts[1]), int(parts[2])) not in alive:
             found.add(entry.pid)
