@@ -14,7 +14,7 @@ from typing import get_args
 import anyio
 import anyio.to_thread
 
-from bridge.cli.live_display import live_terminal
+from bridge.cli.live_display import DRAW_SECONDS, LiveTerminal, live_terminal
 from bridge.cli.output import write_err, write_json, write_out
 from bridge.cli.run_files import check_out, read_files, write_files
 from bridge.cli.terminal import Terminal
@@ -46,6 +46,7 @@ from bridge.runs import Engine, open_engine
 from bridge.runs.admission import MAX_CODE_BYTES
 from bridge.server.arguments import parse_packages, parse_session
 from bridge.settings import Settings
+from bridge.tasks import background_task
 from bridge.text import counted
 
 TERMINAL = "terminal"
@@ -67,7 +68,7 @@ async def run(arguments: SimpleNamespace, settings: Settings) -> int:
         request = request_of(arguments)
         out = None if arguments.out is None else check_out(arguments.out)
         # There is no next run to keep a sandbox ready for.
-        async with open_engine(dataclasses.replace(settings, warm=0)) as engine:
+        async with open_engine(dataclasses.replace(settings, warm=0), patient=True) as engine:
             result = await _run_live(engine, request, settings, scripted=arguments.json)
             problems = await _write_outputs(engine, request, result, out, force=arguments.force)
     except BridgeError as error:
@@ -116,12 +117,24 @@ async def _run_live(
         return await run_and_apply(engine, request, person, scripted=scripted)
     viewer = live_terminal(sys.stdin, sys.stderr, drawn=drawn)
     try:
-        async with viewer.streaming():
+        async with viewer.streaming(), background_task(partial(_show_starts, engine, viewer)):
             return await run_and_apply(engine, request, viewer, scripted=scripted)
     except anyio.get_cancelled_exc_class():
         standing = viewer.run_progress
         write_err(f"{interrupted(standing.tally if standing is not None else None)}\n")
         raise
+
+
+async def _show_starts(engine: Engine, viewer: LiveTerminal) -> None:
+    """Show which server is starting, with what it wrote last: it may be installing itself."""
+    note = ""
+    while viewer.wants_progress:
+        await anyio.sleep(DRAW_SECONDS)
+        states = engine.servers.pool.states().values()
+        starts = [f"starting {s.server} {s.line}" for s in states if s.state == "starting"]
+        before, note = note, "; ".join(starts)
+        if note != before:
+            await viewer.progress(0.0, note)
 
 
 async def _write_outputs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import anyio
 
@@ -22,7 +22,7 @@ from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
 from bridge.rpc.values import prompt_value, resource_value, tool_error, wire_value
-from bridge.servers.guide import GuestGuide
+from bridge.servers.guide import GuestGuide, has_match, starting_line
 from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
 
@@ -309,15 +309,18 @@ class GuestRequests:
             raise CallFailedError("limit must be a whole number of at least 1.", kind="usage")
         self._gate.admit()
         names = tuple(name for name in self._servers.names() if self._gate.may_use(name))
-        errors = await self._servers.load_unknown(names)
-        for name, error in errors.items():
-            logger.warning("server %s is left out of a search: %s", name, error)
-        found: list[dict[str, Any]] = await self._guide.search(
+        found, errors = await self._guide.search_servers(
+            names,
             _text(params, "query"),
             min(limit, MAX_SEARCH_RESULTS),
             _detail(params),
             skills=self._show is not None,
         )
+        for name, error in errors.items():
+            logger.warning("server %s is left out of a search: %s", name, error)
+        starting = self._servers.starting(errors)
+        if starting and not has_match(found):
+            raise CallFailedError(starting_line(starting, names), kind="upstream")
         skills = [str(one["tool"]) for one in found if one.get("kind") == "skill"]
         if self._show is not None:
             await self._show(skills)

@@ -90,6 +90,7 @@ async def open_engine(
     choose_backend: Callable[[Settings], Awaitable[Backend]] = select_backend,
     cwd: str | None = None,
     eager: bool = True,
+    patient: bool = False,
 ) -> AsyncIterator[Engine]:
     """Open an engine on the user's own servers.
 
@@ -99,6 +100,7 @@ async def open_engine(
         choose_backend: Finds a backend; the ladder of `bridge.sandbox.selection` unless given.
         cwd: Where project configurations are looked for; the current directory unless given.
         eager: Whether to wait until the configuration is read; see `Servers`.
+        patient: Whether runs wait for a server that is being installed, as for a person.
     """
     secrets = Secrets(settings.environ, settings.secret_names)
     logins = Logins(settings.state_dir / "logins", on_tokens=secrets.login)
@@ -108,6 +110,8 @@ async def open_engine(
         environ=settings.environ,
         call_timeout=settings.call_timeout,
         start_timeout=settings.start_timeout,
+        start_patience=settings.start_patience,
+        patient=patient,
         logins=logins,
         roots=settings.roots,
         server_settings=settings.server_settings,

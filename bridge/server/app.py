@@ -136,7 +136,10 @@ class _Surface:
         """Describe the tools, with the servers there are at this moment."""
         await self._engine.servers.refresh()
         await self._notices.listed(context)
-        return types.ListToolsResult(tools=await tool_list(self._engine))
+        tools = await tool_list(self._engine)
+        # Not before: the first answers matter more.
+        self._engine.servers.load_unknown_later()
+        return types.ListToolsResult(tools=tools)
 
     async def call_tool(
         self, context: Context, params: types.CallToolRequestParams

@@ -20,6 +20,7 @@ from bridge.model import Json
 from bridge.runs import Engine
 from bridge.server.arguments import refuse_unknown
 from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
+from bridge.servers.guide import has_match, starting_line
 from bridge.servers.project_servers import waiting_line
 
 SEARCH_TOOL = "search_tools"
@@ -143,19 +144,20 @@ async def _search(engine: Engine, request: SearchRequest, principal: str) -> typ
     servers = engine.servers
     await servers.refresh()
     only = None if request.server is None else servers.resolve(request.server)
-    errors = await servers.load_unknown(servers.names() if only is None else [only])
+    names = servers.names() if only is None else (only,)
     skills = only is None and engine.skills.may_list(principal)
-    found = await engine.guide.search(
-        request.query, request.limit, request.detail, server=only, skills=skills
+    found, errors = await engine.guide.search_servers(
+        names, request.query, request.limit, request.detail, server=only, skills=skills
     )
+    starting = servers.starting(errors)
     left_out = {name: _brief(error) for name, error in errors.items()}
     document: dict[str, Any] = {"tools": found}
     if left_out:
         document["leftOut"] = left_out
-    text = _text(request, found, left_out, servers.names() if only is None else (only,))
+    text = _text(request, found, left_out, names, starting)
     if only is None and servers.discovery.proposed:
         document["notApproved"] = [entry.name for entry in servers.discovery.proposed[:MAX_LIMIT]]
-        if not found or found[0].get("poor"):
+        if not has_match(found):
             # One of those may have it.
             text = f"{text}\n{waiting_line(servers.discovery.proposed)}"
     return tool_result([types.TextContent(text=text)], document, engine.settings.structured)
@@ -166,13 +168,17 @@ def _text(
     found: Sequence[Mapping[str, Any]],
     left_out: Mapping[str, str],
     names: Sequence[str],
+    starting: Sequence[str],
 ) -> str:
-    good = found and not found[0].get("poor")
-    lines = _hits(found) if good else [_no_hits_text(request, names, found)]
-    for name, reason in list(left_out.items())[:MAX_LEFT_OUT]:
-        lines.append(f"Not searched: {name}: {reason}")
-    if len(left_out) > MAX_LEFT_OUT:
-        lines.append(f"Not searched either: {len(left_out) - MAX_LEFT_OUT} more servers.")
+    lines = [starting_line(starting, names)] if starting else []
+    failed = [name for name in left_out if name not in starting]
+    if has_match(found):
+        lines += _hits(found)
+    elif not starting:
+        lines.append(_no_hits_text(request, names, found))
+    lines += [f"Not searched: {name}: {left_out[name]}" for name in failed[:MAX_LEFT_OUT]]
+    if len(failed) > MAX_LEFT_OUT:
+        lines.append(f"Not searched either: {len(failed) - MAX_LEFT_OUT} more servers.")
     return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ Connects the current servers, settings and tools with `bridge.catalog`, which ow
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.program.report import nearest
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.typed_stubs import server_stub
-from bridge.errors import UsageError
+from bridge.errors import BridgeError, UsageError
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.flavour import runs_in_data_image
 from bridge.sandbox.limits import limits_for
@@ -232,6 +232,30 @@ class GuestGuide:
         hint = f" Did you mean {near!r}?" if near else ""
         raise UsageError(f"The server {server!r} has no tool {tool!r:.100}.{hint}")
 
+    async def search_servers(
+        self,
+        names: Sequence[str],
+        query: str,
+        limit: int,
+        detail: Detail,
+        *,
+        server: str | None = None,
+        skills: bool = False,
+    ) -> tuple[list[dict[str, Any]], dict[str, BridgeError]]:
+        """Search after asking the servers whose tools are unknown; return also their errors.
+
+        If none matches well, wait for slow servers, three times as long as otherwise.
+        """
+        search = partial(self.search, query, limit, detail, server=server, skills=skills)
+        errors = await self._servers.load_unknown(names)
+        found = await search()
+        if not has_match(found) and self._servers.starting(names):
+            with anyio.move_on_after(2 * self._servers.straggler_seconds):
+                await self._servers.wait_for_starts(names)
+            errors = await self._servers.load_unknown(names)
+            found = await search()
+        return found, errors
+
     async def search(
         self,
         query: str,
@@ -306,6 +330,17 @@ class GuestGuide:
 
     def _entry(self, server: str) -> ServerEntry:
         return self._servers.inventory.entry(server)
+
+
+def has_match(found: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a search found a tool that matches well."""
+    return bool(found) and not found[0].get("poor")
+
+
+def starting_line(starting: Sequence[str], names: Sequence[str]) -> str:
+    """Return what a search says first while some of the servers are not searched yet."""
+    count = f"{len(starting)} of {len(names)} servers {'is' if len(starting) == 1 else 'are'}"
+    return f"{count} still starting; search again in some seconds, with the same words."
 
 
 def _is_same(one: Tool, other: Tool) -> bool:

@@ -24,6 +24,7 @@ from bridge.model import ServerSpec, Tool
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.upstream.client_features import clear_caller
+from bridge.upstream.connection import FAILURE_SECONDS
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -32,10 +33,6 @@ logger = logging.getLogger(__name__)
 STRAGGLER_SECONDS = 5.0
 """How long a caller that can do without a server waits for it. Most start in two seconds; those
 that first download a package go on starting, and are ready the next time."""
-
-FAILURE_SECONDS = 60.0
-"""How long callers that can do without a server do not retry it after a failure. Short enough for a
-user who has fixed it, long enough that several searches in a row do not each wait for it."""
 
 RENEW_SECONDS = 3600.0
 """Age at which a stored listing is written again although it did not change."""
@@ -131,18 +128,19 @@ class Lister:
             if self._specs.get(name) == failure.spec
         }
 
-    async def ask(self, name: str, *, again: bool = False) -> Outcome:
-        """Return a server's tools or the error; waits without limit.
+    async def ask(self, name: str, *, again: bool = False, patient: bool = False) -> Outcome:
+        """Return a server's tools or the error.
 
         Args:
             again: Ask even if the session has a current list, unless that was just made.
+            patient: Wait until a start succeeds or fails, however long that takes.
         """
         try:
             spec = self._pool.spec(name)
             running = self._pool.state(name).state == "ready"
             started = time.monotonic()
             before = self._pool.connection_epoch(name)
-            tools = await self._pool.tools(name, refresh=again)
+            tools = await self._pool.tools(name, refresh=again, patient=patient)
             after = self._pool.connection_epoch(name)
         except BridgeError as error:
             return error
@@ -222,7 +220,11 @@ class Lister:
         slot: AbstractAsyncContextManager[None] = nullcontext() if limiter is None else limiter
         try:
             async with slot:
-                request.outcome = await self.ask(name)
+                outcome = await self.ask(name)
+            if isinstance(outcome, BridgeError) and self._is_starting(name):
+                # An installation, which needs no slot of those that are asked meanwhile.
+                outcome = await self.ask(name, patient=True)
+            request.outcome = outcome
         except Exception:
             # No caller may be waiting, and one server's failure must not end the others' requests.
             logger.exception("asking server %s for its tools failed", name)
@@ -234,6 +236,9 @@ class Lister:
         if isinstance(error, UpstreamError) and self._specs.get(name) == request.spec:
             until = anyio.current_time() + self._failure_seconds
             self._failures[name] = _Failure(spec=request.spec, error=error, until=until)
+
+    def _is_starting(self, name: str) -> bool:
+        return name in self._pool.names() and self._pool.state(name).state == "starting"
 
     async def _record(
         self, spec: ServerSpec, tools: tuple[Tool, ...], seconds: float | None
@@ -269,7 +274,7 @@ REFRESH_SECONDS = 24 * 3600.0
 FIRST_STARTS = 8
 """Servers that a search starts at once because their tools are unknown."""
 
-REFRESH_STARTS = 4
+REFRESH_STARTS = 2
 """Servers started at once in the background, where they must not disturb the user's own work."""
 
 SETTLE_SECONDS = 0.5
@@ -308,7 +313,7 @@ class Refresher:
             idle = self._is_idle(name)
             if patient:
                 async with self._first_starts:
-                    outcome = await self._lister.ask(name)
+                    outcome = await self._lister.ask(name, patient=True)
             else:
                 outcome = await self._lister.ask_briefly(name, self._first_starts)
             if isinstance(outcome, BridgeError):
@@ -357,9 +362,11 @@ class Refresher:
                 await self._lister.load_stored(self._pool.spec(name))
                 if not self.is_old(name):
                     return
-                await self._lister.request(name).done.wait()
+                request = self._lister.request(name)
+                with anyio.move_on_after(STRAGGLER_SECONDS):
+                    await request.done.wait()
                 if idle:
-                    self._stop_if_unused(name)
+                    self._stop_later(name)
             except BridgeError as error:
                 # It is no longer configured.
                 logger.debug("server %s is not asked again: %s", name, error)

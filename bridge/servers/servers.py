@@ -27,9 +27,10 @@ from bridge.servers.consents import ProjectConsents
 from bridge.servers.inventory import ToolInventory
 from bridge.servers.learned_shapes import LearnedShapes, Loaded
 from bridge.servers.project_servers import approval_needed, reference_names
-from bridge.servers.refresher import FAILURE_SECONDS, STRAGGLER_SECONDS, Lister, Refresher
+from bridge.servers.refresher import STRAGGLER_SECONDS, Lister, Refresher
 from bridge.servers.secrets import Secrets
 from bridge.servers.tool_cache import Listing, ToolCache
+from bridge.upstream.connection import FAILURE_SECONDS
 from bridge.upstream.pool import Pool
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Servers:
         offer_login: Callable[[ServerSpec], Awaitable[bool]] | None = None,
     ) -> None:
         self.consents = consents
+        self.straggler_seconds = straggler_seconds
         self._offer_login = offer_login
         self._finder = finder
         self._snapshot = ConfigSnapshot(finder.stamp)
@@ -313,6 +315,22 @@ class Servers:
         if not patient:
             self._refresher.refresh_later(name for name in wanted if name not in missing)
         return errors
+
+    def load_unknown_later(self) -> None:
+        """Start loading the tools of servers that were never asked, a few at a time."""
+        self._refresher.refresh_later(
+            name for name in self.names() if self.inventory.tools(name) is None
+        )
+
+    def starting(self, names: Iterable[str]) -> list[str]:
+        """Return the servers among `names` whose tools are not known yet but will be soon."""
+        unknown = (name for name in names if self.inventory.tools(name) is None)
+        return [name for name in unknown if self._lister.pending(name) is not None]
+
+    async def wait_for_starts(self, names: Iterable[str]) -> None:
+        """Wait until all of these servers have answered or failed."""
+        for request in filter(None, map(self._lister.pending, self.starting(names))):
+            await request.done.wait()
 
     async def load(
         self, names: Sequence[str], *, tolerant: bool = False, patient: bool = False

@@ -175,6 +175,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "project_servers": _Setting(parsers.choice(get_args(ProjectServers))),
     "call_timeout": _Setting(parsers.seconds),
     "start_timeout": _Setting(parsers.seconds),
+    "start_patience": _Setting(parsers.seconds),
 }
 
 FLAGS: Mapping[str, str] = {name: each.flag for name, each in SETTINGS.items() if each.flag}

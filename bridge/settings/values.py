@@ -73,6 +73,8 @@ class Settings:
         call_timeout: Seconds that a tool call may take without a sign of progress, unless its
             server's entry says otherwise.
         start_timeout: Seconds that a server may take to start, unless its entry says otherwise.
+        start_patience: Seconds that a package runner (`npx`, `uvx`, `docker run`) may need to
+            install and start a server. A run that needs it is answered after `start_timeout`.
         audit: Whether calls are recorded; with "sync" each record is on the disk before its call.
         audit_days: Days that records are kept.
         audit_bytes: What all records may take; no call is made beyond.
@@ -136,6 +138,7 @@ class Settings:
     project_servers: ProjectServers = "approved"
     call_timeout: float = 60.0
     start_timeout: float = 30.0
+    start_patience: float = 300.0
     audit: AuditMode = "on"
     audit_days: int = 90
     audit_bytes: int = 4 * 1024**3

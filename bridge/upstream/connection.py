@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -56,13 +57,18 @@ from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import ProtocolMode, ServerSpec
 from bridge.upstream.client_features import Callers, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
-from bridge.upstream.failure import reason, start_error, start_timeout
+from bridge.upstream.failure import reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
+
+FAILURE_SECONDS = 60.0
+"""How long callers do not wait for a server again after a start that took too long, or after any
+failure if they can do without it. Short enough for a user who has fixed it, long enough that
+several runs in a row do not each wait for it."""
 
 UNSUBSCRIBE_SECONDS = 2.0
 """For `resources/unsubscribe`."""
@@ -148,6 +154,8 @@ class Connection:
         ended: Set when it is closed completely.
         client: The SDK's session for requests, from `ready` on.
         failure: Why it never became usable.
+        earlier: Why the connection before it did not.
+        hurried_until: Time until which callers do not wait for its start.
         account: Why it ended or is about to, in sentences.
         idle: It was closed because it was unused.
         uses, listings: Count of uses, and how many of them were `tools/list`.
@@ -164,6 +172,7 @@ class Connection:
         *,
         admit: Callable[[], Awaitable[None]],
         start_timeout: float,
+        answer_timeout: float = math.inf,
         idle_seconds: float | None,
         remedy: str,
         on_tools_changed: Callable[[], None],
@@ -179,6 +188,8 @@ class Connection:
         self.listing = anyio.Lock()
         self.client: ClientSession | None = None
         self.failure: BridgeError | None = None
+        self.earlier: BridgeError | None = None
+        self.hurried_until = -math.inf
         self.end_report = ""
         self.idle = False
         self.uses = 0
@@ -188,6 +199,7 @@ class Connection:
         self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout
+        self._answer_timeout = answer_timeout
         self._idle_seconds = idle_seconds
         self._remedy = remedy
         self._on_tools_changed = on_tools_changed
@@ -237,6 +249,29 @@ class Connection:
             self._last_used = current_time()
             if self._retiring and not self._users:
                 self.stop()
+
+    async def wait_ready(self, *, patient: bool = False) -> None:
+        """Wait until it is ready or has failed; at most `answer_timeout`, unless `patient`.
+
+        For `FAILURE_SECONDS` after a wait in vain, for this connection or the one before, later
+        callers do not wait at all; the start continues.
+
+        Raises:
+            ServerStartError: It is still starting.
+        """
+        hurried = anyio.current_time() < self.hurried_until
+        seconds = 0.0 if hurried else self._answer_timeout
+        with anyio.move_on_after(math.inf if patient else seconds):
+            await self.ready.wait()
+            return
+        if not hurried:
+            self.hurried_until = anyio.current_time() + FAILURE_SECONDS
+        raise still_starting(
+            self.spec,
+            self.earlier,
+            installing=self.endpoint.installing,
+            end_report=self.endpoint.end_report(),
+        )
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
@@ -320,7 +355,9 @@ class Connection:
         self._disconnected = False
         deadline = anyio.current_time() + self._start_timeout
         with anyio.CancelScope(deadline=deadline) as scope:
-            async with self.endpoint.open() as (read, write):
+            if not await self._unless_stopped(self.endpoint.prepare):
+                return
+            async with self.endpoint.open(deadline) as (read, write):
                 dispatcher = RecordingDispatcher(
                     read,
                     write,
@@ -341,12 +378,13 @@ class Connection:
                     list_roots_callback=self._list_roots if self.roots else None,
                     extensions={EXTENSION: {}},
                 ) as client:
-                    if not await self._start(client, dispatcher):
+                    if not await self._unless_stopped(partial(self._start, client, dispatcher)):
                         return
                     # The scope must stay open around the connection; only its deadline ends here.
                     scope.deadline = math.inf
                     await self._serve(client)
         if scope.cancelled_caught and self.client is None:
+            self.hurried_until = anyio.current_time() + FAILURE_SECONDS
             self.failure = start_timeout(
                 self.spec,
                 self._start_timeout,
@@ -354,20 +392,31 @@ class Connection:
                 remedy=self._remedy,
             )
 
-    async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> bool:
-        """Negotiate the revision, unless the connection is stopped first; return whether ready."""
+    async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
+        """Negotiate the revision."""
+        try:
+            await negotiate_version(client, self.endpoint, self._mode)
+        except Exception:
+            self.endpoint.started()
+            raise
+        self.endpoint.started()
+        if self.endpoint.direct is not None:
+            self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
+        self.client = client
+        if self._disconnected:
+            self.mark_broken()
+        self._last_used = anyio.current_time()
+        self.ready.set()
+
+    async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do a part of the start unless the connection is stopped; return whether it is done."""
+        done = False
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._cancel_on_stop, tg.cancel_scope)
-            await negotiate_version(client, self.endpoint, self._mode)
-            if self.endpoint.direct is not None:
-                self.endpoint.direct.request_meta = dispatcher.request_meta(client.protocol_version)
-            self.client = client
-            if self._disconnected:
-                self.mark_broken()
-            self._last_used = anyio.current_time()
-            self.ready.set()
+            await work()
+            done = True
             tg.cancel_scope.cancel()
-        return self.client is not None
+        return done
 
     async def _cancel_on_stop(self, scope: anyio.CancelScope) -> None:
         await self._stop.wait()
@@ -504,6 +553,7 @@ class Connection:
             self.failure = error
             return
         if self.client is None:
+            self.hurried_until = -math.inf
             self.failure = start_error(
                 self.spec,
                 error,

@@ -18,6 +18,7 @@ from mcp import MCPError
 from mcp_types.jsonrpc import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
 
 from bridge.errors import (
+    BridgeError,
     LoginRequiredError,
     MessageTooLargeError,
     ServerLostError,
@@ -28,6 +29,7 @@ from bridge.errors import (
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
 from bridge.upstream.http import REFUSED
+from bridge.upstream.installation import broken_cache
 from bridge.upstream.oauth_web import explain_route
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
@@ -115,6 +117,9 @@ def start_error(
         why += explain_route(httpx2.URL(spec.url), RuntimeError(why))
         end_report = f"It is expected at {shown_url(spec)}. {end_report}".strip()
     text = f"Server {spec.name!r} did not start: {why}."
+    if directory := broken_cache(end_report):
+        text += " A package that it was started from seems to be installed incompletely."
+        remedy = f"Delete the directory {directory}, and run this again. {remedy}"
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
 
 
@@ -124,11 +129,31 @@ def start_timeout(
     """Report a server that was not ready in time."""
     remedy = (
         f"{remedy} A first start may download what it starts: MCP_BRIDGE_START_TIMEOUT sets how "
-        "long the bridge waits, in seconds."
+        "long the bridge waits, in seconds; MCP_BRIDGE_START_PATIENCE how long package runners "
+        "such as npx and uvx may take."
     ).lstrip()
     why = explain_route(httpx2.URL(spec.url or "http://localhost"), TimeoutError())
     text = f"Server {spec.name!r} did not start: it was not ready within {seconds:g} s{why}."
     return ServerStartError(text, server=spec.name, remedy=remedy, host_detail=end_report)
+
+
+def still_starting(
+    spec: ServerSpec, earlier: BridgeError | None, *, installing: bool, end_report: str
+) -> ServerStartError:
+    """Report a server whose start continues.
+
+    Args:
+        earlier: Why the start before this one failed, if it did.
+        installing: Whether a package runner has not started the server itself yet.
+    """
+    if earlier is not None:
+        text = f"{earlier.message} It is being started again; run this again in a minute."
+        return ServerStartError(
+            text, server=spec.name, remedy=earlier.remedy, host_detail=earlier.host_detail
+        )
+    doing = "being installed" if installing else "starting"
+    text = f"Server {spec.name!r} is still {doing}; run this again in a minute."
+    return ServerStartError(text, server=spec.name, host_detail=end_report)
 
 
 def lost_error(server: str, end_report: str, *, sent: bool = True) -> UpstreamError:

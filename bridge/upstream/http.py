@@ -34,6 +34,7 @@ from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_value
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
+from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +265,7 @@ def _authorize(request: httpx2.Request, token: str) -> None:
         request.headers.pop("Authorization", None)
 
 
-class HttpEndpoint:
+class HttpEndpoint(Endpoint):
     """One server behind a URL.
 
     Args:
@@ -288,11 +289,6 @@ class HttpEndpoint:
         self._end_report = ""
 
     @property
-    def pid(self) -> int | None:
-        """None: the process is not ours."""
-        return None
-
-    @property
     def refusal(self) -> Refusal | None:
         """The last response that was an error."""
         return self._client.refusal if self._client else None
@@ -306,11 +302,6 @@ class HttpEndpoint:
     def transport(self) -> Transport:
         """Streamable HTTP or event streams."""
         return self._spec.transport
-
-    @property
-    def direct(self) -> None:
-        """None: over HTTP all requests pass through the SDK's session."""
-        return None
 
     def alternative(self) -> HttpEndpoint | None:
         """Return the HTTP+SSE transport if the server refused Streamable HTTP; else None.
@@ -333,7 +324,7 @@ class HttpEndpoint:
         return self._end_report
 
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[tuple[Any, Any], None]:
+    async def open(self, until: float) -> AsyncGenerator[tuple[Any, Any], None]:
         """Connect; raises failures to connect, possibly in an exception group."""
         async with AsyncExitStack() as stack:
             login = self._logins.of(self._owner) if self._logins else None

@@ -83,9 +83,7 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
     command = spec.executable or spec.command
     launch = Launch([command, *spec.args], environ, spec.cwd)
     directory, _, name = spec.command.rpartition("/")
-    belongs = spec.cwd is not None or (
-        spec.source.scope in ("project", "local") and not spec.apart
-    )
+    belongs = spec.cwd is not None or (spec.source.scope in ("project", "local") and not spec.apart)
     if belongs or (directory and not directory.startswith("/")):
         return launch
     text = "".join(f"{word}\0" for word in spec.args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
+from bridge.upstream.installation import installs_packages
 from bridge.upstream.listing import MAX_COMPARED_CHARS, Kind
 from bridge.upstream.oauth import Logins
 from bridge.upstream.process import STOP_SECONDS, reap_orphans
@@ -64,7 +66,7 @@ CALL_SECONDS = 60.0
 """Default timeout of a call, where neither caller nor configuration sets one; as most clients."""
 
 START_SECONDS = 30.0
-"""Default timeout of a start: `npx` and `uvx` may have to download a package first."""
+"""Default timeout of a start."""
 
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 """Largest message in either direction: the limit of the channel into a sandbox."""
@@ -77,7 +79,8 @@ class Pool:
     """The servers that are configured, as an async context manager.
 
     Entering starts none. Leaving closes all at once, even when cancelled, and leaves no process.
-    Methods that take a server's name raise UnknownServerError if there is none of that name.
+    Methods that take a server's name raise UnknownServerError if there is none of that name, and
+    requests UpstreamError if it cannot be started, refuses, or does not answer in time.
 
     Attributes:
         on_tools_changed: Called with a server's name when its list of tools changed, or when its
@@ -85,6 +88,9 @@ class Pool:
         admission: Decides on each start and connection, and records it.
 
     Args:
+        start_timeout: Longest start, and longest wait for one.
+        start_patience: Longest start of a package runner, which may have to install the server.
+        patient: Whether callers wait as long as that, too.
         server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
@@ -97,6 +103,8 @@ class Pool:
         environ: Mapping[str, str],
         call_timeout: float = CALL_SECONDS,
         start_timeout: float = START_SECONDS,
+        start_patience: float = 0.0,
+        patient: bool = False,
         idle_seconds: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         logins: Logins | None = None,
@@ -108,6 +116,8 @@ class Pool:
         self._environ = dict(environ)
         self._call_timeout = call_timeout
         self._start_timeout = start_timeout
+        self._start_patience = start_patience
+        self._patient = patient
         self._idle_seconds = idle_seconds
         self._max_bytes = max_message_bytes
         self._logins = logins
@@ -207,24 +217,20 @@ class Pool:
         return self._server(server).connection_epoch
 
     async def start(self, server: str) -> None:
-        """Start a server and wait until it is ready for calls.
-
-        Raises:
-            ServerStartError: It cannot be started or reached.
-        """
+        """Start a server and wait until it is ready for calls."""
         await self._server(server).start()
 
-    async def tools(self, server: str, *, refresh: bool = False) -> tuple[Tool, ...]:
+    async def tools(
+        self, server: str, *, refresh: bool = False, patient: bool = False
+    ) -> tuple[Tool, ...]:
         """Return a server's tools, starting it if needed.
 
         Args:
             refresh: Request the list even if the cached one is valid, unless it is only
                 `MIN_CACHE_SECONDS` old.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
+            patient: Wait until the start succeeds or fails, however long that takes.
         """
-        return await self._server(server).tools(refresh=refresh)
+        return await self._server(server).tools(refresh=refresh, patient=patient)
 
     async def call_tool(
         self,
@@ -241,26 +247,15 @@ class Pool:
 
         Args:
             timeout: Seconds for the call, from when the server is ready.
-
-        Raises:
-            UpstreamError: The server returned no result.
         """
         return await self._server(server).call_tool(tool, arguments, timeout=timeout)
 
     async def offers(self, server: str, kind: Kind) -> tuple[dict[str, Json], ...]:
-        """Return a server's resources, resource templates or prompts; () without the capability.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
-        """
+        """Return a server's resources, resource templates or prompts; () without the capability."""
         return await self._server(server).offers(kind)
 
     async def read_resource(self, server: str, uri: str) -> dict[str, Json]:
-        """Read a resource; the result is the server's own, a ReadResourceResult in JSON.
-
-        Raises:
-            UpstreamError: It could not be read.
-        """
+        """Read a resource; the result is the server's own, a ReadResourceResult in JSON."""
         return await self._server(server).read_resource(uri)
 
     async def watch_resource(
@@ -270,10 +265,6 @@ class Pool:
 
         Args:
             timeout: Seconds; the timeout of calls if left out.
-
-        Raises:
-            UpstreamError: The server has no subscriptions, the resource did not change in time, or
-                it could not be read.
         """
         return await self._server(server).watch_resource(uri, timeout=timeout)
 
@@ -282,20 +273,13 @@ class Pool:
 
         Args:
             params: Those of `completion/complete`.
-
-        Raises:
-            UpstreamError: The server has no completions, or refused.
         """
         return await self._server(server).complete(params)
 
     async def get_prompt(
         self, server: str, name: str, arguments: Mapping[str, str]
     ) -> dict[str, Json]:
-        """Get a prompt; the result is the server's own, a GetPromptResult in JSON.
-
-        Raises:
-            UpstreamError: There is no such prompt, or the server refused.
-        """
+        """Get a prompt; the result is the server's own, a GetPromptResult in JSON."""
         return await self._server(server).get_prompt(name, arguments)
 
     def _server(self, server: str) -> UpstreamServer:
@@ -322,11 +306,15 @@ class Pool:
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         spec = upstream_server.spec
+        start = spec.start_timeout or self._start_timeout
+        installs = spec.transport == "stdio" and installs_packages(spec.command, spec.args)
         connection = Connection(
             spec,
             self._endpoint(spec),
             admit=lambda: self.admission.start(spec),
-            start_timeout=spec.start_timeout or self._start_timeout,
+            start_timeout=max(start, self._start_patience) if installs else start,
+            # Any other start has failed by then.
+            answer_timeout=start if installs and not self._patient else math.inf,
             idle_seconds=self._idle_seconds,
             remedy=_start_remedy(spec),
             on_tools_changed=partial(self._tools_changed, upstream_server),

@@ -27,6 +27,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 TAG_VARIABLE = "MCP_CODE_BRIDGE_TREE"
 """In the environment of every server; its value identifies the bridge process that started it."""
+
+KEPT_VARIABLE = "MCP_CODE_BRIDGE_KEEPS"
+"""In the environment of `installation.Keeper`: the tag of its server, and that's definition."""
 
 PROC = Path("/proc")
 
@@ -101,7 +105,8 @@ def parse_stat(text: str) -> ProcessStat | None:
 
 def new_tag() -> str:
     """Return a new value for `TAG_VARIABLE`, which identifies this bridge process."""
-    return f"{_own_tag()}.{secrets.token_hex(8)}"
+    # Older bridges, which would end an installation that is kept, ignore a tag of five parts.
+    return f"{_own_tag()}.{secrets.token_hex(8)}.5"
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -164,11 +169,12 @@ def _orphan_pids() -> set[int]:
     entries = _live_processes()
     alive = {(entry.pid, entry.started) for entry in entries}
     space = _own_tag().split(".")[0]
+    kept = {_variable(entry.pid, KEPT_VARIABLE).partition(" ")[0] for entry in entries}
     found = set()
     for entry in entries:
-        value = _tag_of(entry.pid)
-        parts = value.split(".") if value else []
-        if len(parts) != 4 or parts[0] != space or not (parts[1] + parts[2]).isdigit():
+        value = _variable(entry.pid, TAG_VARIABLE)
+        parts = value.split(".") if value not in kept else []
+        if len(parts) not in (4, 5) or parts[0] != space or not (parts[1] + parts[2]).isdigit():
             continue
         if (int(parts[1]), int(parts[2])) not in alive:
             found.add(entry.pid)
@@ -206,8 +212,13 @@ def _environ(pid: int) -> list[bytes]:
     return []
 
 
-def _tag_of(pid: int) -> str:
-    prefix = f"{TAG_VARIABLE}=".encode()
+def _keepers(definition: str) -> set[int]:
+    kept = {entry.pid: _variable(entry.pid, KEPT_VARIABLE) for entry in _live_processes()}
+    return {pid for pid, value in kept.items() if value.partition(" ")[2] == definition}
+
+
+def _variable(pid: int, name: str) -> str:
+    prefix = f"{name}=".encode()
     for item in _environ(pid):
         if item.startswith(prefix):
             return item[len(prefix) :].decode("ascii", "replace")
@@ -256,6 +267,7 @@ class Child:
 
     Attributes:
         output, errors: Readers of its stdout and its stderr.
+        tag: What identifies its processes, in their environments.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], tag: str) -> None:
@@ -263,7 +275,7 @@ class Child:
             raise ValueError("the process has to be spawned with three pipes")
         self.pid = popen.pid
         self._popen = popen
-        self._tag = tag
+        self.tag = tag
         self._pipes = (popen.stdin, popen.stdout, popen.stderr)
         self._stdin_open = True
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self._pipes)
@@ -346,6 +358,10 @@ class Child:
             os.close(self._pidfd)
             self._pidfd = None
 
+    def reap(self) -> None:
+        """Wait, blocking, for the end of a process that was not stopped."""
+        self._popen.wait()
+
     def _poll_exit(self) -> int | None:
         if not hasattr(os, "waitid"):
             return self._popen.poll()
@@ -362,7 +378,7 @@ class Child:
         """Signal the tree's processes and wait for their end; return whether there were any."""
         # A limiter of its own: all threads of the shared one may be busy.
         tree = await anyio.to_thread.run_sync(
-            tree_processes, self.pid, self._tag, limiter=anyio.CapacityLimiter(1)
+            tree_processes, self.pid, self.tag, limiter=anyio.CapacityLimiter(1)
         )
         try:
             if not tree and HAS_PROC:
@@ -420,6 +436,17 @@ async def signal_and_wait(tree: Sequence[TreeProcess], number: int, seconds: flo
                 await anyio.wait_readable(member.pidfd)
         if any(member.pidfd is None for member in tree) or not HAS_PROC:
             await anyio.sleep(seconds)
+
+
+async def wait_for_installation(definition: str) -> None:
+    """Wait until no process of any bridge is just starting, and maybe installing, this server."""
+    find = partial(_open_processes, partial(_keepers, definition))
+    while HAS_PROC and (found := await anyio.to_thread.run_sync(find)):
+        try:
+            await signal_and_wait(found, _EXISTENCE_SIGNAL, TERM_SECONDS)
+        finally:
+            for member in found:
+                member.close()
 
 
 async def reap_orphans() -> int:

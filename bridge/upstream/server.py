@@ -99,6 +99,7 @@ class ServerState:
         state: "idle" before the first use and after an idle close; "failed" or "login required"
             after a failed start or a broken connection, until the next request; "closed" for good.
         error: Why it failed.
+        line: What its process wrote last to its stderr, while it starts.
         pid: Its process, for stdio.
         tool_count: None until its tools have been listed.
         server_info: Its `name` and `version`, the `protocol` revision in use, and `about`, its
@@ -109,6 +110,7 @@ class ServerState:
     server: str
     state: State
     error: str = ""
+    line: str = ""
     pid: int | None = None
     tool_count: int | None = None
     server_info: Mapping[str, str] = field(default_factory=dict)
@@ -116,7 +118,9 @@ class ServerState:
 
 
 class UpstreamServer:
-    """One server. Requests may come from any task and be cancelled at any time; see `Pool`.
+    """One server. Requests may come from any task and be cancelled at any time.
+
+    `Pool` describes them and their arguments.
 
     Args:
         connect: Makes a connection and starts its owner task; synchronous.
@@ -177,16 +181,11 @@ class UpstreamServer:
             server=self.spec.name,
             state=state,
             error=error,
+            line=connection.endpoint.last_line if connection and state == "starting" else "",
             pid=connection.endpoint.pid if connection and live else None,
             tool_count=None if self._tools is None else len(self._tools),
             server_info=_server_info(connection) if connection and live else {},
             restarts=max(0, self._connections_made - 1),
-        )
-
-    def connections(self) -> list[Connection]:
-        """Return the connection that has not ended yet, if any."""
-        return (
-            [self._connection] if self._connection and not self._connection.ended.is_set() else []
         )
 
     def close(self, *, drain: bool) -> None:
@@ -242,16 +241,10 @@ class UpstreamServer:
         async with self._use():
             pass
 
-    async def tools(self, *, refresh: bool = False) -> tuple[Tool, ...]:
+    async def tools(self, *, refresh: bool = False, patient: bool = False) -> tuple[Tool, ...]:
         """Return its tools, from the cache until the server announces a change.
 
         A server that was closed as idle is not started for this; its next connection lists anew.
-
-        Args:
-            again: Send `tools/list`, unless that was done less than `MIN_CACHE_SECONDS` ago.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
         """
         kept = self._tools
         if (
@@ -260,16 +253,13 @@ class UpstreamServer:
             and (self.connection_epoch is None or self._is_fresh(refresh))
         ):
             return kept
-        return await self._list_with_retry(partial(self._list_tools, refresh))
+        return await self._list_with_retry(partial(self._list_tools, refresh, patient))
 
     async def offers(self, kind: Kind) -> tuple[dict[str, Json], ...]:
         """Return its resources, resource templates or prompts; () without the capability.
 
         Cached only if the server declares `listChanged`; else requested each time, because
         resources come and go.
-
-        Raises:
-            UpstreamError: It cannot be started, or did not answer.
         """
         kept = self._offers.get(kind)
         if kept is not None and not self._closed:
@@ -299,8 +289,8 @@ class UpstreamServer:
         except ExpiredError:
             raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
 
-    async def _list_tools(self, refresh: bool) -> tuple[Tool, ...]:
-        async with self._use() as connection, connection.listing:
+    async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
+        async with self._use(patient=patient) as connection, connection.listing:
             connection.listings += 1
             if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
@@ -416,11 +406,11 @@ class UpstreamServer:
         return await resolve_input(self.spec.name, call.what, result, refresh, roots=self._roots)
 
     @asynccontextmanager
-    async def _use(self) -> AsyncIterator[Connection]:
+    async def _use(self, *, patient: bool = False) -> AsyncIterator[Connection]:
         connection = self._current() if self._is_up() else await self._permitted_connection()
         with connection.use():
             if not connection.ready.is_set():
-                await connection.ready.wait()
+                await connection.wait_ready(patient=patient)
             if connection.failure is not None:
                 # The tasks that waited share one failure; each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
@@ -454,7 +444,10 @@ class UpstreamServer:
             self._connections_made += 1
             self._connection_number = next(_CONNECTION_NUMBERS)
             previous = connection.ended if connection and not connection.ended.is_set() else None
+            before = connection
             self._connection = connection = self._connect(self, previous)
+            if before is not None and before.hurried_until > -math.inf:
+                connection.earlier, connection.hurried_until = before.failure, before.hurried_until
         return connection
 
     async def _call_with_new_session(self, call: Call) -> dict[str, Json]:

@@ -45,10 +45,12 @@ from bridge.upstream.framing import (
     encode,
     has_too_many_values,
 )
+from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import plan_launch, server_environment
-from bridge.upstream.process import STOP_SECONDS, Child, spawn
+from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
 from bridge.upstream.server_log import ServerLog
+from bridge.upstream.transport import Endpoint
 
 WRITE_QUEUE = 16
 """Messages of the SDK's session queued for a server that does not read, besides the writer's."""
@@ -103,7 +105,7 @@ class _Pipes:
     drained: anyio.Event = field(default_factory=anyio.Event)
 
 
-class StdioEndpoint:
+class StdioEndpoint(Endpoint):
     """One server to be run as a child process.
 
     Args:
@@ -125,6 +127,7 @@ class StdioEndpoint:
         self._log = log
         self._max_bytes = max_message_bytes
         self._child: Child | None = None
+        self._keeper: Keeper | None = None
         self._direct: DirectDispatcher | None = None
         self._leaving = False
         self._deaf = False
@@ -138,11 +141,6 @@ class StdioEndpoint:
         return self._child.pid if self._child else None
 
     @property
-    def refusal(self) -> None:
-        """None: there is no HTTP."""
-        return None
-
-    @property
     def transport(self) -> Transport:
         """A pair of pipes."""
         return "stdio"
@@ -151,14 +149,6 @@ class StdioEndpoint:
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session; None if that is turned off."""
         return self._direct if self._by_direct else None
-
-    def alternative(self) -> None:
-        """None: there is one command."""
-
-    @property
-    def expired(self) -> bool:
-        """Never: the process is the session."""
-        return False
 
     def end_report(self) -> str:
         """Return how the process ended and its last stderr output."""
@@ -169,15 +159,41 @@ class StdioEndpoint:
             end_report += self._hint
         return f"{end_report}Its log is {self._log.path}."
 
+    @property
+    def installing(self) -> bool:
+        """Whether a package runner has not started the server itself yet."""
+        return self._keeper is not None and self._keeper.installing
+
+    @property
+    def last_line(self) -> str:
+        """What the process wrote last to its stderr; may be empty."""
+        return self._log.tail().rpartition("\n")[2]
+
+    async def prepare(self) -> None:
+        """Wait for a process, of an earlier bridge perhaps, that is installing this server."""
+        if installs_packages(self._spec.command, self._spec.args):
+            await wait_for_installation(self._spec.definition)
+
+    def started(self) -> None:
+        """Note that the server is ready, or will not be: an installation is over."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.dismiss()
+
     @asynccontextmanager
-    async def open(self) -> AsyncGenerator[Streams, None]:
+    async def open(self, until: float) -> AsyncGenerator[Streams, None]:
         """Start the process; leaving stops it and all that it started.
+
+        Args:
+            until: When the caller gives up. Left before, an installation may end by itself.
 
         Raises:
             ServerStartError: The command or the directory cannot be used.
         """
         with self._log:
             child = await self._spawn()
+            if installs_packages(self._spec.command, self._spec.args):
+                self._keeper = keep(child, self._spec.definition, until - anyio.current_time())
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
@@ -195,6 +211,8 @@ class StdioEndpoint:
                         self._leaving = True
                         read.close()
                         write.close()
+                        if anyio.current_time() >= until:
+                            self.started()
                         with anyio.CancelScope(shield=True):
                             await self._leave(pipes)
             finally:
@@ -209,8 +227,13 @@ class StdioEndpoint:
         # No task may write to a descriptor that is about to be closed.
         pipes.writing.cancel()
         await pipes.written.wait()
-        with anyio.move_on_after(STOP_SECONDS):
-            await pipes.child.stop()
+        if self._keeper is not None and self.installing and not pipes.child.exited():
+            self._keeper.take_over()
+            self._keeper = None
+        else:
+            self.started()
+            with anyio.move_on_after(STOP_SECONDS):
+                await pipes.child.stop()
         pipes.running.cancel()
 
     async def _run_pipes(self, pipes: _Pipes) -> None:

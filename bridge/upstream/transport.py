@@ -1,6 +1,6 @@
 """The interface of a transport: streams of JSON-RPC messages, and how a connection ended.
 
-Implemented by `stdio.StdioEndpoint` and `http.HttpEndpoint`.
+Implemented by `stdio.StdioEndpoint` and `http.HttpEndpoint`, which inherit what they do not have.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ class Endpoint(Protocol):
     @property
     def pid(self) -> int | None:
         """The server's process id, over stdio."""
+        return None
 
     @property
     def refusal(self) -> Refusal | None:
         """The last HTTP response that was an error."""
+        return None
 
     @property
     def expired(self) -> bool:
         """Whether the server has rejected the session (HTTP 404 to an `Mcp-Session-Id`)."""
+        return False
 
     @property
     def transport(self) -> TransportName:
@@ -36,12 +39,36 @@ class Endpoint(Protocol):
     @property
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session, over stdio; None before `open`."""
+        return None
 
     def alternative(self) -> Endpoint | None:
         """Return another transport to the same server, if this one's failure suggests it."""
+        return None
 
-    def open(self) -> Transport:
-        """Connect; leaving the context closes everything."""
+    @property
+    def installing(self) -> bool:
+        """Whether a package runner has not started the server itself yet."""
+        return False
+
+    @property
+    def last_line(self) -> str:
+        """What a server process wrote last to its stderr; may be empty."""
+        return ""
+
+    async def prepare(self) -> None:
+        """Wait for another process that is installing this server."""
+        return
+
+    def open(self, until: float) -> Transport:
+        """Connect; leaving the context closes everything.
+
+        Args:
+            until: When the caller gives up. Left before, an installation may end by itself.
+        """
+
+    def started(self) -> None:
+        """Note that the server is ready, or will not be: an installation is over."""
+        return
 
     def end_report(self) -> str:
         """Return how the connection ended, in sentences; may be empty."""

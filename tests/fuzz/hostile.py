@@ -83,7 +83,7 @@ class DifficultPool(Pool):
         self.most = 0
         self.release = anyio.Event()
 
-    async def tools(self, server: str, *, refresh: bool = False) -> tuple[Tool, ...]:
+    async def tools(self, server: str, **how: bool) -> tuple[Tool, ...]:
         await anyio.lowlevel.checkpoint()
         raise ServerLostError("gone", server=server)
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from mcp import Client
 
@@ -23,6 +29,7 @@ from bridge.server.search_tool import (
 )
 from tests.engine_rig import WORKSHOP, ListFinder, workshop
 from tests.record import record_of
+from tests.waiting import PATIENCE_SECONDS, until
 
 
 @pytest.fixture(params=["legacy", "2026-07-28"])
@@ -31,6 +38,12 @@ async def client(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterato
     await engine.servers.load(engine.servers.names())
     async with Client(build_server(engine), mode=request.param) as connected:
         yield connected
+
+
+def hurry(engine: Engine, seconds: float) -> None:
+    """Have searches wait for no server at first, and then as long as that, if nothing fits."""
+    engine.servers.straggler_seconds = seconds
+    engine.servers._lister._straggler_seconds = 0.0
 
 
 def _text(result: Any) -> str:
@@ -101,6 +114,51 @@ async def test_servers_that_cannot_be_asked_are_named(
     assert "mcp_work_shop.add(" in _text(result)
     finder.specs = ()
     assert "No MCP servers" in _text(await client.call_tool("search_tools", {"query": "add"}))
+
+
+async def test_while_servers_are_starting_a_search_says_so_first_and_never_that_nothing_fits(
+    client: Client, finder: ListFinder, engine: Engine
+) -> None:
+    """Other words would not help."""
+    silent = (str(WORKSHOP.parent / "raw.py"), "silent")
+    finder.specs = (*finder.specs, *(replace(workshop(name), args=silent) for name in "ab"))
+    hurry(engine, seconds=0.0)
+    said = "2 of 3 servers are still starting; search again in some seconds, with the same words."
+    result = await client.call_tool("search_tools", {"query": "xylophone"})
+    assert _text(result) == said
+    assert list(record_of(result)["leftOut"]) == ["a", "b"]
+    assert _text(await client.call_tool("search_tools", {"query": "add"})).startswith(
+        f"{said}\nBest"
+    )
+    code = "await runtime.search_tool_docs('xylophone')"
+    assert said in ((await engine.run(RunRequest(code=code))).error or "")
+    run = await engine.run(RunRequest(code="(await runtime.search_tool_docs('add'))[0]['tool']"))
+    assert run.result == "add"
+
+
+async def test_a_search_that_finds_nothing_waits_for_servers_that_are_starting(
+    client: Client, finder: ListFinder, engine: Engine, tmp_path: Path
+) -> None:
+    """And finds their tools then."""
+    os.mkfifo(tmp_path / "gate")
+    raw = f"read _ < {tmp_path}/gate; exec {sys.executable} {WORKSHOP.parent / 'raw.py'}"
+    finder.specs = (replace(workshop("late"), command="sh", args=("-c", raw)),)
+    hurry(engine, seconds=PATIENCE_SECONDS)
+    async with anyio.create_task_group() as tasks:
+        gate = partial(anyio.to_thread.run_sync, (tmp_path / "gate").write_text, "\n")
+        tasks.start_soon(gate)
+        result = await client.call_tool("search_tools", {"query": "echo"})
+    assert "mcp_late.echo(" in _text(result)
+
+
+async def test_servers_that_nothing_is_known_of_are_asked_once_a_client_has_listed_the_tools(
+    client: Client, finder: ListFinder, engine: Engine
+) -> None:
+    """In the background: before the first search."""
+    finder.specs = (*finder.specs, workshop("other"))
+    await client.list_tools()
+    await until(lambda: bool(engine.servers.inventory.tools("other")))
+    await until(lambda: engine.servers.pool.state("other").state == "idle")
 
 
 @pytest.mark.parametrize(

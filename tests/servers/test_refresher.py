@@ -105,9 +105,9 @@ class NotingPool(Pool):
 
     callers: tuple[Caller | None, ...] = ()
 
-    async def tools(self, server: str, *, refresh: bool = False) -> tuple[Tool, ...]:
+    async def tools(self, server: str, **how: bool) -> tuple[Tool, ...]:
         self.callers += (current_caller(),)
-        return await super().tools(server, refresh=refresh)
+        return await super().tools(server, **how)
 
 
 async def test_a_list_that_goes_on_in_the_background_is_made_for_nobody(tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ class _Web(BaseHTTPRequestHandler):
 
 def expired(pool: Pool) -> bool:
     """Whether the server's connection has had such a status."""
-    return any(connection.endpoint.expired for connection in pool._servers["server"].connections())
+    connection = pool._servers["server"]._connection
+    return connection is not None and connection.endpoint.expired
 
 
 @contextmanager

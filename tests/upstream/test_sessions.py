@@ -121,6 +121,36 @@ async def test_a_server_that_never_answers_initialize_fails_in_time(rig: Rig) ->
         assert rig.survivors() == []
 
 
+async def test_a_start_that_took_too_long_is_remembered_and_tried_again_in_the_background(
+    rig: Rig,
+) -> None:
+    """The next caller has the reason at once; a changed definition is waited for."""
+    async with rig.pool(rig.raw("silent"), start_timeout=0.5) as pool:
+        with pytest.raises(ServerStartError, match=r"within 0\.5 s"):
+            await pool.start("server")
+        for _ in range(2):
+            with pytest.raises(ServerStartError, match=r"0\.5 s\. It is being started again; run"):
+                await pool.call_tool("server", "echo", {})
+        pool.update([rig.raw(start_timeout=60.0)])
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
+
+
+async def test_a_server_that_is_well_again_after_a_start_that_took_too_long_is_used(
+    rig: Rig,
+) -> None:
+    """Once the try in the background has succeeded."""
+    fixed, raw = rig.path("fixed"), rig.raw()
+    script = f'[ -e {fixed} ] || silent=silent; exec {raw.command} {raw.args[0]} "$silent"'
+    async with rig.pool(rig.spec("sh", "-c", script), start_timeout=5.0) as pool:
+        with pytest.raises(ServerStartError, match=r"within 5 s"):
+            await pool.start("server")
+        await anyio.Path(fixed).touch()
+        with pytest.raises(ServerStartError, match="being started again"):
+            await pool.start("server")
+        await wait_until(lambda: pool.state("server").state == "ready")
+        assert (await pool.call_tool("server", "echo", {"a": 1}))["structuredContent"] == {"a": 1}
+
+
 @pytest.mark.parametrize(
     ("command", "said", "remedy"),
     [

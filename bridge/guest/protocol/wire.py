@@ -267,10 +267,11 @@ class Run(Frame):
     alias, description, inputSchema, outputSchema). `discovered` names every server there is.
     `limits`: timeout (seconds; the host stops a program sooner), output_bytes, result_bytes,
     frame_bytes, and data_bytes, processes where the guest has to limit itself because the engine
-    could not. `session` is the number of the run in its session, from 1; 0 for a run on its own. `name` is that of the file
-    that holds the program, if one does. `state` is what `State` frames held, base64, for a
-    session's first run; `save` asks a session for such frames instead of running anything. `files`
-    (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
+    could not. `session` is the number of the run in its session, from 1; 0 for a run on its own.
+    `name` is that of the file that holds the program, if one does. `state` is what `State` frames
+    held, base64, for a session's first run; `save` asks a session for such frames instead of
+    running anything. `files` (name, data as base64) are put into the workspace, and `paths` joined
+    to where imports look.
     `skills` are modules below `skills`: name and source. `packages`: a run may ask for some here.
     """
 

@@ -1,0 +1,150 @@
+"""Servers that are installed when they start: package runners such as `npx`, `uvx`, `docker run`.
+
+Owns which commands those are, the small process that guards an installation beyond the bridge's
+end, and the recognition of a cache that a killed installation has left broken.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import subprocess
+import termios
+import threading
+from collections.abc import Mapping, Sequence
+
+from bridge.upstream.process import KEPT_VARIABLE, Child
+
+logger = logging.getLogger(__name__)
+
+_RUNNERS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("npx", "pnpx", "bunx", "uvx"), frozenset()),
+    **dict.fromkeys(("docker", "podman", "nerdctl", "deno", "pipx"), frozenset(("run",))),
+    "npm": frozenset(("exec", "x")),
+    "pnpm": frozenset(("dlx",)),
+    "yarn": frozenset(("dlx",)),
+    "bun": frozenset(("x",)),
+    "uv": frozenset(("run", "x")),
+}
+"""Programs that install and start a package, and the subcommands that do."""
+
+_WRAPPERS = frozenset(
+    ("env", "sh", "bash", "dash", "zsh", "exec", "nice", "nohup", "setsid", "stdbuf", "timeout")
+)
+"""Programs that start the command among their words."""
+
+_CACHE_ENTRY = re.compile(
+    r"/[^\s'\"]*?/(?:_npx|dlx|archive-v\d+|environments-v\d+|pipx/\.cache)/[^/\s'\"]+"
+)
+"""A directory with one installation, in the caches of npm, pnpm, uv and pipx."""
+
+_INCOMPLETE = re.compile(
+    r"Cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|ModuleNotFoundError|No module named"
+    r"|ENOTEMPTY|ECOMPROMISED|ENOENT|No such file or directory|EJSONPARSE|Invalid package config"
+)
+"""What programs say of an installation in which something is missing."""
+
+_KEEPER = """
+until=$(($(date +%s) + $2))
+read -r _
+cat </dev/fd/2 >/dev/null 2>/dev/null &
+cat </dev/fd/1 >/dev/null 2>&1 &
+lives() { kill -s 0 -- "-$1" && { [ ! -e /proc/self ] || kill -s 0 "$2"; }; }
+while [ "$(date +%s)" -lt "$until" ] && lives "$1" $!; do sleep 1; done
+kill -s KILL -- "-$1"
+"""
+"""A shell script, since a shell takes a tenth of an interpreter's memory. Its input ends with the
+bridge. Its own output descriptors are the reading ends of the server's: it drains them, because an
+installation may die of a broken pipe. The end of the server's output shows its end, also where
+nothing collects zombies, which signals would reach."""
+
+
+def installs_packages(command: str, args: Sequence[str]) -> bool:
+    """Whether a command may first download and install what it starts."""
+    words = [command, *args]
+    if _name(command) not in _WRAPPERS:
+        return _runs_package(words)
+    words = [part for word in words for part in re.split(r"[\s;&|()]+", word)]
+    return any(_runs_package(words[at:]) for at in range(len(words)))
+
+
+def _runs_package(words: Sequence[str]) -> bool:
+    needed = _RUNNERS.get(_name(words[0]))
+    return needed is not None and (not needed or not needed.isdisjoint(words[1:]))
+
+
+def _name(command: str) -> str:
+    return command.rpartition("/")[2]
+
+
+def broken_cache(report: str) -> str:
+    """Return the directory of an installation that misses something; empty if there is none.
+
+    Args:
+        report: The end of a server's stderr.
+    """
+    found = _CACHE_ENTRY.search(report)
+    return found[0] if found and _INCOMPLETE.search(report) else ""
+
+
+def keep(child: Child, definition: str, seconds: float) -> Keeper | None:
+    """Guard a starting server with a process; return None, with a warning, if that cannot start.
+
+    While the process lives, no bridge takes the server's processes for orphans or starts this
+    definition a second time: npm before version 11 breaks its cache when two processes install the
+    same package. `seconds` from now it kills what is left, if the bridge has ended.
+    """
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "sh", str(child.pid), str(round(seconds))],
+            stdin=subprocess.PIPE,
+            stdout=child.stdout,
+            stderr=child.stderr,
+            env={
+                KEPT_VARIABLE: f"{child.tag} {definition}",
+                "PATH": os.environ.get("PATH", os.defpath),
+            },
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        logger.warning("if the bridge ends, an installation ends too: /bin/sh: %s", error)
+        return None
+    return Keeper(child, process)
+
+
+class Keeper:
+    """The process that guards a starting server."""
+
+    def __init__(self, child: Child, process: subprocess.Popen[bytes]) -> None:
+        self._child, self._process = child, process
+
+    @property
+    def installing(self) -> bool:
+        """Whether no process has read the first request yet: a runner leaves it to the server."""
+        unread = bytearray(4)
+        try:
+            fcntl.ioctl(self._child.stdin, termios.FIONREAD, unread)
+        except OSError:
+            return False
+        return any(unread)
+
+    def dismiss(self) -> None:
+        """End it: the bridge is responsible for the server."""
+        self._process.kill()
+        self._close()
+        self._process.wait()
+
+    def take_over(self) -> None:
+        """Leave the processes to it, as the bridge's own end does."""
+        self._close()
+        self._child.close_stdin()
+        for ended in (self._process.wait, self._child.reap):
+            # Bridges live on if only a definition was changed, and should keep no zombies.
+            threading.Thread(target=ended, daemon=True).start()
+
+    def _close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()

@@ -1,0 +1,208 @@
+"""Package runners: a first start downloads, and is not killed for that. With the real `npx`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import ServerStartError
+from bridge.model import ServerSpec
+from bridge.upstream.installation import broken_cache, installs_packages
+from bridge.upstream.process import KEPT_VARIABLE, TAG_VARIABLE, reap_orphans
+from tests.fakes.registry import SlowRegistry, slow_registry
+from tests.upstream.rig import Rig, wait_until
+
+PACKAGE = "@modelcontextprotocol/server-memory@2026.8.31"
+
+BRIDGE = """
+import os, sys, anyio
+from tests.upstream.rig import Rig
+from pathlib import Path
+
+async def main():
+    rig = Rig(Path(sys.argv[1]))
+    rig.environ = dict(os.environ)
+    spec = rig.spec("npx", "-y", sys.argv[2], cwd=sys.argv[1])
+    async with rig.pool(spec, start_patience=600.0) as pool:
+        await pool.tools("server", patient=True)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "installs"),
+    [
+        ("npx -y server", True),
+        ("/usr/local/bin/npx --package=a b", True),
+        ("npm exec -- server", True),
+        ("npm --silent x server", True),
+        ("pnpm dlx server", True),
+        ("bunx server", True),
+        ("bun x server", True),
+        ("yarn dlx server", True),
+        ("uvx server@latest", True),
+        ("uv --directory /x run server", True),
+        ("uv tool run server", True),
+        ("pipx run server", True),
+        ("docker run -i --rm image", True),
+        ("podman --log-level error run -i image", True),
+        ("env -i A=b npx server", True),
+        ("sh -c|cd /srv && exec npx -y server", True),
+        ("bash -lc|A=1 uvx server", True),
+        ("timeout 60 uvx server", True),
+        ("node server.js npx", False),
+        ("python -m server", False),
+        ("npm start", False),
+        ("docker exec -i box server", False),
+        ("env A=npx node server.js", False),
+        ("sh -c|node server.js", False),
+    ],
+)
+def test_commands_that_install_what_they_start_are_known(line: str, installs: bool) -> None:
+    words, _, script = line.partition("|")
+    command, *args = words.split()
+    assert installs_packages(command, [*args, *filter(None, [script])]) is installs
+
+
+@pytest.mark.parametrize(
+    ("report", "directory"),
+    [
+        (
+            "Error: Cannot find module 'ajv'\n- /home/a/.npm/_npx/ab12/node_modules/x.js",
+            "/home/a/.npm/_npx/ab12",
+        ),
+        (
+            "npm error code ENOTEMPTY\nnpm error path /c/_npx/ab12/node_modules/zod",
+            "/c/_npx/ab12",
+        ),
+        (
+            "Cannot find package 'zod' imported from /r/pnpm/dlx/ff/x/index.js",
+            "/r/pnpm/dlx/ff",
+        ),
+        (
+            "File \"/r/uv/archive-v0/Xy_1/lib/a/b.py\"\nModuleNotFoundError: No module named 'a'",
+            "/r/uv/archive-v0/Xy_1",
+        ),
+        ("Error: connect ECONNREFUSED\n at /home/a/.npm/_npx/ab12/node_modules/pg/x.js", ""),
+        ("Error: Cannot find module './mine'\n- /srv/server/index.js", ""),
+    ],
+)
+def test_a_broken_cache_is_recognised_by_its_error(report: str, directory: str) -> None:
+    assert broken_cache(report) == directory
+
+
+needs_npx = pytest.mark.skipif(shutil.which("npx") is None, reason="there is no npx")
+
+
+@pytest.fixture
+def registry() -> Iterator[SlowRegistry]:
+    with slow_registry(shutil.which("npm") or "npm") as made:
+        yield made
+
+
+def fresh(rig: Rig, registry: SlowRegistry) -> ServerSpec:
+    """Have npm start with an empty cache, and return a real server."""
+    rig.environ |= {
+        "npm_config_cache": rig.path("cache"),
+        "npm_config_registry": registry.url,
+        "npm_config_replace_registry_host": "always",
+        "npm_config_fetch_timeout": "900000",
+    }
+    return rig.spec("npx", "-y", PACKAGE, cwd=str(rig.directory))
+
+
+def installers(rig: Rig) -> set[int]:
+    """Return the processes of this test's installations and of their keepers."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (path / "environ").read_bytes()
+        except OSError:
+            continue
+        tagged = TAG_VARIABLE.encode() in environ and os.fsencode(rig.path("cache")) in environ
+        keeps = f"{KEPT_VARIABLE}=".encode() in environ
+        if tagged or (keeps and kept_by(rig) in environ):
+            found.add(int(path.name))
+    return found
+
+
+def kept_by(rig: Rig) -> bytes:
+    return rig.spec("npx", "-y", PACKAGE, cwd=str(rig.directory)).definition.encode()
+
+
+async def start(rig: Rig, spec: ServerSpec, **options: float) -> str:
+    """Try to start a server in a pool of its own; return the error."""
+    async with rig.pool(spec, **options) as pool:
+        with pytest.raises(ServerStartError) as caught:
+            await pool.start("server")
+    return str(caught.value)
+
+
+@needs_npx
+async def test_an_installation_goes_on_after_the_answer_and_the_next_call_finds_the_server(
+    rig: Rig, registry: SlowRegistry
+) -> None:
+    """Until it is there, a caller in the next minute has the answer at once."""
+    spec = fresh(rig, registry)
+    async with rig.pool(spec, start_timeout=2.0, start_patience=600.0) as pool:
+        for _ in range(2):
+            with pytest.raises(ServerStartError, match=r"still being installed; run this again"):
+                await pool.call_tool("server", "read_graph", {})
+        assert pool.state("server").restarts == 0
+        registry.open.set()
+        assert len(await pool.tools("server", patient=True)) == 9
+        assert "content" in await pool.call_tool("server", "read_graph", {})
+    assert installers(rig) == set()
+
+
+@needs_npx
+async def test_an_installation_past_its_patience_is_ended(rig: Rig, registry: SlowRegistry) -> None:
+    said = await start(rig, fresh(rig, registry), start_timeout=0.5, start_patience=0.5)
+    assert "still being installed" in said or "within 0.5 s" in said
+    await wait_until(lambda: installers(rig) == set())
+
+
+@needs_npx
+async def test_an_installation_outlives_the_bridge_but_not_its_patience(
+    rig: Rig, registry: SlowRegistry
+) -> None:
+    spec = fresh(rig, registry)
+    said = await start(rig, spec, start_timeout=2.0, start_patience=6.0)
+    assert "still being installed" in said
+    assert installers(rig)
+    await wait_until(lambda: installers(rig) == set())
+    assert not registry.open.is_set()
+
+
+@needs_npx
+async def test_after_a_bridge_is_killed_in_the_middle_of_an_installation_the_next_start_works(
+    rig: Rig,
+) -> None:
+    """The next bridge takes the installation for no orphan, and waits for its end."""
+    with slow_registry(shutil.which("npm") or "npm", free=3) as registry:
+        spec = fresh(rig, registry)
+        command = [sys.executable, "-c", BRIDGE, str(rig.directory), PACKAGE]
+        with subprocess.Popen(command, env=rig.environ) as bridge:  # noqa: ASYNC220
+            await wait_until(lambda: registry.held > 0)
+            bridge.send_signal(signal.SIGKILL)
+        installing = installers(rig)
+        assert installing
+        async with rig.pool(spec, start_patience=600.0) as pool:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(pool.tools, "server", patient=True))
+                await wait_until(lambda: pool.state("server").state == "starting")
+                assert await reap_orphans() == 0
+                assert installing <= installers(rig)
+                registry.open.set()
+            assert len(await pool.tools("server")) == 9
+    await wait_until(lambda: installers(rig) == set())
