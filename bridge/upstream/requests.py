@@ -55,6 +55,7 @@ from bridge.upstream.listing import (
     read_all_pages,
     valid_name,
 )
+from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 
@@ -204,9 +205,10 @@ class Requests:
                 # Not ExpiredError: the tool was called, so the call must not be repeated.
                 raise lost_error(self._spec.name, "It rejected its session.", sent=True) from None
 
-        answer = await self._send(connection, call)
-        name = self._spec.name
-        return await task_calls.await_result(name, call.what, answer, ask, roots=connection.roots)
+        answer = parse_result(await self._send(connection, call))
+        name, roots = self._spec.name, connection.roots
+        result = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+        return result if result is answer else parse_result(result)
 
     async def await_update(self, connection: Connection, uri: str, seconds: float | None) -> None:
         """Return when the server notifies a resource's change, or when its connection has ended.

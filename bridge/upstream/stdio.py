@@ -47,6 +47,7 @@ from bridge.upstream.framing import (
 )
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.process import STOP_SECONDS, Child, spawn
+from bridge.upstream.results import split_batch
 from bridge.upstream.server_log import ServerLog
 
 PRIVATE_PREFIX = "MCP_BRIDGE_"
@@ -329,6 +330,10 @@ class StdioEndpoint:
             read = partial(parse_response, line.data)
             if pipes.direct.deliver(await offload(line.data, read) if large else read()):
                 return
+        if (batch := split_batch(line.data)) is not None:
+            for part in batch:
+                await self._deliver(Line(part), pipes)
+            return
         decoded = (
             await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
         )

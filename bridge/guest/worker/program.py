@@ -206,6 +206,7 @@ class Program:
             return Done("ok")
         if _was_displayed(value):
             return Done("ok")
+        _print_more(value)
         try:
             plain = to_json(value)
             size = len(encode(Done("ok", result=plain)))
@@ -224,8 +225,19 @@ def _run_loop(coroutine: Any) -> Any:
     return asyncio.run(coroutine)
 
 
+def _print_more(value: Any) -> None:
+    """Print what a server sent with a structure that is the result, unless it repeats it."""
+    parts = getattr(value, "_parts", None) if isinstance(value, (dict, list)) else None
+    if parts is not None:
+        for line in parts.more():
+            print(line)
+
+
 def _was_displayed(value: Any) -> bool:
     """Display a value such as a figure or a table; return whether it was one."""
+    if isinstance(value, list):
+        # A list with parts is displayed as a plain one.
+        value = list(value)
     kind = type(value)
     if kind in (list, tuple, dict):
         if not _may_hold_displayed(value):
