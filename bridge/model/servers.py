@@ -143,7 +143,11 @@ def short_digest(digest: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool of one server, as its server describes it."""
+    """One tool of one server, as its server describes it.
+
+    Attributes:
+        has_view: Whether the server has a page that clients show with its results (MCP Apps).
+    """
 
     server: str
     name: str
@@ -152,6 +156,7 @@ class Tool:
     input_schema: Mapping[str, Json] = field(default_factory=dict)
     output_schema: Mapping[str, Json] | None = None
     annotations: Mapping[str, Json] = field(default_factory=dict)
+    has_view: bool = False
 
     @property
     def wraps_result(self) -> bool:

@@ -50,6 +50,7 @@ from bridge.upstream.listing import (
     LISTS,
     Kind,
     cache_seconds,
+    is_for_models,
     parse_offers,
     parse_tools,
     read_all_pages,
@@ -185,6 +186,9 @@ class Requests:
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if call.method != "tools/call":
             return await self._send(connection, call)
+        if call.tool in connection.view_only:
+            msg = f"Server {self._spec.name!r} has {call.what} for its own view, not for programs."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if _supports_task_calls(connection):
             if connection.task_required is None:
                 await self.list_tools(connection)
@@ -332,6 +336,9 @@ class Requests:
             connection.retire("It did not answer.")
             raise
         connection.task_required = task_calls.task_required_tools(entries)
+        connection.view_only = frozenset(
+            valid_name(entry) or "" for entry in entries if not is_for_models(entry)
+        )
         return await offload(entries, partial(parse_tools, self._spec.name, entries)), fresh
 
     async def list_offers(self, connection: Connection, kind: Kind) -> tuple[dict[str, Json], ...]:
