@@ -209,10 +209,11 @@ class Requests:
                 # Not ExpiredError: the tool was called, so the call must not be repeated.
                 raise lost_error(self._spec.name, "It rejected its session.", sent=True) from None
 
-        answer = parse_result(await self._send(connection, call))
+        answer = await self._send(connection, call)
         name, roots = self._spec.name, connection.roots
-        result = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
-        return result if result is answer else parse_result(result)
+        return parse_result(
+            await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+        )
 
     async def await_update(self, connection: Connection, uri: str, seconds: float | None) -> None:
         """Return when the server notifies a resource's change, or when its connection has ended.

@@ -31,7 +31,9 @@ def parse_result(answer: Mapping[str, Json]) -> dict[str, Json]:
     content, is_error = value.get("content"), value.get("isError", False)
     if isinstance(content, list) and is_error in (True, False) and all(map(_is_block, content)):
         return dict(value)
-    result = {**value, "isError": is_error is True or str(is_error).strip().lower() in _TRUE}
+    result = dict(value)
+    if "isError" in value:
+        result["isError"] = is_error is True or str(is_error).strip().lower() in _TRUE
     if content is None and "toolResult" in value:
         older = value["toolResult"]
         return {**parse_result(older if isinstance(older, dict) else {RAW: older}), **_rest(result)}

@@ -24,17 +24,17 @@ JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
 @pytest.mark.parametrize(
     ("sent", "result"),
     [
-        ({"content": "x"}, {"content": [TEXT], "isError": False}),
-        ({"content": TEXT}, {"content": [TEXT], "isError": False}),
-        ({"content": ["x", TEXT]}, {"content": [TEXT, TEXT], "isError": False}),
-        ({"content": [{"text": "x"}]}, {"content": [TEXT], "isError": False}),
+        ({"content": "x"}, {"content": [TEXT]}),
+        ({"content": TEXT}, {"content": [TEXT]}),
+        ({"content": ["x", TEXT]}, {"content": [TEXT, TEXT]}),
+        ({"content": [{"text": "x"}]}, {"content": [TEXT]}),
         (
             {"content": [{"type": "text", "text": {"a": 1}}]},
-            {"content": [{"type": "text", "text": '{"a": 1}'}], "isError": False},
+            {"content": [{"type": "text", "text": '{"a": 1}'}]},
         ),
         ({"content": [TEXT], "isError": "true"}, {"content": [TEXT], "isError": True}),
         ({"content": [TEXT], "isError": "false"}, {"content": [TEXT], "isError": False}),
-        ({"structuredContent": {"a": 1}}, {"structuredContent": {"a": 1}, "content": [], "isError": False}),
+        ({"structuredContent": {"a": 1}}, {"structuredContent": {"a": 1}, "content": []}),
         ({"toolResult": "x"}, {"content": [TEXT]}),
         ({"toolResult": {"a": 1}}, {"content": [], "structuredContent": {"a": 1}}),
         ({"toolResult": {"content": [TEXT]}}, {"content": [TEXT]}),

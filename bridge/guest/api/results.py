@@ -8,6 +8,7 @@ plain value alone. None and booleans have no parts.
 
 from __future__ import annotations
 
+import operator
 import sys
 
 from bridge.guest.api.client import parse_json
@@ -23,7 +24,6 @@ from bridge.guest.protocol.results import (
     structure_of,
     text_of,
 )
-from bridge.guest.schema.schemas import MAX_DEPTH, as_mapping, leaves, wanted_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -334,6 +334,9 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
 
     A file that is read and written back is unchanged, though its text was parsed meanwhile.
     """
+    # Few programs pass on what has parts, and most need none of these.
+    from bridge.guest.schema.schemas import MAX_DEPTH, as_mapping, leaves, wanted_types
+
     if type(value) in _PLAIN or depth > MAX_DEPTH:
         return value
     found = leaves(schema, root)
@@ -345,13 +348,18 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
         known = {
             key: part for leaf in found for key, part in as_mapping(leaf.get("properties")).items()
         }
-        return {
-            key: with_source_texts(item, known[key], root, depth + 1) if key in known else item
-            for key, item in value.items()
+        changed = {
+            key: text
+            for key in known
+            if key in value
+            and (text := with_source_texts(value[key], known[key], root, depth + 1))
+            is not value[key]
         }
+        return {**value, **changed} if changed else value
     if isinstance(value, (list, tuple)):
         items = next((leaf["items"] for leaf in found if "items" in leaf), True)
-        return [with_source_texts(item, items, root, depth + 1) for item in value]
+        texts = [with_source_texts(item, items, root, depth + 1) for item in value]
+        return value if all(map(operator.is_, texts, value)) else texts
     return value
 
 
