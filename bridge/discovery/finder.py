@@ -56,7 +56,7 @@ from bridge.discovery.user_lists import (
 )
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
-from bridge.model import ServerSpec
+from bridge.model import Directory, ServerSpec
 
 __all__ = [
     "ConfigWarning",
@@ -94,6 +94,7 @@ class DiscoveryContext:
             in front for all but those; all if empty.
         exposed: Directories that programs may write to: no file in them defines a server or is read
             for one, and no server is started from them.
+        directories: Those of them that the settings name, with the servers that may use them.
         moved: Where entries are kept that were moved out of clients' files, if any were.
     """
 
@@ -109,6 +110,7 @@ class DiscoveryContext:
     sources: tuple[str, ...] = ()
     sources_place: str = VARIABLE
     exposed: tuple[Path, ...] = ()
+    directories: tuple[Directory, ...] = ()
     moved: Path | None = None
 
 
@@ -188,18 +190,19 @@ def discover(context: DiscoveryContext) -> Discovery:
     )
     files = list(_files(candidates, reader, context, places, project, rules, moved))
     merged = merge(files, rules)
-    guarded = leave_out_writable(merged.servers, exposed, cwd=context.cwd, environ=context.environ)
+    shared = (context.exposed, context.directories)
+    servers, unsafe = leave_out_writable(merged.servers, *shared, context.cwd, context.environ)
     said = [warning for _, parsed in files for warning in parsed.warnings]
     about_sources = unknown_sources(context.sources, context.sources_place)
-    missing = _missing_directories(guarded.servers)
+    missing = _missing_directories(servers)
     warnings = (
         *about_sources,
         *_mark_own((*moved.warnings, *reader.warnings, *said, *missing), context.extra_config),
     )
     # One file may be read for several scopes, and says the same of itself each time.
     return Discovery(
-        servers=guarded.servers,
-        skipped=(*merged.skipped, *guarded.skipped),
+        servers=servers,
+        skipped=(*merged.skipped, *unsafe),
         proposed=merged.proposed,
         first_seen=merged.first_seen,
         warnings=tuple(dict.fromkeys(warnings)),

@@ -148,6 +148,7 @@ class Directory:
         writable: Whether programs may write there.
         inside: Where programs find it.
         labels: For the flow rules: a run that has it counts as having read what has these.
+        used_by: Servers that may run what programs write there.
     """
 
     name: str
@@ -155,3 +156,4 @@ class Directory:
     inside: str
     writable: bool = False
     labels: frozenset[str] = frozenset()
+    used_by: frozenset[str] = frozenset()

@@ -82,6 +82,10 @@ class ServerSpec:
             are for people to read: a server is the same whatever they say.
         written: For a server of a project, the entry as its file has it, as JSON: what a person
             approves. Empty for the user's own.
+        executable: The command's path, if it was found on the search path; no program may write it.
+        changes: Variables that it inherits with another value, since programs may write where they
+            lead. Empty ones say nothing.
+        apart: Whether it takes no code from the directory that the bridge was started in.
     """
 
     name: str
@@ -102,6 +106,9 @@ class ServerSpec:
     also: tuple[Source, ...] = field(default=(), compare=False)
     differences: tuple[str, ...] = field(default=(), compare=False)
     written: str = field(default="", repr=False, compare=False)
+    executable: str = field(default="", repr=False, compare=False)
+    changes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    apart: bool = field(default=False, compare=False)
 
     @cached_property
     def definition(self) -> str:

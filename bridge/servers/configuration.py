@@ -104,6 +104,7 @@ def context_for(settings: Settings, cwd: str, platform: str) -> DiscoveryContext
         sources=settings.sources,
         sources_place=settings.place("sources"),
         exposed=writable_places(settings),
+        directories=settings.offered_directories,
         moved=moved_dir(settings.environ),
     )
 

@@ -52,6 +52,7 @@ def _directory(name: str, table: Mapping[str, Json], place: str) -> Directory:
         inside=f"{INSIDE}/{name}",
         writable=found.get("mode") == "rw",
         labels=found.get("labels", frozenset()),
+        used_by=frozenset(found.get("used_by", ())),
     )
 
 
@@ -67,6 +68,7 @@ KEYS: Mapping[str, fields.Parse] = {
     "path": fields.path,
     "mode": fields.choice(("ro", "rw")),
     "labels": _labels,
+    "used_by": fields.entries(fields.MAX_GLOBS, "servers' names"),
 }
 
 

@@ -122,7 +122,7 @@ def server_environment(environ: Mapping[str, str], spec: ServerSpec) -> dict[str
     inherited = {k: v for k, v in environ.items() if not k.startswith(PRIVATE_PREFIX)}
     if _starts_anywhere(spec) and _PYTHON.fullmatch(_name(spec.command)) and "-m" in spec.args:
         inherited.setdefault("PYTHONSAFEPATH", "1")
-    return {**inherited, **spec.env}
+    return {**inherited, **spec.env, **spec.changes}
 
 
 def server_command(spec: ServerSpec) -> list[str]:
@@ -132,8 +132,8 @@ def server_command(spec: ServerSpec) -> list[str]:
     server that is not the project's it gets the prefix of a directory that does not exist.
     """
     if _starts_anywhere(spec) and _name(spec.command) == "npx":
-        return [spec.command, "--prefix", NO_PROJECT, *spec.args]
-    return [spec.command, *spec.args]
+        return [spec.executable or spec.command, "--prefix", NO_PROJECT, *spec.args]
+    return [spec.executable or spec.command, *spec.args]
 
 
 def _starts_anywhere(spec: ServerSpec) -> bool:
@@ -141,7 +141,7 @@ def _starts_anywhere(spec: ServerSpec) -> bool:
 
     It must run no code of that directory, which may be an untrusted repository.
     """
-    return spec.cwd is None and spec.source.scope not in ("project", "local")
+    return spec.cwd is None and (spec.apart or spec.source.scope not in ("project", "local"))
 
 
 def _name(command: str) -> str:

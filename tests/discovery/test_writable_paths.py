@@ -3,106 +3,190 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bridge.discovery.finder import Discovery, DiscoveryContext, discover
+from bridge.discovery.finder import DiscoveryContext, discover
+from bridge.discovery.writable_paths import leave_out_writable
+from bridge.model import Directory, ServerSpec, Source
+from bridge.upstream.stdio import NO_PROJECT, server_command, server_environment
+from tests.discovery.golden_cases import CASES
+from tests.discovery.golden_machine import machine, put
+
+LINES = Path(__file__).parents[1] / "testdata" / "server_lines"
+
+
+def lines(name: str) -> list[str]:
+    """The command lines of a file; its README says how they are written."""
+    return (LINES / f"{name}.txt").read_text().splitlines()[1:]
 
 
 @pytest.fixture
-def given(context: DiscoveryContext, tmp_path: Path) -> Path:
+def given(tmp_path: Path) -> Path:
     """A directory that programs may write to; with a script and a data directory in it."""
-    given = tmp_path / "given"
+    given, other = tmp_path / "given", tmp_path / "other"
     (given / "data").mkdir(parents=True)
-    (given / "server.py").touch()
-    (given / "server.py").chmod(0o755)
+    other.mkdir()
+    for name in ("server.py", "tool", "env"):
+        (given / name).touch(0o755)
+    (given / "inner").symlink_to(other)
+    (tmp_path / "link").symlink_to(given)
+    (tmp_path / "chain").symlink_to(given / "inner")
     return given
 
 
-def found(context: DiscoveryContext, given: Path, **entry: Any) -> Discovery:
-    """Discover with one server in the user's own configuration."""
-    context.home.mkdir(parents=True, exist_ok=True)
-    document = {"mcpServers": {"one": entry}}
-    (context.home / ".claude.json").write_text(json.dumps(document))
-    return discover(replace(context, exposed=(given,)))
+def server(line: str, given: Path, scope: str = "user") -> ServerSpec:
+    """The server of a command line."""
+    places = {"S": given, "L": given.parent / "link", "UP": given.parent}
+    places["O"] = given.parent / "other"
+    line = re.sub(r"(?<![A-Za-z_])(S|L|UP|O)(?![A-Za-z_])", lambda at: str(places[at[0]]), line)
+    words, variables, cwd = shlex.split(line), {}, None
+    while re.match(r"\w+=", words[0]):
+        name, _, variables[name] = words.pop(0).partition("=")
+    if words[0] == "cd":
+        cwd, words = words[1], words[3:]
+    source = Source(client="Claude Code", scope=scope, path="/x.json", key="mcpServers.one")
+    return ServerSpec(
+        name="one",
+        transport="stdio",
+        source=source,
+        command=words[0],
+        args=tuple(words[1:]),
+        env=variables,
+        cwd=cwd,
+    )
+
+
+def judged(
+    spec: ServerSpec,
+    given: Path,
+    *,
+    inside: bool = False,
+    used_by: str = "",
+    variables: Mapping[str, str] = {},
+) -> tuple[ServerSpec | None, str]:
+    """The server as it is started, or None and the reason."""
+    share = Directory(name="share", path=str(given), inside="/mnt/share", writable=True)
+    share = replace(share, used_by=frozenset([used_by]))
+    environ = {"HOME": str(given.parent), "PATH": os.environ["PATH"], **(variables or {})}
+    cwd = given if inside else given.parent
+    kept, left_out = leave_out_writable([spec], [given], [share], cwd, environ)
+    return (kept[0], "") if kept else (None, left_out[0].reason)
+
+
+@pytest.mark.parametrize("name", ["code", "code_inside"])
+def test_a_server_whose_code_programs_may_change_is_not_used(given: Path, name: str) -> None:
+    kept = [
+        line
+        for line in lines(name)
+        if judged(server(line, given), given, inside=name.endswith("inside"))[0]
+    ]
+    assert kept == []
+
+
+@pytest.mark.parametrize("name", ["data", "data_inside"])
+def test_a_server_that_only_works_on_what_programs_write_is_used(given: Path, name: str) -> None:
+    judgements = {
+        line: judged(server(line, given), given, inside=name.endswith("inside"))[1]
+        for line in lines(name)
+    }
+    assert {line: reason for line, reason in judgements.items() if reason} == {}
+
+
+def test_of_the_golden_configurations_only_servers_with_code_in_the_project_are_left_out(
+    tmp_path: Path,
+) -> None:
+    reasons = set()
+    for number, case in enumerate(CASES):
+        root = tmp_path / str(number)
+        context = machine(root, "linux")
+        put(root, case)
+        for name in ("browser", "data", "docs", "notes", "server", "sub"):
+            (context.cwd / name).mkdir(exist_ok=True)
+        shared = (context.cwd, *map(Path, ("/home/user/docs", "/srv/data", "/data")))
+        servers = discover(context).servers
+        _, left_out = leave_out_writable(servers, shared, (), context.cwd, context.environ)
+        reasons |= {each.reason.rpartition(", where ")[2] for each in left_out}
+    assert reasons == {
+        "its command leads",
+        "its working directory leads",
+        "its argument 'files.js' leads",
+        "its argument 'local-server' leads",
+    }
 
 
 @pytest.mark.parametrize(
-    "entry",
+    ("line", "part"),
     [
-        {"command": "{given}/server.py"},
-        {"command": "{link}/server.py"},
-        {"command": "python3", "args": ["{given}/server.py"]},
-        {"command": "python3", "args": ["-X", "utf8", "{link}/server.py", "--flag"]},
-        {"command": "node", "args": ["--require={given}/server.py", "/opt/x.js"]},
-        {"command": "uv", "args": ["--directory", "{given}/data", "run", "server"]},
-        {"command": "npm", "args": ["--prefix={given}/data", "start"]},
-        {"command": "server.py", "env": {"PATH": "{given}"}},
-        {"command": "python3", "args": ["{given}/not/built/yet.py"]},
-        {"command": "python3", "args": ["-X", "utf8", "{given}/data"]},
-        {"command": "node", "args": ["{given}/data"]},
-        {"command": "node", "args": ["--import=file://{given}/x.mjs", "/opt/x.js"]},
-        {"command": "sh", "args": ["-c", "exec sh {given}/go.sh"]},
-        {"command": "sh", "env": {"PATH": "{given}/bin:/bin"}},
-        {"command": "python3", "args": ["-m", "server"], "env": {"PYTHONPATH": "/opt:{given}"}},
-        {"command": "node", "args": ["/x.js"], "env": {"NODE_OPTIONS": "-r {given}/x.js"}},
+        ("node given/x.js", "its argument 'given/x.js'"),
+        ("node --require=S/x.js O/x.js", "its argument '--require'"),
+        ("XDG_CONFIG_HOME=S some-server", "its variable XDG_CONFIG_HOME"),
+        ("S/server.py", "its command"),
+        ("cd S && npm start", "its working directory"),
     ],
-    ids=str,
 )
-def test_a_server_whose_code_programs_may_change_is_not_used(
-    context: DiscoveryContext, given: Path, tmp_path: Path, entry: dict[str, Any]
+def test_the_reason_names_the_part_and_the_line_that_allows_it(
+    given: Path, line: str, part: str
 ) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(given)
-    text = json.dumps(entry).replace("{given}", str(given)).replace("{link}", str(link))
-    discovery = found(context, given, **json.loads(text))
-    assert discovery.servers == ()
-    (skipped,) = discovery.skipped
-    assert skipped.name == "one"
-    assert "programs may write to" in skipped.reason
-    assert "which it is started from" in skipped.reason
+    spec = server(line, given)
+    _, reason = judged(spec, given)
+    assert f"where {part} leads" in reason
+    assert 'add `used_by = ["one"]` to [directories.share] in config.toml' in reason
+    kept, _ = judged(spec, given, used_by="one")
+    assert kept is not None
+    assert kept.changes == {}
+    assert judged(spec, given, used_by="two")[0] is None
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"command": "npx", "args": ["-y", "server-filesystem", "{given}/data"]},
-        {"command": "python3", "args": ["-m", "server_git", "{given}/data"]},
-        {"command": "sh", "args": ["/opt/start.sh", "{given}/data"]},
-        {"command": "sh", "args": ["/opt/start.sh"], "env": {"NOTES_DIR": "{given}/data"}},
-    ],
-    ids=str,
-)
-def test_data_that_a_server_serves_may_be_written_by_programs_too(
-    context: DiscoveryContext, given: Path, entry: dict[str, Any]
+def test_an_inherited_variable_counts_for_the_programs_that_read_it(given: Path) -> None:
+    variables = {"PYTHONPATH": f"/opt:{given}/src", "npm_config_local_prefix": str(given)}
+    for line in ("npx -y server", "node O/x.js", "docker run -i mcp/time", "some-server"):
+        assert judged(server(line, given), given, variables=variables)[0], line
+    for line in ("python3 -m server", "uvx server", 'sh -c "exec python3 O/x.py"'):
+        _, reason = judged(server(line, given), given, variables=variables)
+        assert "the inherited variable PYTHONPATH leads" in reason
+    script = given.parent / "other" / "server"
+    script.write_text("#!/usr/bin/env python3\n")
+    assert judged(server("O/server", given), given, variables=variables)[0] is None
+
+
+def test_a_command_is_searched_for_without_directories_that_programs_may_write_to(
+    given: Path,
 ) -> None:
-    text = json.dumps(entry).replace("{given}", str(given))
-    (spec,) = found(context, given, **json.loads(text)).servers
-    assert spec.name == "one"
+    programs, own = given / ".venv" / "bin", given.parent / "other"
+    programs.mkdir(parents=True)
+    for place in (programs, own):
+        (place / "server").write_text("#!/bin/sh\n")
+        (place / "server").chmod(0o755)
+    environ = {"PATH": f"{programs}:{own}:/bin", "VIRTUAL_ENV": str(given / ".venv")}
+    kept, reason = judged(server("server --flag", given), given, variables=environ)
+    assert kept, reason
+    assert server_command(kept) == [str(own / "server"), "--flag"]
+    started_with = server_environment(environ, kept)
+    assert (started_with["PATH"], started_with["VIRTUAL_ENV"]) == (f"{own}:/bin", "")
+    _, reason = judged(server("server", given), given, variables={"PATH": str(programs)})
+    assert "its command leads" in reason
 
 
+@pytest.mark.parametrize("scope", ["user", "local", "project"])
 def test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write(
-    context: DiscoveryContext, given: Path
+    given: Path, scope: str
 ) -> None:
     """`npx` and `python -m` would, but are kept from it when they are started."""
-    inside = replace(context, cwd=given)
-    assert not found(inside, given, command="uv", args=["run", "server"]).servers
-    assert not found(inside, given, command="node", args=["./server.py"]).servers
-    assert not found(inside, given, command="node", args=["server.py"]).servers
-    assert found(inside, given, command="npx", args=["-y", "server"]).servers
-    assert found(inside, given, command="python3", args=["-m", "server"]).servers
-    assert found(inside, given, type="http", url="https://example.org/mcp").servers
-
-
-def test_variables_of_the_bridge_name_no_code_that_programs_may_write(
-    context: DiscoveryContext, given: Path
-) -> None:
-    inherited = replace(context, environ={"PYTHONPATH": str(given)})
-    assert found(context, given, command="python3", args=["-m", "server"]).servers
-    assert not found(inherited, given, command="python3", args=["-m", "server"]).servers
+    kept, _ = judged(server("npx -y server", given, scope), given, inside=True)
+    assert kept
+    assert server_command(kept)[1:] == ["--prefix", NO_PROJECT, "-y", "server"]
+    module, _ = judged(server("python3 -m server_git", given, scope), given, inside=True)
+    assert module
+    assert module.apart
+    (given / "server_git").mkdir()
+    assert judged(server("python3 -m server_git", given, scope), given, inside=True)[0] is None
 
 
 def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
@@ -120,9 +204,12 @@ def test_variables_are_not_read_from_a_file_that_programs_may_write_to(
 
 
 def test_a_configuration_that_other_users_may_change_is_not_used(
-    context: DiscoveryContext, given: Path
+    context: DiscoveryContext,
 ) -> None:
-    assert found(context, given, command="python3").servers
+    context.home.mkdir(exist_ok=True)
+    entry = {"mcpServers": {"one": {"command": "python3"}}}
+    (context.home / ".claude.json").write_text(json.dumps(entry))
+    assert discover(context).servers
     (context.home / ".claude.json").chmod(0o666)
     discovery = discover(context)
     assert discovery.servers == ()

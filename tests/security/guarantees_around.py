@@ -29,7 +29,7 @@ AROUND_GUARANTEES = (
             f"{EXPOSED}::test_a_server_whose_code_programs_may_change_is_not_used",
             f"{EXPOSED}::test_variables_are_not_read_from_a_file_that_programs_may_write_to",
             f"{EXPOSED}::test_no_server_takes_its_code_from_the_current_directory_where_programs_may_write",
-            f"{EXPOSED}::test_variables_of_the_bridge_name_no_code_that_programs_may_write",
+            f"{EXPOSED}::test_an_inherited_variable_counts_for_the_programs_that_read_it",
             f"{COMMANDS_GUARDED}::test_neither_settings_nor_state_nor_skills_are_granted",
             f"{COMMANDS_GUARDED}::test_what_the_bridge_relies_on_is_granted_to_read_only",
             f"{COMMANDS_GUARDED}::test_other_places_are_granted_and_known_as_written_by_commands",

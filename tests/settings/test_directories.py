@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import SettingsError
+from bridge.servers.configuration import context_for
 from bridge.settings import load
 from bridge.settings.directories import parse_directories, refusal
 
@@ -85,6 +86,16 @@ def test_what_cannot_be_is_refused_where_it_stands(tables: Any, why: str) -> Non
     with pytest.raises(SettingsError, match="^config.toml: directories") as found:
         parse_directories(tables, PLACE)
     assert why in str(found.value) or why == "Did you mean"
+
+
+def test_a_directory_names_the_servers_that_may_run_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    table = f'[directories.data]\npath = "{tmp_path}/data"\nmode = "rw"\nused_by = ["git"]\n'
+    (tmp_path / "config.toml").write_text(table)
+    given = {"HOME": f"{tmp_path}/home", "MCP_BRIDGE_CONFIG": f"{tmp_path}/config.toml"}
+    context = context_for(load({}, given), str(tmp_path), "linux")
+    assert tmp_path / "data" in context.exposed
+    assert [each.used_by for each in context.directories] == [frozenset({"git"})]
 
 
 def test_links_are_followed_when_the_settings_are_read(tmp_path: Path) -> None:
