@@ -27,7 +27,9 @@ from bridge.guest.protocol.results import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Mapping
+    from typing import Any, Callable, Dict, Iterator, List, Mapping
+
+    from bridge.guest.protocol.results import Parts
 
     _List = List[Any]
 else:
@@ -35,18 +37,6 @@ else:
 
 MAX_COMPARED = 1_000
 """Values of a structure that are compared with a text, to see whether it repeats one of them."""
-
-_SPELLINGS = {
-    "content": "content",
-    "text": "text",
-    "structuredContent": "structuredContent",
-    "structured_content": "structuredContent",
-    "isError": "isError",
-    "is_error": "isError",
-    "meta": "meta",
-    "_meta": "meta",
-}
-"""The names of a value's parts, in both spellings of the SDKs."""
 
 _OF_BLOCK = {
     "uri": "uri",
@@ -88,65 +78,46 @@ class Block(Result):
             return super().__getattr__(name)
 
 
-class Parts:
-    """The parts of one value: what the server sent."""
+def _blocks(wire: Parts) -> List[Block]:
+    return [Block(block) for block in blocks_of(wire)]
 
-    __slots__ = ("_blocks", "wire")
 
-    def __init__(self, wire: Mapping[str, Any]) -> None:
-        self.wire = wire
-        self._blocks: Any = None
+def _structure(wire: Parts) -> Any:
+    structure = structure_of(wire)
+    return Result(structure) if type(structure) is dict else structure
 
-    @property
-    def content(self) -> List[Block]:
-        """All blocks."""
-        if self._blocks is None:
-            self._blocks = [Block(block) for block in blocks_of(self.wire)]
-        blocks: List[Block] = self._blocks
-        return blocks
 
-    @property
-    def text(self) -> str:
-        """The source text: the texts of all blocks."""
-        return source_text(self.wire)
+_PARTS: Mapping[str, Callable[[Parts], Any]] = {
+    "content": _blocks,
+    "text": source_text,
+    **dict.fromkeys(("structuredContent", "structured_content"), _structure),
+    # An error is raised.
+    **dict.fromkeys(("isError", "is_error"), lambda wire: False),
+    **dict.fromkeys(("meta", "_meta"), lambda wire: wire.get("meta")),
+}
+"""The parts of a value, in both spellings of the SDKs."""
 
-    @property
-    def structuredContent(self) -> Any:
-        """The structure as the server sent it."""
-        structure = structure_of(self.wire)
-        return Result(structure) if type(structure) is dict else structure
 
-    @property
-    def isError(self) -> bool:
-        """False: an error is raised."""
-        return False
+def _of_block(wire: Parts, name: str) -> Any:
+    """Return what the only block says of itself; None if it does not, or is not alone."""
+    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
+    if key is None or len(blocks) != 1:
+        return None
+    return resource_of(blocks[0]).get(key, blocks[0].get(key))
 
-    @property
-    def meta(self) -> Any:
-        """The server's `_meta`; None if it sent none."""
-        return self.wire.get("meta")
 
-    def of_block(self, name: str) -> Any:
-        """Return what the only block says of itself; None if it does not, or is not alone."""
-        blocks = blocks_of(self.wire)
-        if len(blocks) != 1:
-            return None
-        key = _OF_BLOCK[name]
-        return resource_of(blocks[0]).get(key, blocks[0].get(key))
-
-    def more(self) -> List[str]:
-        """Return, a line each, what the server sent and its structure does not repeat."""
-        if "value" not in self.wire:
-            return []
-        lines = []
-        for block in blocks_of(self.wire):
-            text = text_of(block)
-            if text is None:
-                data = binary_data(block)
-                lines.append(repr(block if data is None else _blob(block, "")))
-            elif not _is_repeated(text, self.wire["value"]):
-                lines.append(text)
-        return lines
+def more_lines(value: Any) -> List[str]:
+    """Return, a line each, what a server sent next to a structure that does not repeat it."""
+    wire: Parts = parts_of(value) or {}
+    lines = []
+    for block in blocks_of(wire) if "value" in wire else ():
+        text = text_of(block)
+        if text is None:
+            data = binary_data(block)
+            lines.append(repr(_blob(block, "") if isinstance(data, str) else block))
+        elif not _is_repeated(text, wire["value"]):
+            lines.append(text)
+    return lines
 
 
 class _Parted:
@@ -162,28 +133,27 @@ class _Parted:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_parts":
             raise AttributeError(name)
-        parts = self._parts
-        if name in _SPELLINGS:
-            return getattr(parts, _SPELLINGS[name])
-        if name in _OF_BLOCK and (found := parts.of_block(name)) is not None:
+        if name in _PARTS:
+            return _PARTS[name](self._parts)
+        if (found := _of_block(self._parts, name)) is not None:
             return found
-        if name in _TEXT_METHODS and (text := parts.text):
+        if name in _TEXT_METHODS and (text := source_text(self._parts)):
             return getattr(text, name)
         raise AttributeError("%r object has no attribute %r" % (_plain(self).__name__, name))
 
     def __getitem__(self, key: Any) -> Any:
-        if type(key) is str and key in _SPELLINGS:
-            return getattr(self._parts, _SPELLINGS[key])
+        if type(key) is str and key in _PARTS:
+            return _PARTS[key](self._parts)
         if self._item is None:
             raise TypeError("%r object is not subscriptable" % _plain(self).__name__)
         return self._item(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the part of that name, or `default`."""
-        return getattr(self._parts, _SPELLINGS[key]) if key in _SPELLINGS else default
+        return _PARTS[key](self._parts) if key in _PARTS else default
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _restore, (type(self), _plain(self)(self), dict(self._parts.wire))
+        return _restore, (type(self), _plain(self)(self), dict(self._parts))
 
 
 def _plain(value: _Parted) -> Any:
@@ -211,7 +181,7 @@ class ListResult(_Parted, _List):
     _item = _List.__getitem__
 
     def __str__(self) -> str:
-        return _with_more(list.__repr__(self), self._parts)
+        return "\n".join((list.__repr__(self), *more_lines(self)))
 
 
 class BlobResult(Blob):
@@ -231,38 +201,38 @@ class DictResult(Result):
     __slots__ = ("_parts",)
 
     def __getitem__(self, key: Any) -> Any:
-        if type(key) is slice and (text := self._parts.text):
+        if type(key) is slice and (text := source_text(self._parts)):
             return text[key]
         return dict.__getitem__(self, key)
 
     def __missing__(self, key: Any) -> Any:
-        if isinstance(key, str) and key in _SPELLINGS:
-            return getattr(self._parts, _SPELLINGS[key])
+        if isinstance(key, str) and key in _PARTS:
+            return _PARTS[key](self._parts)
         return super().__missing__(key)
 
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return dict.__getitem__(self, name)
-        if name in _SPELLINGS:
-            return getattr(self._parts, _SPELLINGS[name])
-        found = self._parts.of_block(name) if name in _OF_BLOCK else None
-        if found is not None and "value" not in self._parts.wire:
+        if name in _PARTS:
+            return _PARTS[name](self._parts)
+        found = None if "value" in self._parts else _of_block(self._parts, name)
+        if found is not None:
             return found
-        if name in _TEXT_METHODS and (text := self._parts.text):
+        if name in _TEXT_METHODS and (text := source_text(self._parts)):
             return getattr(text, name)
         return super().__getattr__(name)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the item, or the part of that name, or `default`."""
-        if key in self or not isinstance(key, str) or key not in _SPELLINGS:
+        if key in self or not isinstance(key, str) or key not in _PARTS:
             return dict.get(self, key, default)
-        return getattr(self._parts, _SPELLINGS[key])
+        return _PARTS[key](self._parts)
 
     def __str__(self) -> str:
-        return _with_more(dict.__repr__(self), self._parts)
+        return "\n".join((dict.__repr__(self), *more_lines(self)))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _restore, (type(self), dict(self), dict(self._parts.wire))
+        return _restore, (type(self), dict(self), dict(self._parts))
 
 
 _PLAIN = frozenset({str, bool, int, float, type(None)})
@@ -287,22 +257,18 @@ _WITH_PARTS = {
 
 def _restore(kind: Any, plain: Any, wire: Any) -> Any:
     value = kind(plain)
-    object.__setattr__(value, "_parts", Parts(wire))
+    object.__setattr__(value, "_parts", wire)
     return value
 
 
-def with_parts(value: Any, wire: Mapping[str, Any]) -> Any:
+def with_parts(value: Any, wire: Parts) -> Any:
     """Return a plain value with its parts; None and booleans as they are."""
     kind = _WITH_PARTS.get(type(value))
-    if kind is None:
-        return value
-    found: Any = kind(value)
-    object.__setattr__(found, "_parts", Parts(wire))
-    return found
+    return value if kind is None else _restore(kind, value, wire)
 
 
 def parts_of(value: Any) -> Any:
-    """Return the `Parts` of a value; None if it has none."""
+    """Return the parts of a value, as the host sent them; None if it has none."""
     with_them = isinstance(value, (_Parted, DictResult, BlobResult))
     return getattr(value, "_parts", None) if with_them else None
 
@@ -343,7 +309,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
     if isinstance(value, (_Parted, DictResult)) and not isinstance(value, str):
         wanted, kind = wanted_types(found), dict if isinstance(value, dict) else _plain(value)
         if "string" in wanted and wanted.isdisjoint(_NAMES_OF[kind]):
-            return value._parts.text or value
+            return source_text(value._parts) or value
     if isinstance(value, dict):
         known = {
             key: part for leaf in found for key, part in as_mapping(leaf.get("properties")).items()
@@ -363,7 +329,7 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
     return value
 
 
-def value_of(wire: Mapping[str, Any], subject: str = "") -> Any:
+def value_of(wire: Parts, subject: str = "") -> Any:
     """Return the value that the parts of a result stand for.
 
     Args:
@@ -384,11 +350,11 @@ def value_of(wire: Mapping[str, Any], subject: str = "") -> Any:
     return with_parts(items, wire)
 
 
-def _value_of_block(block: Mapping[str, Any], wire: Mapping[str, Any], subject: str) -> Any:
+def _value_of_block(block: Mapping[str, Any], wire: Parts, subject: str) -> Any:
     if not isinstance(binary_data(block), str):
         return with_parts(block_value(block, parse_json), wire)
     blob = _blob(block, subject)
-    blob._parts = Parts(wire)
+    blob._parts = wire
     return blob
 
 
@@ -418,11 +384,6 @@ def decode_base64(text: str, subject: str) -> Any:
     except ValueError as error:
         what = "%s sent binary content that is not base64 (%s)" % (subject or "a server", error)
         return MCPError(what + "; `.content` has it as it was sent.")
-
-
-def _with_more(text: str, parts: Parts) -> str:
-    more = parts.more()
-    return "\n".join((text, *more)) if more else text
 
 
 def _is_repeated(text: str, value: Any) -> bool:

@@ -206,7 +206,9 @@ class Program:
             return Done("ok")
         if _was_displayed(value):
             return Done("ok")
-        _print_more(value)
+        if getattr(value, "_parts", None) is not None:
+            for line in sys.modules["bridge.guest.api.results"].more_lines(value):
+                print(line)
         try:
             plain = to_json(value)
             size = len(encode(Done("ok", result=plain)))
@@ -223,14 +225,6 @@ def _run_loop(coroutine: Any) -> Any:
     import asyncio
 
     return asyncio.run(coroutine)
-
-
-def _print_more(value: Any) -> None:
-    """Print what a server sent with a structure that is the result, unless it repeats it."""
-    parts = getattr(value, "_parts", None) if isinstance(value, (dict, list)) else None
-    if parts is not None:
-        for line in parts.more():
-            print(line)
 
 
 def _was_displayed(value: Any) -> bool:
