@@ -423,6 +423,7 @@ class ToolCallError(UpstreamError):
     Attributes:
         rpc_code: The JSON-RPC error code.
         data: The JSON-RPC error's data, if any.
+        by_tool: Whether the tool itself failed, and its server said so by such an error.
     """
 
     code = "tool_call_refused"
@@ -437,10 +438,12 @@ class ToolCallError(UpstreamError):
         data: object = None,
         remedy: str | None = None,
         doubtful: bool | None = None,
+        by_tool: bool = False,
     ) -> None:
         super().__init__(message, server=server, remedy=remedy, doubtful=doubtful)
         self.rpc_code = rpc_code
         self.data = data
+        self.by_tool = by_tool
 
 
 class CannotAskError(UpstreamError):

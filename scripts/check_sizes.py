@@ -20,11 +20,12 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 99_195, "tests": 104_249, "limits": 915, "exceptions": 102}
+CEILINGS = {"bridge": 99_395, "tests": 105_149, "limits": 915, "exceptions": 102}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
     "protections fit real things": {"bridge": 300, "tests": 1_000},
+    "results lose nothing that a server sent": {"bridge": 200, "tests": 900},
 }
 """What a feature may add to each ceiling."""
 

@@ -91,13 +91,17 @@ _SCALARS: Mapping[type, Shape] = {kind: Shape(plain=names) for kind, names in _N
 
 
 def shape_of(wire: Mapping[str, Json]) -> Shape:
-    """Return the shape of one result, as `bridge.rpc.values.wire_value` returns it."""
+    """Return the shape of one result, as `bridge.rpc.values.shape_value` returns it."""
     return _Look().shape_of(wire)
 
 
-def covers(shape: Shape, wire: Mapping[str, Json]) -> bool:
-    """Return whether a result adds nothing to a shape."""
-    return merged(shape, shape_of(wire)) == shape
+def outline(shape: Shape) -> object:
+    """Return what two results of one shape have in common: kinds, and the names of fields."""
+    if shape.fields is not None:
+        return "object", frozenset(shape.fields.named)
+    if shape.items is not None:
+        return "list", None if shape.items == NOTHING else outline(shape.items)
+    return shape.plain
 
 
 class _Look:

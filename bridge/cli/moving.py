@@ -23,7 +23,8 @@ from bridge.discovery.finder import locations_read
 from bridge.errors import UsageError
 from bridge.model import ServerSpec
 from bridge.servers.consents import consents_of
-from bridge.settings import Settings, moved_dir
+from bridge.servers.tool_cache import ToolCache
+from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
 
@@ -78,7 +79,25 @@ async def with_moves(
     if missing:
         message = f"None of these clients has a server {missing[0]!r:.100} in its files."
         raise UsageError(message, remedy="`mcp-code-bridge servers` says where each one is.")
-    return made
+    views = await anyio.to_thread.run_sync(_servers_with_views, settings, found.servers)
+    return [(_with_view_notes(change, views), commands) for change, commands in made]
+
+
+def _servers_with_views(settings: Settings, specs: Iterable[ServerSpec]) -> frozenset[str]:
+    """Return the names of servers whose last list of tools has one with a view."""
+    listings = ToolCache(store_of(settings)).load_all(specs)
+    return frozenset(
+        name for name, listing in listings.items() if any(tool.has_view for tool in listing.tools)
+    )
+
+
+def _with_view_notes(change: Change, views: frozenset[str]) -> Change:
+    notes = tuple(
+        f"{name} has views. Clients do not show them for a server behind the bridge."
+        for name in change.moved
+        if name in views
+    )
+    return replace(change, notes=(*change.notes, *notes)) if notes else change
 
 
 def _logged_in(settings: Settings) -> LoggedIn:

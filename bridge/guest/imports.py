@@ -22,6 +22,7 @@ OWN = (
     "bridge.guest.api.values",
     "bridge.guest.worker.environment",
     "bridge.guest.api.client",
+    "bridge.guest.api.results",
 )
 """Guest modules that every program needs."""
 

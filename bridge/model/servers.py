@@ -148,13 +148,13 @@ def short_digest(digest: str) -> str:
     return digest[: len("sha256:") + 12]
 
 
-_WRAPS = "x-fastmcp-wrap-result"
-"""In an output schema: the object is only there because MCP wanted one."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """One tool of one server, as its server describes it."""
+    """One tool of one server, as its server describes it.
+
+    Attributes:
+        has_view: Whether the server has a page that clients show with its results (MCP Apps).
+    """
 
     server: str
     name: str
@@ -163,20 +163,32 @@ class Tool:
     input_schema: Mapping[str, Json] = field(default_factory=dict)
     output_schema: Mapping[str, Json] | None = None
     annotations: Mapping[str, Json] = field(default_factory=dict)
+    has_view: bool = False
 
     @property
     def wraps_result(self) -> bool:
-        """Whether the server puts what is no object into one, as FastMCP does: `{"result": 3}`."""
-        return self.output_schema is not None and self.output_schema.get(_WRAPS) is True
+        """Whether the structure only wraps a value, as Python's SDKs do: `{"result": 3}`."""
+        schema = self.output_schema
+        properties = schema.get("properties") if schema is not None else None
+        return (
+            schema is not None
+            and isinstance(properties, Mapping)
+            and properties.keys() == {"result"}
+            and schema.get("required") == ["result"]
+        )
 
     @property
     def result_schema(self) -> Mapping[str, Json] | None:
         """The schema of what programs get for a call, if the server declares one."""
         schema = self.output_schema
-        if schema is None or not self.wraps_result:
+        properties = schema.get("properties") if schema is not None else None
+        if schema is None or not isinstance(properties, Mapping) or len(properties) != 1:
             return schema
-        properties = schema.get("properties")
-        inner = properties.get("result") if isinstance(properties, Mapping) else None
+        (inner,) = properties.values()
+        if not self.wraps_result:
+            # A structure that repeats the text is that text.
+            is_text = isinstance(inner, Mapping) and inner.get("type") == "string"
+            return {"anyOf": [{"type": "string"}, schema]} if is_text else schema
         if not isinstance(inner, Mapping):
             return {}
         # What `$ref`s in it point to.

@@ -46,7 +46,7 @@ from bridge.plans.plan_store import StoredPlan
 from bridge.plans.shared_plans import Plans
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
-from bridge.rpc.values import tool_error, wire_value
+from bridge.rpc.values import call_parts, sends_several, shape_value, tool_error
 from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
@@ -331,8 +331,12 @@ class _Execution:
             return
         request = step.request
         server, tool = request.call.server, request.call.tool
-        shape = wire_value(result, wrapped=self._servers.inventory.wraps_result(server, tool))
-        self._servers.inventory.learn_result(server, tool, shape)
+        inventory = self._servers.inventory
+        several = inventory.sends_several(server, tool) or sends_several(result)
+        wraps = inventory.wraps_result(server, tool)
+        parts = call_parts(result, wraps=wraps, several=several)
+        inventory.learn_result(server, tool, parts)
+        shape = shape_value(parts)
         if self._awaited[request.number]:
             self._known[request.number] = CallResult(call=str(request), shape=shape)
         size = len(json.dumps(shape, ensure_ascii=False))

@@ -312,7 +312,7 @@ def encode_reply(call_id: int, value: Json, clear: Redact | None = None) -> Sequ
     """Return the reply with `value`, redacted by `clear`, in one piece or several.
 
     Raises:
-        ValueError: `value` is not JSON: NaN, an infinity, a cycle, too deep.
+        ValueError: `value` is not JSON: a cycle, too deep.
         TypeError: It contains a value of a type that JSON does not have.
     """
     texts: list[tuple[Sequence[str], str | LargeText]] = []

@@ -56,6 +56,7 @@ class CallFailedError(Exception):
         kind: "tool", "usage", "limit", "policy", "upstream", "timeout" or "internal".
         data: Passed to the program as `MCPError.data`.
         code: The `BridgeError`'s code, if one is the cause.
+        result: The tool's own result, if it is an error.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class CallFailedError(Exception):
         tool: str = "",
         data: Json = None,
         code: str = "",
+        result: Mapping[str, Json] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -75,6 +77,9 @@ class CallFailedError(Exception):
         self.tool = tool
         self.data = data
         self.code = code
+        self.result = result or {}
+        if result and data is None:
+            self.data = result.get("structuredContent")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +302,7 @@ class Dispatcher:
         try:
             value = await self._handler(call.method, call.params)
         except CallFailedError as error:
-            told = [error.message, error.data]
+            told = [error.message, error.data, error.result]
             return (await offload(told, partial(self._encode_error, call.id, error)),)
         except BridgeError as error:
             failed = as_failed_call(error)
@@ -338,22 +343,27 @@ class Dispatcher:
             "tool": error.tool,
             "data": error.data,
             "code": error.code,
+            "content": error.result.get("content"),
+            "meta": error.result.get("_meta"),
         }
         try:
             line = encode(Reply(id=call_id, error=document))
         except (ValueError, TypeError):
             line = b""
         if not line or len(line) > self._limits.reply_bytes:
-            document = {**document, "data": None, "message": message[:1000]}
+            document = {**document, **_CUT, "message": message[:1000]}
             line = encode(Reply(id=call_id, error=document))
         if self._clear is None:
             return line
         try:
             return self._clear.frame(line)
         except ValueError:
-            document = {**document, "data": None, "message": message[:1000]}
+            document = {**document, **_CUT, "message": message[:1000]}
             return self._clear.frame(encode(Reply(id=call_id, error=document)))
 
+
+_CUT: Mapping[str, Json] = {"data": None, "content": None, "meta": None}
+"""What an error that is too large is sent without."""
 
 _KINDS = {
     CallTimeoutError.code: "timeout",
@@ -364,7 +374,7 @@ _KINDS = {
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:
     """Return one of the bridge's own errors as the error that the program gets."""
     if isinstance(error, UpstreamError):
-        kind = "upstream"
+        kind = "tool" if isinstance(error, ToolCallError) and error.by_tool else "upstream"
     else:
         kind = "policy" if isinstance(error, RefusedError) else "usage"
     # Not `str(error)`, which has details for the user only. A start's remedy names host files.

@@ -14,14 +14,15 @@ from typing import NoReturn, cast
 import anyio
 
 from bridge.catalog.docs import Detail
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.held_calls import Placeholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
-from bridge.large_text import LargeText, with_plain_text
+from bridge.guest.schema.validation import problem
+from bridge.large_text import with_plain_text
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
-from bridge.rpc.values import prompt_value, resource_value, tool_error, wire_value
+from bridge.rpc.values import call_parts, prompt_value, resource_value, sends_several, tool_error
 from bridge.servers.guide import GuestGuide, has_match, starting_line
 from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
@@ -149,29 +150,53 @@ class GuestRequests:
         if not isinstance(arguments, dict):
             message = f"arguments must be a dict, not {type(arguments).__name__}."
             raise CallFailedError(message, kind="usage", server=name, tool=tool)
+        server = name
         try:
             server = self._servers.resolve(name)
             result = await self._gate.call(server, tool, arguments)
         except BridgeError as error:
-            raise self._failed(error, server=name, tool=tool) from error
+            if not (
+                params.get("raw") is True and isinstance(error, ToolCallError) and error.by_tool
+            ):
+                raise self._failed(error, server=name, tool=tool) from error
+            told = {"code": error.rpc_code, "message": error.message, "data": error.data}
+            block = {"type": "text", "text": error.message}
+            result = {"content": [block], "isError": True, "error": told}
         if isinstance(result, Placeholder):
             return result
         if params.get("raw") is True:
             return await offload(result, partial(with_plain_text, result))
-        error_text = None
         if result.get("isError") is True:
             # All of it is searched for secrets before it is cut.
             error_text = await offload(result, partial(tool_error, result, self._redactor.text))
-        if error_text is not None:
-            data = result.get("structuredContent")
-            raise CallFailedError(error_text, kind="tool", server=server, tool=tool, data=data)
-        wrapped = self._servers.inventory.wraps_result(server, tool)
-        value = await offload(result, partial(wire_value, result, wrapped=wrapped))
+            raise CallFailedError(
+                error_text or "", kind="tool", server=server, tool=tool, result=result
+            )
+        inventory = self._servers.inventory
+        several = inventory.sends_several(server, tool) or sends_several(result)
+        wraps = inventory.wraps_result(server, tool)
+        value = await offload(result, partial(call_parts, result, wraps=wraps, several=several))
+        if (note := self._schema_note(server, tool, result)) is not None:
+            value["parts"]["note"] = note
         if not self._gate.has_read_labels:
             # Field names could carry what was read past the flow rules, into a later run.
-            large = isinstance(value.get("json"), LargeText)
-            self._servers.inventory.learn_result(server, tool, {"json": ""} if large else value)
+            inventory.learn_result(server, tool, value)
         return value
+
+    def _schema_note(self, server: str, tool: str, result: Mapping[str, Json]) -> str | None:
+        """Return what to say of a structure that breaks the tool's own schema, once in a run."""
+        known = self._servers.inventory.tool(server, tool)
+        schema = known.output_schema if known is not None else None
+        name = f"{server}.{tool}"
+        if schema is None or name in self._told:
+            return None
+        structure = result.get("structuredContent")
+        wrong = "it sent no structure" if structure is None else None
+        wrong = wrong or problem(structure, schema, schema, "the structure")
+        if wrong is None:
+            return None
+        self._told.add(name)
+        return f"{name} did not send what its own output schema promises: {wrong}."
 
     async def _list_offers(self, params: Mapping[str, Json]) -> Json:
         kind = _kind(params)

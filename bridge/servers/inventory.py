@@ -160,11 +160,18 @@ class ToolInventory:
         found = self.tool(name, tool)
         return found is not None and found.wraps_result
 
+    def sends_several(self, name: str, tool: str) -> bool:
+        """Return whether a tool has ever sent several texts, so that its value is a list."""
+        if self._shapes is None:
+            return False
+        found = self.tool(name, tool)
+        return found is not None and self._shapes.sends_several(name, found)
+
     def learn_result(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
         """Learn the shape of a call's result, if the tool declares none.
 
         Args:
-            wire: The result, as `bridge.rpc.values.wire_value` returns it.
+            wire: The result, as `bridge.rpc.values.call_parts` returns it.
         """
         if self._shapes is None:
             return

@@ -1,7 +1,8 @@
 """Learns the shapes of tools' results, for tools that declare no output schema.
 
 A shape (`bridge.catalog.shapes`) belongs to one version of a tool: its name, description and input
-schema. If one of them changes, the shape is learned anew. Nothing is learned from errors.
+schema. If one of them changes, the shape is learned again. Nothing is learned from errors, and
+nothing from parsed texts before three results of one shape, since some tools send any file's text.
 
 Learning happens in each call's path, so it is cheap. Shapes are loaded with the configuration and
 stored (`bridge.servers.shape_store`) in the background.
@@ -20,8 +21,11 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.entries import Observation
-from bridge.catalog.shapes import covers, shape_of, shown
+from bridge.catalog.shapes import NOTHING, Shape, merged, outline, shape_of, shown
+from bridge.large_text import LargeText
 from bridge.model import Json, ServerSpec, Tool
+from bridge.offload import LARGE
+from bridge.rpc.values import shape_value
 from bridge.servers.shape_store import MAX_TOOLS, ShapeRecord, ShapeRecords, ShapeStore
 from bridge.store import Store
 
@@ -29,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 FIRST_RESULTS = 16
 """Each tool's first results in a bridge that are all read; most shapes are complete after three."""
+
+PARSED_RESULTS = 3
+"""Results of one shape before a shape is learned from parsed texts."""
 
 SAMPLE_EVERY = 16
 """Of later results one in this many is read, so that a long loop is not slowed down."""
@@ -56,21 +63,49 @@ class _Tool:
         self.seen = 0
         self.unwritten = 0
         self.described: Observation | None = None
+        # The shapes of the last parsed texts, which are alike.
+        self.parsed: list[Shape] = []
 
     def learn(self, wire: Mapping[str, Json]) -> bool:
         """Learn from a result; return whether the shape changed."""
         self.seen += 1
         self.unwritten += 1
-        if self.seen > FIRST_RESULTS and self.seen % SAMPLE_EVERY:
+        several = bool(wire["parts"].get("several"))
+        if several and not self.record.several:
+            self.record = replace(self.record, several=True)
+        elif self.seen > FIRST_RESULTS and self.seen % SAMPLE_EVERY:
             return False
-        if covers(self.record.shape, wire):
+        if (shape := self._new_shape(wire["parts"])) is None:
             return False
-        found = self.record.with_shape(shape_of(wire))
+        if merged(self.record.shape, shape) == self.record.shape:
+            return False
+        found = self.record.with_shape(shape)
         if found.shape == self.record.shape:
             return False
         self.record = found
         self.described = None
         return True
+
+    def _new_shape(self, parts: Mapping[str, Json]) -> Shape | None:
+        """Return what a result adds to the record; None for nothing."""
+        text = parts.get("text")
+        if isinstance(text, LargeText) or (isinstance(text, str) and len(text) > LARGE):
+            return None
+        shape = shape_of(shape_value({"parts": parts}))
+        if text is None or "key" in parts or self.record.several:
+            return shape
+        known = self.record.shape
+        if known.fields is not None or known.items is not None:
+            return shape
+        if "string" in shape.plain:
+            self.parsed.clear()
+            return shape
+        if shape == Shape(items=NOTHING):
+            return None
+        if self.parsed and outline(self.parsed[0]) != outline(shape):
+            self.parsed.clear()
+        self.parsed.append(shape)
+        return merged(*self.parsed) if len(self.parsed) >= PARSED_RESULTS else None
 
     def observation(self) -> Observation:
         """Return the current shape; its count is that of the last change."""
@@ -150,7 +185,7 @@ class LearnedShapes:
         """Learn from a tool's successful result; return whether its shape changed.
 
         Args:
-            wire: The result, as `bridge.rpc.values.wire_value` returns it.
+            wire: The result, as `bridge.rpc.values.call_parts` returns it.
         """
         known = self._servers.get(server)
         if known is None or tool.output_schema is not None:
@@ -160,6 +195,17 @@ class LearnedShapes:
             return False
         self._changed.set()
         return True
+
+    def sends_several(self, server: str, tool: Tool) -> bool:
+        """Return whether a tool has ever sent several texts."""
+        known = self._servers.get(server)
+        live = known.tools.get(tool.name) if known is not None else None
+        if live is not None and (live.tool is tool or live.key == version_digest(tool)):
+            return live.record.several
+        if known is None or not known.stored:
+            return False
+        record = known.stored.get(version_digest(tool))
+        return record is not None and record.several
 
     def has_any(self, server: str) -> bool:
         """Return whether any shape of a server's results is known."""

@@ -49,6 +49,7 @@ class ShapeRecord:
         depth: Levels that fit `MAX_SCHEMA_BYTES`; deeper ones are left out.
         count: Number of results.
         day: Date of the last result, as in "2026-11-20".
+        several: Whether the tool has ever sent several texts.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ShapeRecord:
     depth: int = MAX_DEPTH
     count: int = 0
     day: str = ""
+    several: bool = False
 
     def with_shape(self, shape: Shape) -> ShapeRecord:
         """Return this record with `shape` merged in, within the bounds."""
@@ -82,10 +84,17 @@ class _StoredRecord:
     depth: Annotated[int, Field(ge=0, le=MAX_DEPTH)]
     count: Annotated[int, Field(ge=0, le=_MAX_COUNT)]
     day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
+    several: bool = False
 
     def record(self) -> ShapeRecord:
         """Return the record."""
-        empty = ShapeRecord(name=self.tool, depth=self.depth, count=self.count, day=self.day)
+        empty = ShapeRecord(
+            name=self.tool,
+            depth=self.depth,
+            count=self.count,
+            day=self.day,
+            several=self.several,
+        )
         return empty.with_shape(from_schema(self.returns))
 
 
@@ -145,6 +154,7 @@ def _stored(record: ShapeRecord) -> _StoredRecord:
         depth=record.depth,
         count=min(record.count, _MAX_COUNT),
         day=record.day,
+        several=record.several,
     )
 
 
@@ -165,6 +175,11 @@ def _merged(stored: ShapeRecords, news: ShapeRecords) -> dict[str, ShapeRecord]:
     for key, new in news.items():
         old = found.get(key, ShapeRecord(name=new.name))
         both = replace(old, depth=min(old.depth, new.depth)).with_shape(new.shape)
-        found[key] = replace(both, count=old.count + new.count, day=max(old.day, new.day))
+        found[key] = replace(
+            both,
+            count=old.count + new.count,
+            day=max(old.day, new.day),
+            several=old.several or new.several,
+        )
     newest = sorted(found.items(), key=lambda item: (item[1].day, item[0]), reverse=True)
     return dict(newest[:MAX_TOOLS])

@@ -161,6 +161,7 @@ class Connection:
         uses, listings: Count of uses, and how many of them were `tools/list`.
         cacheable: Lists may be cached; False when change notifications were lost.
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
+        view_only: Listed tools that only the server's own view may call.
         updates: The tasks that wait for resources to change.
         roots: Directories for `roots/list`.
     """
@@ -196,6 +197,7 @@ class Connection:
         self.listings = 0
         self.cacheable = True
         self.task_required: frozenset[str] | None = None
+        self.view_only: frozenset[str] = frozenset()
         self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout

@@ -45,6 +45,7 @@ from bridge.clock import current_time
 from bridge.model import Json
 from bridge.offload import LARGE
 from bridge.upstream.client_features import PROGRESS_FACTOR, Caller, current_caller
+from bridge.upstream.results import RAW
 
 MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do
@@ -413,7 +414,10 @@ class DirectDispatcher:
 
 
 def parse_response(line: bytes) -> Response | None:
-    """Return id and result of a line that is a response with a result; else None. Pure."""
+    """Return id and result of a line that is a response with a result; else None. Pure.
+
+    A result that is no object is wrapped; see `results.repair_response`.
+    """
     try:
         # Caching strings is slow in large messages, where few repeat.
         document: Any = from_json(line, cache_strings=len(line) <= LARGE)
@@ -421,10 +425,10 @@ def parse_response(line: bytes) -> Response | None:
         return None
     if type(document) is not dict or document.get("jsonrpc") != "2.0":
         return None
-    result = document.get("result")
-    if type(result) is not dict or "error" in document or "method" in document:
+    result = document.get("result", document)
+    if result is document or "error" in document or "method" in document:
         return None
-    return document.get("id"), result
+    return document.get("id"), result if type(result) is dict else {RAW: result}
 
 
 def _error(data: ErrorData) -> MCPError:

@@ -15,7 +15,19 @@ from collections.abc import Iterator
 
 import httpx2
 from mcp import MCPError
-from mcp_types.jsonrpc import CONNECTION_CLOSED, PARSE_ERROR, REQUEST_TIMEOUT
+from mcp_types.jsonrpc import (
+    CONNECTION_CLOSED,
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    PARSE_ERROR,
+    REQUEST_TIMEOUT,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    URL_ELICITATION_REQUIRED,
+)
 
 from bridge.errors import (
     BridgeError,
@@ -34,6 +46,18 @@ from bridge.upstream.oauth_web import explain_route
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
+
+TOOL_PREFIX = "tool "
+"""Prefix of a call in messages."""
+
+_PROTOCOL_CODES = frozenset(
+    (
+        *(PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, REQUEST_TIMEOUT),
+        *(HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, MISSING_REQUIRED_CLIENT_CAPABILITY),
+        URL_ELICITATION_REQUIRED,
+    )
+)
+"""Codes with a meaning of their own in the protocol."""
 
 LIST_PREFIX = "the list of its "
 """Prefix of a list request in messages; such a request cannot be made smaller."""
@@ -214,13 +238,28 @@ def call_error(
         failure = _unauthorized(spec, status, refusal)
         failure.doubtful = doubtful
         return failure
+    by_tool = what.startswith(TOOL_PREFIX) and _is_of_tool(error)
+    if by_tool:
+        text = error.message
+    elif error.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
+        text = f"Server {server!r} refused {what}: {error.message} (code {error.code})"
+    else:
+        text = f"Server {server!r}, {what}: {error.message} (code {error.code})"
     return ToolCallError(
-        f"Server {server!r} refused {what}: {error.message} (code {error.code})",
+        text,
         server=server,
         rpc_code=error.code,
         data=error.data,
         doubtful=doubtful,
+        by_tool=by_tool,
     )
+
+
+def _is_of_tool(error: MCPError) -> bool:
+    """Whether the tool itself failed: many servers report that as an error of the protocol."""
+    if error.message.startswith((*_STATUS_TEXTS, *_NOT_A_RESPONSE)):
+        return False
+    return error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
 
 
 def _is_doubtful(error: MCPError, refusal: Refusal | None) -> bool:

@@ -17,6 +17,7 @@ from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_a
 from mcp_types.jsonrpc import PARSE_ERROR
 
 from bridge.guest.protocol.wire import count_values
+from bridge.upstream.results import repair_message
 
 SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id, which is the first or the last
@@ -194,6 +195,8 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
         return jsonrpc_message_adapter.validate_json(data, by_name=False)
     except ValueError as error:
         problem = str(error)
+    if (better := repair_message(data)) is not data:
+        return decode_line(Line(better))
     if data.lstrip()[:1] == b"{":
         repaired = _repair(data) if len(data) <= MAX_REPAIRED_BYTES else None
         if repaired is not None:

@@ -12,6 +12,7 @@ be configured.
 from __future__ import annotations
 
 import logging
+import re
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -34,6 +35,7 @@ from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_value
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
+from bridge.upstream.results import repair_message, split_batch
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -68,6 +70,9 @@ Outbound = MemoryObjectReceiveStream[SessionMessage]
 MAX_BODY_VALUES = 200_000
 """Values that one body or one event may hold. The SDK parses them on the event loop, which takes
 several times as long as a pipe's messages take; see `framing.MAX_VALUES`."""
+
+_DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
+"""The data of an event that is one line of JSON."""
 
 _BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
 """The end of an event, or its first two bytes."""
@@ -113,9 +118,10 @@ class _CappedStream(_PlainStream):
             body += piece
             if len(body) > self._limit:
                 raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
-        if await _holds_too_many(bytes(body)):
+        whole = bytes(body)
+        if await _holds_too_many(whole):
             raise OversizeBody(_too_many("body"))
-        yield bytes(body)
+        yield await offload(whole, partial(repair_message, whole))
 
 
 class _EventStream(_PlainStream):
@@ -141,9 +147,15 @@ class _EventStream(_PlainStream):
                 del waiting[:end]
                 if await _holds_too_many(events):
                     raise httpx2.SSEError(_too_many("event"))
-                yield events
+                yield await offload(events, partial(_DATA.sub, _repair_data, events))
         if waiting:
             yield bytes(waiting)
+
+
+def _repair_data(match: re.Match[bytes]) -> bytes:
+    """Return an event's data with its messages in JSON-RPC's form, an event for each."""
+    messages = split_batch(match[1]) or [match[1]]
+    return b"\n\n".join(b"data: " + repair_message(message) for message in messages)
 
 
 async def _holds_too_many(data: bytes) -> bool:

@@ -200,6 +200,8 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
             given = entry.get("name") if isinstance(entry, Mapping) else None
             long += isinstance(given, str) and bool(given)
             unusable += not isinstance(given, str) or not given
+        elif not is_for_models(entry):
+            continue
         elif name in tools:
             repeated.append(name)
         else:
@@ -222,6 +224,18 @@ def parse_tools(server: str, entries: Sequence[Json]) -> tuple[Tool, ...]:
     return tuple(tools.values())
 
 
+def is_for_models(entry: Json) -> bool:
+    """Whether models may call a tool; one for a server's own view only says so (MCP Apps)."""
+    if not isinstance(entry, Mapping):
+        return True
+    visibility = _ui(entry).get("visibility")
+    return not isinstance(visibility, list) or "model" in visibility
+
+
+def _ui(entry: Mapping[str, Json]) -> Mapping[str, Json]:
+    return _mapping(_mapping(entry.get("_meta")).get("ui"))
+
+
 def _first_names(names: Sequence[str]) -> str:
     shown = ", ".join(f"{name:.100}" for name in dict.fromkeys(names[:MAX_SUGGESTIONS]))
     return f"{shown!r}{', ...' if len(names) > MAX_SUGGESTIONS else ''}"
@@ -239,6 +253,7 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
         input_schema=_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,
         annotations=_mapping(entry.get("annotations")),
+        has_view="resourceUri" in _ui(entry),
     )
 
 

@@ -50,11 +50,13 @@ from bridge.upstream.listing import (
     LISTS,
     Kind,
     cache_seconds,
+    is_for_models,
     parse_offers,
     parse_tools,
     read_all_pages,
     valid_name,
 )
+from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 
@@ -184,6 +186,9 @@ class Requests:
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if call.method != "tools/call":
             return await self._send(connection, call)
+        if call.tool in connection.view_only:
+            msg = f"Server {self._spec.name!r} has {call.what} for its own view, not for programs."
+            raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
         if _supports_task_calls(connection):
             if connection.task_required is None:
                 await self.list_tools(connection)
@@ -205,8 +210,10 @@ class Requests:
                 raise lost_error(self._spec.name, "It rejected its session.", sent=True) from None
 
         answer = await self._send(connection, call)
-        name = self._spec.name
-        return await task_calls.await_result(name, call.what, answer, ask, roots=connection.roots)
+        name, roots = self._spec.name, connection.roots
+        return parse_result(
+            await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+        )
 
     async def await_update(self, connection: Connection, uri: str, seconds: float | None) -> None:
         """Return when the server notifies a resource's change, or when its connection has ended.
@@ -330,6 +337,9 @@ class Requests:
             connection.retire("It did not answer.")
             raise
         connection.task_required = task_calls.task_required_tools(entries)
+        connection.view_only = frozenset(
+            valid_name(entry) or "" for entry in entries if not is_for_models(entry)
+        )
         return await offload(entries, partial(parse_tools, self._spec.name, entries)), fresh
 
     async def list_offers(self, connection: Connection, kind: Kind) -> tuple[dict[str, Json], ...]:

@@ -49,6 +49,7 @@ from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import plan_launch, server_environment
 from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
+from bridge.upstream.results import split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
@@ -313,6 +314,10 @@ class StdioEndpoint(Endpoint):
             read = partial(parse_response, line.data)
             if pipes.direct.deliver(await offload(line.data, read) if large else read()):
                 return
+        if (batch := split_batch(line.data)) is not None:
+            for part in batch:
+                await self._deliver(Line(part), pipes)
+            return
         decoded = (
             await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
         )

@@ -176,9 +176,11 @@ async def test_an_answer_beyond_the_limit_says_its_size() -> None:
 
 
 async def test_an_answer_that_is_not_json_is_an_error_not_a_hang() -> None:
-    """NaN from a tool fails that call and nothing else."""
+    """What cannot be encoded fails that call and nothing else."""
     host = _Host()
-    await _serve(host, _call(1, value=float("nan")))
+    value: list[object] = []
+    value.append(value)
+    await _serve(host, _call(1, value=value))
     assert "cannot be passed on as JSON" in host.error()["message"]
 
 

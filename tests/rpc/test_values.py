@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from bridge.rpc.values import MAX_ERROR_TEXT, prompt_value, resource_value, tool_error, wire_value
+from bridge.rpc.values import (
+    MAX_ERROR_TEXT,
+    call_parts,
+    prompt_value,
+    resource_value,
+    shape_value,
+    tool_error,
+)
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -22,11 +29,10 @@ def _text(text: str) -> dict[str, Any]:
         ({"content": [_text("007")]}, {"json": "007"}),
         ({"content": [_text("true")]}, {"json": "true"}),
         ({"content": [_text("{not json")]}, {"json": "{not json"}),
-        ({"content": [_text('{"a": NaN}')]}, {"json": '{"a": NaN}'}),
-        ({"content": [_text('{"a": -1e999}')]}, {"json": '{"a": -1e999}'}),
+        ({"content": [_text('{"a": -Infinity}')]}, {"json": {"a": float("-inf")}}),
         ({"content": [_text("[" * 100_000)]}, {"json": "[" * 100_000}),
-        ({"content": []}, {"json": None}),
-        ({}, {"json": None}),
+        ({"content": []}, {"json": []}),
+        ({}, {"json": []}),
         (
             {"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"}]},
             {"blob": {"mimeType": "image/png", "data": "aGk="}},
@@ -57,7 +63,7 @@ def _text(text: str) -> dict[str, Any]:
 )
 def test_a_result_becomes_plain_data(result: dict[str, Any], value: dict[str, Any]) -> None:
     """Structured content first, then JSON in text, then text; the rest by its kind."""
-    assert wire_value(result) == value
+    assert shape_value(call_parts(result)) == value
 
 
 @pytest.mark.parametrize(
@@ -67,6 +73,14 @@ def test_a_result_becomes_plain_data(result: dict[str, Any], value: dict[str, An
         ({"isError": False, "content": [_text("no")]}, None),
         ({"isError": True, "content": [_text("no"), _text("way")]}, "no\nway"),
         ({"isError": True, "structuredContent": {"code": 7}}, '{"code": 7}'),
+        (
+            {"isError": True, "content": [{"type": "resource", "resource": {"text": "here"}}]},
+            "here",
+        ),
+        (
+            {"isError": True, "content": [{"type": "image", "data": "aGk="}]},
+            "The tool reported an error without a text. `.content` has its blocks: image.",
+        ),
         ({"isError": True, "content": []}, "The tool reported an error without saying which."),
     ],
 )
@@ -85,8 +99,8 @@ def test_a_long_error_is_cut_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("contents", "expected"),
     [
-        ([], {"json": None}),
-        (None, {"json": None}),
+        ([], {"json": []}),
+        (None, {"json": []}),
         ([{"uri": "a:b", "text": "[1]"}], {"json": [1]}),
         ([{"uri": "a:b", "text": "[1]", "mimeType": "text/plain"}], {"json": "[1]"}),
         ([{"uri": "a:b", "text": "[1]", "mimeType": "text/markdown"}], {"json": "[1]"}),
@@ -103,19 +117,17 @@ def test_a_long_error_is_cut_and_says_so() -> None:
 )
 def test_a_resource_is_what_its_type_says(contents: Any, expected: Any) -> None:
     """A text that only looks like JSON stays a text where its type is known."""
-    assert resource_value({"contents": contents}) == expected
+    assert shape_value(resource_value({"contents": contents})) == expected
 
 
 def test_a_prompt_s_texts_stay_as_they_are() -> None:
     """They are for a model to read."""
+    resource = {"type": "resource", "resource": {"uri": "a:b", "text": "[1]"}}
     result = {
         "messages": [
             {"role": "user", "content": {"type": "text", "text": '{"a": 1}'}},
             {"role": "assistant", "content": {"type": "image", "data": "aGk="}},
-            {
-                "role": "user",
-                "content": {"type": "resource", "resource": {"uri": "a:b", "text": "[1]"}},
-            },
+            {"role": "user", "content": resource},
             {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": 7, "content": None},
             "junk",
@@ -127,9 +139,9 @@ def test_a_prompt_s_texts_stay_as_they_are() -> None:
             {"role": "user", "content": {"json": '{"a": 1}'}},
             {
                 "role": "assistant",
-                "content": {"blob": {"mimeType": "application/octet-stream", "data": "aGk="}},
+                "content": {"parts": {"content": [{"type": "image", "data": "aGk="}]}},
             },
-            {"role": "user", "content": {"json": [1]}},
+            {"role": "user", "content": {"parts": {"content": [resource]}}},
             {"role": "", "content": {"blocks": [{"json": "a"}, {"json": "b"}]}},
             {"role": "", "content": {"blocks": []}},
         ],
@@ -137,10 +149,32 @@ def test_a_prompt_s_texts_stay_as_they_are() -> None:
     assert prompt_value({"description": 1, "messages": {}}) == {"description": "", "messages": []}
 
 
-def test_what_a_server_put_into_an_object_only_for_mcp_is_taken_out() -> None:
-    """FastMCP does, and says so in the schema."""
-    result = {"content": [_text("3")], "structuredContent": {"result": 3}}
-    assert wire_value(result, wrapped=True) == {"json": 3}
-    assert wire_value(result) == {"json": {"result": 3}}
-    other = {"structuredContent": {"result": 3, "more": 4}}
-    assert wire_value(other, wrapped=True) == {"json": {"result": 3, "more": 4}}
+@pytest.mark.parametrize(
+    ("result", "wraps", "value"),
+    [
+        ({"content": [_text("3")], "structuredContent": {"result": 3}}, True, 3),
+        ({"content": [_text("3")], "structuredContent": {"result": 3}}, False, {"result": 3}),
+        ({"content": [_text("[1]")], "structuredContent": {"result": "[1]"}}, True, "[1]"),
+        ({"structuredContent": {"result": 3, "b": 4}}, True, {"result": 3, "b": 4}),
+        ({"content": [_text("[1]")], "structuredContent": {"content": "[1]"}}, False, "[1]"),
+        ({"content": [_text("x")], "structuredContent": {"a": "y"}}, False, {"a": "y"}),
+        ({"content": [], "structuredContent": {"content": ""}}, False, {"content": ""}),
+    ],
+)
+def test_a_structure_that_wraps_or_repeats_is_what_is_in_it(
+    result: dict[str, Any], wraps: bool, value: Any
+) -> None:
+    assert shape_value(call_parts(result, wraps=wraps)) == {"json": value}
+
+
+def test_a_structure_that_lists_the_blocks_is_those_blocks() -> None:
+    block = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    parts = call_parts({"content": [block], "structuredContent": {"content": [block]}})
+    assert shape_value(parts) == {"blob": {"mimeType": "image/png", "data": "aGk="}}
+
+
+@pytest.mark.parametrize("texts", [(), ("a",), ("a", "b")])
+def test_a_tool_that_has_sent_several_texts_gives_lists(texts: tuple[str, ...]) -> None:
+    parts = call_parts({"content": [_text(text) for text in texts]}, several=True)
+    shapes = [{"json": text} for text in texts]
+    assert shape_value(parts) == ({"blocks": shapes} if shapes else {"json": []})

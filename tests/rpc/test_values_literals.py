@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.rpc.values import MAX_MARKS, MAX_PARSED_VALUES, wire_value
+from bridge.guest.protocol.literals import MAX_MARKS
+from bridge.guest.protocol.results import MAX_PARSED_VALUES, parse_text
 
 
 def parsed(text: str) -> Any:
     """Return what a program gets for a tool's text."""
-    return wire_value({"content": [{"type": "text", "text": text}]})["json"]
+    return parse_text(text, json.loads)
 
 
 values = st.recursive(

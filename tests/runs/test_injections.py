@@ -207,7 +207,7 @@ async def test_no_names_of_fields_are_learnt_after_labelled_data_was_read(
 ) -> None:
     """A program can have a tool return objects whose names are what it has read."""
     async with opened(tmp_path, policy) as arena:
-        result = await arena.run(SECRET_READ, **ME)
+        result = await arena.run(SECRET_READ * 3, **ME)
         assert result.status == "success", result.error
         assert bool(arena.engine.servers.inventory.shape_revision) is learns
 

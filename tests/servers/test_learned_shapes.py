@@ -55,8 +55,8 @@ async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> No
     """With the number of results; the file is nobody else's."""
     directory = tmp_path / "state"
     first = opened(directory)
-    assert first.learn("shop", TOOL, {"json": {"id": 1}})
-    assert not first.learn("shop", TOOL, {"json": {"id": 2}})
+    assert first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
+    assert not first.learn("shop", TOOL, {"parts": {"value": {"id": 2}}})
     await first.close()
     second = opened(directory)
     assert second.current("shop", TOOL) == Observation(schema=ROW, count=2)
@@ -69,10 +69,10 @@ async def test_what_was_learnt_is_known_to_the_next_bridge(tmp_path: Path) -> No
 async def test_what_was_known_at_first_stays_as_it_was(tmp_path: Path) -> None:
     """While what is known now grows."""
     first = opened(tmp_path)
-    first.learn("shop", TOOL, {"json": {"id": 1}})
+    first.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await first.close()
     second = opened(tmp_path)
-    assert second.learn("shop", TOOL, {"json": "none"})
+    assert second.learn("shop", TOOL, {"parts": {"text": "none"}})
     now, before = second.current("shop", TOOL), second.initial("shop", TOOL)
     assert now is not None
     assert now.schema == {"anyOf": [{"type": "string"}, ROW]}
@@ -82,14 +82,14 @@ async def test_what_was_known_at_first_stays_as_it_was(tmp_path: Path) -> None:
 async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
     """Its results may be others."""
     observed = opened(tmp_path)
-    observed.learn("shop", TOOL, {"json": {"id": 1}})
+    observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await observed.close()
     for other in (
         replace(TOOL, description="Find other things."),
         replace(TOOL, input_schema={"type": "object", "properties": {"page": {}}}),
     ):
         assert opened(tmp_path).current("shop", other) is None
-        observed.learn("shop", other, {"json": []})
+        observed.learn("shop", other, {"parts": {"value": []}})
         assert observed.current("shop", other) == Observation(schema={"type": "array"}, count=1)
     same = replace(TOOL, annotations={"title": "x"})
     assert version_digest(same) == version_digest(TOOL)
@@ -98,7 +98,7 @@ async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
 async def test_another_definition_of_a_server_has_its_own_file(tmp_path: Path) -> None:
     """Its values of variables do not count; nor are they anywhere in the name."""
     observed = opened(tmp_path)
-    observed.learn("shop", TOOL, {"json": 1})
+    observed.learn("shop", TOOL, {"parts": {"value": 1}})
     await observed.close()
     assert opened(tmp_path, replace(SPEC, args=("--test",))).current("shop", TOOL) is None
     same = replace(SPEC, source=replace(SPEC.source, client="Other"))
@@ -109,20 +109,20 @@ def test_nothing_is_learnt_of_a_tool_that_declares_what_it_returns(tmp_path: Pat
     """That is a promise, and better."""
     observed = opened(tmp_path)
     declared = replace(TOOL, output_schema={"type": "object"})
-    assert not observed.learn("shop", declared, {"json": {"id": 1}})
-    assert not observed.learn("elsewhere", TOOL, {"json": {"id": 1}})
+    assert not observed.learn("shop", declared, {"parts": {"value": {"id": 1}}})
+    assert not observed.learn("elsewhere", TOOL, {"parts": {"value": {"id": 1}}})
     assert not observed.has_any("shop")
 
 
 async def test_two_bridges_add_to_what_the_other_has_written(tmp_path: Path) -> None:
     """Neither undoes the other's work, in whatever order they end."""
     one, two = opened(tmp_path), opened(tmp_path)
-    one.learn("shop", TOOL, {"json": {"id": 1}})
-    two.learn("shop", TOOL, {"json": {"name": "x"}})
-    two.learn("shop", replace(TOOL, name="other"), {"json": 1})
+    one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
+    two.learn("shop", TOOL, {"parts": {"value": {"name": "x"}}})
+    two.learn("shop", replace(TOOL, name="other"), {"parts": {"value": 1}})
     await one.close()
     await two.close()
-    one.learn("shop", TOOL, {"json": {"id": 1}})
+    one.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await one.close()
     found = stored(tmp_path)
     assert [*found] == ["find", "other"] or [*found] == ["other", "find"]
@@ -136,7 +136,7 @@ async def test_what_could_not_be_written_is_written_later(
     """Somebody else may keep the database for long."""
     monkeypatch.setattr(schema_module, "BUSY_SECONDS", 0.01)
     observed = opened(tmp_path)
-    observed.learn("shop", TOOL, {"json": 1})
+    observed.learn("shop", TOOL, {"parts": {"value": 1}})
     with Store(tmp_path).writing():
         await observed.save()
     assert not stored(tmp_path)
@@ -150,7 +150,7 @@ async def test_what_is_learnt_is_written_while_the_bridge_runs(tmp_path: Path) -
     observed.configure([SPEC], observed.load([SPEC]))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(observed.save_regularly)
-        observed.learn("shop", TOOL, {"json": 1})
+        observed.learn("shop", TOOL, {"parts": {"value": 1}})
         await until(lambda: bool(stored(tmp_path)))
         tasks.cancel_scope.cancel()
 
@@ -159,7 +159,7 @@ async def test_a_directory_that_cannot_be_written_disturbs_nobody(tmp_path: Path
     """Learning is a help, and no more."""
     (tmp_path / "file").write_text("")
     observed = opened(tmp_path / "file" / "shapes")
-    assert observed.learn("shop", TOOL, {"json": 1})
+    assert observed.learn("shop", TOOL, {"parts": {"value": 1}})
     await observed.close()
     assert observed.current("shop", TOOL) is not None
 
@@ -221,8 +221,11 @@ def test_later_results_are_looked_at_now_and_then(tmp_path: Path) -> None:
     """So that a loop of ten thousand calls pays for few, and what is rare is seen in the end."""
     observed = opened(tmp_path)
     for _ in range(FIRST_RESULTS):
-        observed.learn("shop", TOOL, {"json": {"id": 1}})
-    news = [observed.learn("shop", TOOL, {"json": {"id": None}}) for _ in range(SAMPLE_EVERY)]
+        observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
+    news = [
+        observed.learn("shop", TOOL, {"parts": {"value": {"id": None}}})
+        for _ in range(SAMPLE_EVERY)
+    ]
     assert news.count(True) == 1
     found = observed.current("shop", TOOL)
     assert found is not None
@@ -262,9 +265,9 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     known.reset({"shop": "Things"}, {"shop": (TOOL,)})
     settled, revision = known.initial_entries(), known.revision
     stub = known.stubs("shop", None)
-    known.learn_result("shop", "find", {"json": {"id": 1}})
-    known.learn_result("shop", "no such tool", {"json": {"id": 1}})
-    known.learn_result("nowhere", "find", {"json": {"id": 1}})
+    known.learn_result("shop", "find", {"parts": {"value": {"id": 1}}})
+    known.learn_result("shop", "no such tool", {"parts": {"value": {"id": 1}}})
+    known.learn_result("nowhere", "find", {"parts": {"value": {"id": 1}}})
     entry = known.entry("shop").tools[0]
     assert returns(entry) == (ROW, True)
     assert entry.observations == 1
@@ -273,7 +276,7 @@ def test_entries_show_what_was_seen_and_texts_that_must_not_change_do_not(tmp_pa
     assert settled[0].tools[0].observed is None
     assert known.stubs("shop", None) is not stub
     same = known.entries()
-    known.learn_result("shop", "find", {"json": {"id": 2}})
+    known.learn_result("shop", "find", {"parts": {"value": {"id": 2}}})
     assert known.entries() is same
     assert known.shape_revision == 1
 
@@ -283,7 +286,44 @@ def test_what_a_tool_declares_counts_before_what_was_seen(tmp_path: Path) -> Non
     known = ToolInventory(opened(tmp_path))
     declared = replace(TOOL, name="declared", output_schema={"type": "object"})
     known.reset({"shop": ""}, {"shop": (declared, TOOL)})
-    known.learn_result("shop", "declared", {"json": {"id": 1}})
+    known.learn_result("shop", "declared", {"parts": {"value": {"id": 1}}})
     first, second = known.entry("shop").tools
     assert returns(first) == ({"type": "object"}, False)
     assert returns(second) == (None, False)
+
+
+ROWS = ('[{"id": 1}]', '[{"id": 2}, {"id": 3}]', "[]", '[{"id": 4}]')
+
+
+def learned(directory: Path, *texts: str) -> Any:
+    """Return the schema that is learned from these texts; None for none."""
+    shapes = opened(directory)
+    for text in texts:
+        shapes.learn("shop", TOOL, {"parts": {"text": text}})
+    found = shapes.current("shop", TOOL)
+    return found.schema if found is not None else None
+
+
+@pytest.mark.parametrize(
+    ("texts", "schema"),
+    [
+        (ROWS[:2], {}),
+        (ROWS, {"type": "array", "items": ROW}),
+        (('{"name": "app"}', "[1.10, 2]", '{"version": 1}'), {}),
+        (('{"id": 1}', '{"id": 2}', "plain", '{"id": 3}'), {"type": "string"}),
+        (("none", *ROWS), {"anyOf": [{"type": "string"}, {"type": "array", "items": ROW}]}),
+    ],
+)
+def test_parsed_texts_teach_a_shape_after_three_results_of_it(
+    tmp_path: Path, texts: tuple[str, ...], schema: dict[str, Any]
+) -> None:
+    assert learned(tmp_path, *texts) == schema
+
+
+async def test_a_tool_that_sent_several_texts_is_remembered(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    assert not first.sends_several("shop", TOOL)
+    blocks = [{"type": "text", "text": text} for text in ("a", "b")]
+    first.learn("shop", TOOL, {"parts": {"content": blocks, "several": True}})
+    await first.close()
+    assert opened(tmp_path).sends_several("shop", TOOL)

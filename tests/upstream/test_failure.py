@@ -154,3 +154,25 @@ def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
     """A name may have blanks, and may look like a flag."""
     assert login_command("git hub;") == "mcp-code-bridge login 'git hub;'"
     assert login_command("-x") == "mcp-code-bridge login -- -x"
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "message", "by_tool"),
+    [
+        (-32603, "tool 'x'", "fetch failed", True),
+        (-32000, "tool 'x'", "fetch failed", True),
+        (404, "tool 'x'", "fetch failed", True),
+        (-32601, "tool 'x'", "Server 's' refused tool 'x': fetch failed (code -32601)", False),
+        (-32602, "tool 'x'", "Server 's' refused tool 'x': fetch failed (code -32602)", False),
+        (-32001, "tool 'x'", "Server 's', tool 'x': fetch failed (code -32001)", False),
+        (-32603, "the list of its tools", "Server 's', the list of its tools: fetch failed", False),
+        (-32002, "resource 'a:b'", "Server 's', resource 'a:b': fetch failed", False),
+    ],
+)
+def test_a_servers_own_error_is_the_tools_failure_and_no_refusal(
+    code: int, what: str, message: str, by_tool: bool
+) -> None:
+    failure = call_error(SPEC, what, MCPError(code=code, message="fetch failed"), refusal=None)
+    assert isinstance(failure, ToolCallError)
+    assert failure.message.startswith(message)
+    assert failure.by_tool is by_tool

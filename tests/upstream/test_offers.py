@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -135,7 +136,7 @@ async def test_resources_and_prompts_are_fetched(library: Pool) -> None:
 
 async def test_a_misspelt_name_is_answered_with_the_nearest(library: Pool) -> None:
     """So that whoever wrote it can mend it; of a known prompt the arguments are told."""
-    wrong = r"Server 'server' refused resource 'books://ema'.* Did you mean 'books://emma'"
+    wrong = r"Server 'server', resource 'books://ema'.* Did you mean 'books://emma'"
     with pytest.raises(ToolCallError, match=wrong):
         await library.read_resource("server", "books://ema")
     with pytest.raises(ToolCallError, match=r"prompt 'reviews'.* Did you mean 'review'\?"):
@@ -300,3 +301,21 @@ def test_all_schemas_of_a_server_together_are_bounded() -> None:
     assert len(tools) == count
     assert 0 < len(kept) < count
     assert kept == list(tools[: len(kept)])
+
+
+@pytest.mark.parametrize(
+    ("ui", "listed", "has_view"),
+    [
+        (None, True, False),
+        ({"resourceUri": "ui://board"}, True, True),
+        ({"visibility": ["model", "app"], "resourceUri": "ui://board"}, True, True),
+        ({"visibility": ["app"]}, False, False),
+        ({"visibility": []}, False, False),
+        ({"visibility": "app"}, True, False),
+    ],
+)
+def test_a_tool_that_only_a_view_may_call_is_not_listed(
+    ui: Any, listed: bool, has_view: bool
+) -> None:
+    tools = parse_tools("server", [{"name": "x", "_meta": {"ui": ui}}])
+    assert [tool.has_view for tool in tools] == ([has_view] if listed else [])

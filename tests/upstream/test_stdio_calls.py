@@ -282,7 +282,7 @@ async def test_a_cancelled_caller_cancels_the_call_at_the_server(rig: Rig) -> No
 async def test_a_refusal_keeps_its_code_and_data(rig: Rig) -> None:
     """A protocol error is an exception; a result with isError is a result."""
     async with rig.pool(rig.raw()) as pool:
-        with pytest.raises(ToolCallError, match="refused tool 'refuse': no") as caught:
+        with pytest.raises(ToolCallError, match="tool 'refuse': no") as caught:
             await pool.call_tool("server", "refuse", {})
     assert (caught.value.rpc_code, caught.value.data) == (-32042, {"why": "so"})
 

@@ -7,6 +7,7 @@ sent: a `TypeError`, and an `MCPError` as whatever else is wrong with a call.
 
 from __future__ import annotations
 
+from bridge.guest.api.results import with_source_texts
 from bridge.guest.api.values import ArgumentsError, Result, listed, nearest, to_argument
 from bridge.guest.schema.parameters import read_parameters
 from bridge.guest.schema.validation import certain_types, convert, problem
@@ -27,6 +28,9 @@ MAX_KEYS_CHARS = 200
 
 _WHOLE = frozenset({"anyOf", "oneOf", "allOf", "minProperties", "maxProperties", "$ref"})
 """What an input schema can say of the arguments together."""
+
+
+_BUILTIN = frozenset({str, int, float, bool, type(None)})
 
 
 class _LeftOut:
@@ -139,6 +143,8 @@ class Parameters:
         certain = self._certain.get(name)
         if certain is None:
             certain = self._certain[name] = certain_types(schema)
+        if type(value) not in _BUILTIN:
+            value = with_source_texts(value, schema, self.root)
         if type(value) in certain:
             bound[name] = to_argument(value, self._place(name)) if type(value) is int else value
             return

@@ -428,7 +428,7 @@ class Client:
 
 _TEXT_MARK = b"+"
 
-_decoded = json_text.decoder(object_hook=Result)
+parse_json = json_text.decoder(object_hook=Result)
 # Decoded straight into `Result`: converting a large value afterwards would be slow.
 
 
@@ -476,7 +476,7 @@ def read_reply(line: bytes, texts: List[bytearray]) -> Any:
     Raises:
         RecursionError, MemoryError: It is nested too deeply or too large.
     """
-    reply = _decoded(line.decode("utf-8", "surrogatepass"))
+    reply = parse_json(line.decode("utf-8", "surrogatepass"))
     if texts:
         value = reply["value"]
         for path in value["texts"]:

@@ -32,9 +32,11 @@ _MISUSES = {
     "async_generator": "give it a list: [await f(x) for x in xs].",
     "can't be used in 'await'": "only calls of tools and async functions are awaited; for several, "
     "asyncio.gather.",
-    "JSON object must be str, bytes or bytearray, not Result": _NO_JSON[:-1]
+    "JSON object must be str, bytes or bytearray, not Result": _NO_JSON,
+    "JSON object must be str, bytes or bytearray, not DictResult": _NO_JSON[:-1]
     + ", or read a text in it by its key.",
     "JSON object must be str, bytes or bytearray, not list": _NO_JSON,
+    "JSON object must be str, bytes or bytearray, not ListResult": _NO_JSON,
     "list indices must be integers": _IS_LIST,
     "'list' object has no attribute": _IS_LIST,
     "string indices must be integers": "this is text: print it to see it; json.loads reads it if "
@@ -238,7 +240,7 @@ def _keys(error: BaseException) -> List[str]:
             "%s has the keys: %s."
             % (name if own else "The result", listed(map(repr, value))[:MAX_KEYS_CHARS])
             for name, value in ((name, frame.f_locals.get(name)) for name in names)
-            if type(value) is Result
+            if isinstance(value, Result)
         ]
         if told:
             return told[:MAX_RESULTS]

@@ -14,6 +14,7 @@ from bridge.guest.api.awaits import MEMORIES, SKILLS
 from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
 from bridge.guest.api.proxies import Server, Servers, Tools, install_modules, summary, usable
+from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
     Blob,
@@ -21,7 +22,6 @@ from bridge.guest.api.values import (
     MissingKeyError,
     NotJsonError,
     Result,
-    from_wire,
     listed,
     nearest,
     to_argument,
@@ -109,7 +109,8 @@ class Runtime(Library):
             MCPError: The tool, its server or the bridge refused.
             ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
         """
-        return from_wire(await self._call(server, tool, arguments, raw=False))
+        value = await self._call(server, tool, arguments, raw=False)
+        return from_wire(value, subject="%s.%s" % (server, tool))
 
     async def call_tool_raw(
         self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
@@ -123,8 +124,8 @@ class Runtime(Library):
     async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
         """Send a call whose arguments are bound and checked already."""
         params = {"server": server, "tool": tool, "arguments": arguments, "raw": False}
-        value = await self._client.call("call_tool", params, "%s.%s" % (server, tool))
-        return from_wire(value)
+        subject = "%s.%s" % (server, tool)
+        return from_wire(await self._client.call("call_tool", params, subject), subject=subject)
 
     async def load(self, name: str) -> Mapping[str, Any]:
         """Load a server, and return what a loaded one has in `Run.servers`."""

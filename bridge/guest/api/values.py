@@ -40,6 +40,7 @@ class MCPError(RuntimeError):
         server, tool: What was called; empty when it was the bridge itself.
         kind: "tool" when the tool itself failed, else who refused.
         data: What came with the error, if anything.
+        content, meta: The blocks and the `_meta` of a tool's own error.
         code: A stable identifier, when the error is the bridge's own.
     """
 
@@ -52,6 +53,8 @@ class MCPError(RuntimeError):
         kind: str = "tool",
         data: Any = None,
         code: Any = None,
+        content: Any = (),
+        meta: Any = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -60,6 +63,8 @@ class MCPError(RuntimeError):
         self.kind = kind
         self.data = data
         self.code = code
+        self.content = list(content)
+        self.meta = meta
 
     def __str__(self) -> str:
         where = ".".join(part for part in (self.server, self.tool) if part)
@@ -154,15 +159,26 @@ class Blob:
 
     Attributes:
         mime_type: Its type, such as "image/png".
-        data: The bytes.
         uri, name: Where it came from, when the server said so.
     """
 
-    def __init__(self, mime_type: str, data: bytes, uri: str = "", name: str = "") -> None:
+    def __init__(self, mime_type: str, data: Any, uri: str = "", name: str = "") -> None:
         self.mime_type = mime_type
-        self.data = data
         self.uri = uri
         self.name = name
+        self._data = data
+
+    @property
+    def data(self) -> bytes:
+        """The bytes.
+
+        Raises:
+            MCPError: What the server sent cannot be read.
+        """
+        if isinstance(self._data, MCPError):
+            raise self._data
+        data: bytes = self._data
+        return data
 
     def save(self, path: Any) -> str:
         """Write the bytes to a file and return its path."""
@@ -186,40 +202,12 @@ class Blob:
 
     def __repr__(self) -> str:
         origin = self.uri or self.name
-        return "<Blob %s, %d bytes%s>" % (
+        unreadable = isinstance(self._data, MCPError)
+        return "<Blob %s, %s%s>" % (
             self.mime_type,
-            len(self.data),
+            "unreadable" if unreadable else "%d bytes" % len(self.data),
             ", " + origin if origin else "",
         )
-
-
-def from_wire(shape: Any, raw: bool = False) -> Any:
-    """Return the value that a call's reply stands for; objects in it are `Result` already.
-
-    Args:
-        raw: Whether the whole CallToolResult was asked for.
-    """
-    if not isinstance(shape, dict) or len(shape) != 1:
-        return shape
-    if "json" in shape:
-        return shape["json"]
-    if "blob" in shape:
-        import base64
-
-        blob = shape["blob"]
-        return Blob(
-            blob.get("mimeType") or "application/octet-stream",
-            base64.b64decode(blob.get("data") or ""),
-            uri=blob.get("uri") or "",
-            name=blob.get("name") or "",
-        )
-    if "blocks" in shape:
-        return [from_wire(block) for block in shape["blocks"]]
-    if "held" in shape:
-        from bridge.guest.api.held_results import placeholder
-
-        return placeholder(shape["held"], raw)
-    return shape
 
 
 def error_from_wire(error: Mapping[str, Any]) -> MCPError:
@@ -231,6 +219,8 @@ def error_from_wire(error: Mapping[str, Any]) -> MCPError:
         kind=str(error.get("kind") or "tool"),
         data=error.get("data"),
         code=error.get("code"),
+        content=error.get("content") or (),
+        meta=error.get("meta"),
     )
 
 

@@ -339,14 +339,15 @@ def encode(frame: Union[GuestFrame, HostFrame]) -> bytes:
     """Return `frame` as one line.
 
     Raises:
-        ValueError: A value in it is not JSON: NaN, an infinity, a cycle, too deep.
+        ValueError: A value in it is not JSON: a cycle, too deep; and outside replies NaN.
         TypeError: A value in it is of a type that JSON does not have.
     """
     document: Dict[str, Any] = {"type": type(frame).__name__.lower()}
     document.update(frame.__dict__)
     raw = document.pop(frame._raw, b"")
     try:
-        text = _encoded(document)
+        # A server's numbers are passed on as they are, NaN and infinities too.
+        text = (_encoded_reply if type(frame) is Reply else _encoded)(document)
     except RecursionError:
         raise ValueError("the value is nested too deeply") from None
     try:
@@ -549,6 +550,7 @@ def _whole(text: str) -> int:
 # Created once: creating one takes longer than encoding a small frame. Without the check for cycles,
 # which doubles the time, a cycle raises RecursionError.
 _encoded = json_text.encoder()
+_encoded_reply = json_text.encoder(allow_nan=True)
 _decoded = json_text.decoder(parse_constant=_refuse_constant, parse_float=_finite)
 _decoded_of_guest = json_text.decoder(
     parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole

@@ -206,6 +206,9 @@ class Program:
             return Done("ok")
         if _was_displayed(value):
             return Done("ok")
+        if getattr(value, "_parts", None) is not None:
+            for line in sys.modules["bridge.guest.api.results"].more_lines(value):
+                print(line)
         try:
             plain = to_json(value)
             size = len(encode(Done("ok", result=plain)))
@@ -226,6 +229,9 @@ def _run_loop(coroutine: Any) -> Any:
 
 def _was_displayed(value: Any) -> bool:
     """Display a value such as a figure or a table; return whether it was one."""
+    if isinstance(value, list):
+        # A list with parts is displayed as a plain one.
+        value = list(value)
     kind = type(value)
     if kind in (list, tuple, dict):
         if not _may_hold_displayed(value):

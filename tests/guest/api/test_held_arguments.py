@@ -14,8 +14,9 @@ from bridge.guest.api import held_results as held
 from bridge.guest.api.arguments import Parameters
 from bridge.guest.api.client import Client
 from bridge.guest.api.held_results import HeldResultError, Placeholder
+from bridge.guest.api.results import from_wire
 from bridge.guest.api.runtime import Runtime
-from bridge.guest.api.values import from_wire, to_argument
+from bridge.guest.api.values import to_argument
 from bridge.guest.protocol.wire import Run
 from bridge.guest.schema.validation import certain_types, problem
 from tests.guest.held_rig import CREATED, PLAN, token, whole, x

@@ -306,7 +306,8 @@ def test_our_mcp_wins_over_one_in_the_working_directory(guest_on: Any) -> None:
 
 def test_results_errors_and_blobs_show_an_importable_home(guest_on: Any) -> None:
     def answer(guest: Any, call: Call) -> None:
-        guest.reply(call.id, {"blob": {"mimeType": "a/b", "data": "aGk="}})
+        picture = {"type": "image", "mimeType": "a/b", "data": "aGk="}
+        guest.reply(call.id, {"parts": {"content": [picture]}})
 
     finished = guest_on.run(
         """
@@ -347,8 +348,9 @@ async def test_resources_and_prompts_are_asked_of_the_host(
 
 
 async def test_a_prompt_s_arguments_are_sent_as_texts(runtime: Runtime, client: FakeClient) -> None:
+    picture = {"type": "image", "data": "aGk=", "mimeType": "x/y"}
     client.answers["get_prompt"] = {
-        "messages": [{"role": "user", "content": {"blob": {"data": "aGk=", "mimeType": "x/y"}}}]
+        "messages": [{"role": "user", "content": {"parts": {"content": [picture]}}}]
     }
     arguments = {"text": "a", "n": 5, "flag": True, "many": [1, "ü"]}
     prompt = await runtime.get_prompt("git-hub", "review", arguments)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     MAX_DEPTH,
     Blob,
@@ -23,7 +24,6 @@ from bridge.guest.api.values import (
     NotJsonError,
     Result,
     error_from_wire,
-    from_wire,
     to_json,
 )
 
@@ -69,8 +69,8 @@ def test_a_result_with_many_keys_lists_some() -> None:
 
 
 def test_binary_content_becomes_a_blob(tmp_path: Path) -> None:
-    shape = {"blob": {"mimeType": "image/png", "data": "aGk=", "uri": "file:///x.png"}}
-    blob = from_wire(shape)
+    resource = {"mimeType": "image/png", "blob": "aGk=", "uri": "file:///x.png"}
+    blob = from_wire({"parts": {"content": [{"type": "resource", "resource": resource}]}})
     assert (blob.mime_type, blob.data, blob.uri, blob.name) == (
         "image/png",
         b"hi",
@@ -87,8 +87,10 @@ def test_binary_content_becomes_a_blob(tmp_path: Path) -> None:
 
 
 def test_several_blocks_become_a_list() -> None:
-    shape = {"blocks": [{"json": 1}, {"blob": {"mimeType": "a/b", "data": ""}}, {"json": {"x": 1}}]}
-    assert from_wire(shape) == [1, Blob("a/b", b""), {"x": 1}]
+    picture = {"type": "image", "mimeType": "a/b", "data": ""}
+    texts = [{"type": "text", "text": text} for text in ("1", '{"x": 1}')]
+    shape = {"parts": {"content": [texts[0], picture, texts[1]]}}
+    assert from_wire(shape) == ["1", Blob("a/b", b""), {"x": 1}]
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [1], {"a": 1, "b": 2}, {"other": 1}, {}])

@@ -184,7 +184,7 @@ def test_a_host_frame_with_unknown_fields_is_refused() -> None:
 def test_a_value_outside_json_is_a_value_error(value: float) -> None:
     """NaN must be caught by the sender, where the culprit can be named."""
     with pytest.raises(ValueError, match="JSON"):
-        encode(Reply(id=1, value=value))
+        encode(Call(id=1, method="m", params={"x": value}))
 
 
 def test_a_value_nested_beyond_the_stack_is_a_value_error() -> None:

@@ -1,0 +1,430 @@
+"""The values that programs get for what servers send.
+
+A value is a plain Python value: a dict, a list, a text, a number or a `Blob`. What its result is
+made of are attributes and items of it: `.content`, `.text`, `.structuredContent`, `.isError` and
+`.meta`. A key that the server itself sent wins. `in`, `len`, iteration, `==` and JSON show the
+plain value alone. None and booleans have no parts.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+
+from bridge.guest.api.client import parse_json
+from bridge.guest.api.values import Blob, MCPError, Result
+from bridge.guest.protocol.results import (
+    binary_data,
+    block_value,
+    blocks_of,
+    is_single,
+    repeated_text,
+    resource_of,
+    source_text,
+    structure_of,
+    text_of,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Mapping
+
+    from bridge.guest.protocol.results import Parts
+
+    _List = List[Any]
+else:
+    _List = list
+
+MAX_COMPARED = 1_000
+"""Values of a structure that are compared with a text, to see whether it repeats one of them."""
+
+_OF_BLOCK = {
+    "uri": "uri",
+    "name": "name",
+    "mime_type": "mimeType",
+    "mimeType": "mimeType",
+    "annotations": "annotations",
+}
+"""What a value of one block tells of it."""
+
+
+_TEXT_METHODS = frozenset(
+    (
+        *("splitlines", "split", "rsplit", "partition", "rpartition", "strip", "lstrip", "rstrip"),
+        *("startswith", "endswith", "removeprefix", "removesuffix", "replace", "lower", "upper"),
+        *("casefold", "find", "rfind", "encode"),
+    )
+)
+"""What only a text has: asked of the source text. No names that a field may have, as `title`."""
+
+
+class Block(Result):
+    """One block of a result, as the server sent it; what it embeds can be read from it too."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Any) -> Any:
+        inner = resource_of(self)
+        if inner is not self and key in ("text", "uri", "mimeType", "blob", "data"):
+            found = inner.get("blob" if key == "data" else key)
+            if found is not None:
+                return found
+        return super().__missing__(key)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self["mimeType" if name == "mime_type" else name]
+        except KeyError:
+            return super().__getattr__(name)
+
+
+def _blocks(wire: Parts) -> List[Block]:
+    return [Block(block) for block in blocks_of(wire)]
+
+
+def _structure(wire: Parts) -> Any:
+    structure = structure_of(wire)
+    return Result(structure) if type(structure) is dict else structure
+
+
+_PARTS: Mapping[str, Callable[[Parts], Any]] = {
+    "content": _blocks,
+    "text": source_text,
+    **dict.fromkeys(("structuredContent", "structured_content"), _structure),
+    # An error is raised.
+    **dict.fromkeys(("isError", "is_error"), lambda wire: False),
+    **dict.fromkeys(("meta", "_meta"), lambda wire: wire.get("meta")),
+}
+"""The parts of a value, in both spellings of the SDKs."""
+
+
+def _of_block(wire: Parts, name: str) -> Any:
+    """Return what the only block says of itself; None if it does not, or is not alone."""
+    blocks, key = blocks_of(wire), _OF_BLOCK.get(name)
+    if key is None or len(blocks) != 1:
+        return None
+    return resource_of(blocks[0]).get(key, blocks[0].get(key))
+
+
+def more_lines(value: Any) -> List[str]:
+    """Return, a line each, what a server sent next to a structure that does not repeat it."""
+    wire: Parts = parts_of(value) or {}
+    lines = []
+    for block in blocks_of(wire) if "value" in wire else ():
+        text = text_of(block)
+        if text is None:
+            data = binary_data(block)
+            lines.append(repr(_blob(block, "") if isinstance(data, str) else block))
+        elif not _is_repeated(text, wire["value"]):
+            lines.append(text)
+    return lines
+
+
+class _Parted:
+    """A value with its parts. Methods here are for names that the plain type does not have."""
+
+    __slots__ = ()
+
+    _parts: Parts
+
+    _item: Any = None
+    """The plain type's own `__getitem__`, if it has one."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_parts":
+            raise AttributeError(name)
+        if name in _PARTS:
+            return _PARTS[name](self._parts)
+        if (found := _of_block(self._parts, name)) is not None:
+            return found
+        if name in _TEXT_METHODS and (text := source_text(self._parts)):
+            return getattr(text, name)
+        raise AttributeError("%r object has no attribute %r" % (_plain(self).__name__, name))
+
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is str and key in _PARTS:
+            return _PARTS[key](self._parts)
+        if self._item is None:
+            raise TypeError("%r object is not subscriptable" % _plain(self).__name__)
+        return self._item(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the part of that name, or `default`."""
+        return _PARTS[key](self._parts) if key in _PARTS else default
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _restore, (type(self), _plain(self)(self), dict(self._parts))
+
+
+def _plain(value: _Parted) -> Any:
+    """Return the plain type of a value: the class, `_Parted`, and then that."""
+    return type(value).__mro__[2]
+
+
+class TextResult(_Parted, str):
+    """A text with its parts."""
+
+    _item = str.__getitem__
+
+
+class IntegerResult(_Parted, int):
+    """An integer with its parts."""
+
+
+class NumberResult(_Parted, float):
+    """A number with its parts."""
+
+
+class ListResult(_Parted, _List):
+    """A list with its parts."""
+
+    _item = _List.__getitem__
+
+    def __str__(self) -> str:
+        return "\n".join((list.__repr__(self), *more_lines(self)))
+
+
+class BlobResult(Blob):
+    """Binary content with its parts."""
+
+    _parts: Parts
+
+    __getattr__ = _Parted.__getattr__
+    __getitem__ = _Parted.__getitem__
+    get = _Parted.get
+    _item = None
+
+
+class DictResult(Result):
+    """A dict with its parts; its own keys win."""
+
+    __slots__ = ("_parts",)
+
+    def __getitem__(self, key: Any) -> Any:
+        if type(key) is slice and (text := source_text(self._parts)):
+            return text[key]
+        return dict.__getitem__(self, key)
+
+    def __missing__(self, key: Any) -> Any:
+        if isinstance(key, str) and key in _PARTS:
+            return _PARTS[key](self._parts)
+        return super().__missing__(key)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return dict.__getitem__(self, name)
+        if name in _PARTS:
+            return _PARTS[name](self._parts)
+        found = None if "value" in self._parts else _of_block(self._parts, name)
+        if found is not None:
+            return found
+        if name in _TEXT_METHODS and (text := source_text(self._parts)):
+            return getattr(text, name)
+        return super().__getattr__(name)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the item, or the part of that name, or `default`."""
+        if key in self or not isinstance(key, str) or key not in _PARTS:
+            return dict.get(self, key, default)
+        return _PARTS[key](self._parts)
+
+    def __str__(self) -> str:
+        return "\n".join((dict.__repr__(self), *more_lines(self)))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _restore, (type(self), dict(self), dict(self._parts))
+
+
+_PLAIN = frozenset({str, bool, int, float, type(None)})
+
+_NAMES_OF = {
+    int: ("anything", "integer", "number"),
+    float: ("anything", "number"),
+    list: ("anything", "array"),
+    dict: ("anything", "object"),
+}
+"""What a schema names that takes such a value itself."""
+
+_WITH_PARTS = {
+    str: TextResult,
+    int: IntegerResult,
+    float: NumberResult,
+    list: ListResult,
+    dict: DictResult,
+    Result: DictResult,
+}
+
+
+def _restore(kind: Any, plain: Any, wire: Any) -> Any:
+    value = kind(plain)
+    object.__setattr__(value, "_parts", wire)
+    return value
+
+
+def with_parts(value: Any, wire: Parts) -> Any:
+    """Return a plain value with its parts; None and booleans as they are."""
+    kind = _WITH_PARTS.get(type(value))
+    return value if kind is None else _restore(kind, value, wire)
+
+
+def parts_of(value: Any) -> Any:
+    """Return the parts of a value, as the host sent them; None if it has none."""
+    with_them = isinstance(value, (_Parted, DictResult, BlobResult))
+    return getattr(value, "_parts", None) if with_them else None
+
+
+def from_wire(shape: Any, raw: bool = False, subject: str = "") -> Any:
+    """Return the value that a reply stands for; objects in it are `Result` already.
+
+    Args:
+        raw: Whether the whole CallToolResult was asked for.
+        subject: The server and the tool, for messages.
+    """
+    if not isinstance(shape, dict) or len(shape) != 1:
+        return shape
+    if "parts" in shape:
+        return value_of(shape["parts"], subject)
+    if "json" in shape:
+        return shape["json"]
+    if "blocks" in shape:
+        return [from_wire(block) for block in shape["blocks"]]
+    if "held" in shape:
+        from bridge.guest.api.held_results import placeholder
+
+        return placeholder(shape["held"], raw)
+    return shape
+
+
+def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any:
+    """Return an argument with source texts where the schema takes text and not the value itself.
+
+    A file that is read and written back is unchanged, though its text was parsed meanwhile.
+    """
+    # Few programs pass on what has parts, and most need none of these.
+    from bridge.guest.schema.schemas import MAX_DEPTH, as_mapping, leaves, wanted_types
+
+    if type(value) in _PLAIN or depth > MAX_DEPTH:
+        return value
+    found = leaves(schema, root)
+    if isinstance(value, (_Parted, DictResult)) and not isinstance(value, str):
+        wanted, kind = wanted_types(found), dict if isinstance(value, dict) else _plain(value)
+        if "string" in wanted and wanted.isdisjoint(_NAMES_OF[kind]):
+            return source_text(value._parts) or value
+    if isinstance(value, dict):
+        known = {
+            key: part for leaf in found for key, part in as_mapping(leaf.get("properties")).items()
+        }
+        changed = {
+            key: text
+            for key in known
+            if key in value
+            and (text := with_source_texts(value[key], known[key], root, depth + 1))
+            is not value[key]
+        }
+        return {**value, **changed} if changed else value
+    if isinstance(value, (list, tuple)):
+        items = next((leaf["items"] for leaf in found if "items" in leaf), True)
+        texts = [with_source_texts(item, items, root, depth + 1) for item in value]
+        return value if all(map(operator.is_, texts, value)) else texts
+    return value
+
+
+def value_of(wire: Parts, subject: str = "") -> Any:
+    """Return the value that the parts of a result stand for.
+
+    Args:
+        wire: The parts, as `bridge.guest.protocol.results` lists them.
+        subject: The server and the tool, for messages.
+    """
+    if "note" in wire:
+        sys.stderr.write("Note: %s\n" % wire["note"])
+    if "value" in wire:
+        return with_parts(wire["value"], wire)
+    text = repeated_text(wire)
+    if text is not None:
+        return with_parts(text, wire)
+    blocks = blocks_of(wire)
+    if is_single(wire):
+        return _value_of_block(blocks[0], wire, subject)
+    items = [_value_of_block(block, {"content": [block]}, subject) for block in blocks]
+    return with_parts(items, wire)
+
+
+def _value_of_block(block: Mapping[str, Any], wire: Parts, subject: str) -> Any:
+    if not isinstance(binary_data(block), str):
+        return with_parts(block_value(block, parse_json), wire)
+    blob = _blob(block, subject)
+    blob._parts = wire
+    return blob
+
+
+def _blob(block: Mapping[str, Any], subject: str) -> BlobResult:
+    holder = resource_of(block)
+    return BlobResult(
+        holder.get("mimeType") or "application/octet-stream",
+        decode_base64(binary_data(block), subject),
+        uri=holder.get("uri") or "",
+        name=holder.get("name") or "",
+    )
+
+
+def decode_base64(text: str, subject: str) -> Any:
+    """Return the bytes of base64 text, also of a data URL, in the URL alphabet or without padding.
+
+    Returns:
+        The bytes, or the `MCPError` that reading `.data` raises: the other blocks survive.
+    """
+    import base64
+
+    head, comma, rest = text.partition(",")
+    plain = rest if comma and head[:5].lower() == "data:" else text
+    try:
+        data = "".join(plain.split()).rstrip("=").replace("-", "+").replace("_", "/")
+        return base64.b64decode(data + "=" * (-len(data) % 4), validate=True)
+    except ValueError as error:
+        what = "%s sent binary content that is not base64 (%s)" % (subject or "a server", error)
+        return MCPError(what + "; `.content` has it as it was sent.")
+
+
+def _is_repeated(text: str, value: Any) -> bool:
+    """Whether a text says what the structure, or a value in it, says already."""
+    stripped = text.strip()
+    if not stripped:
+        return True
+    try:
+        parsed = parse_json(stripped)
+    except (ValueError, RecursionError):
+        parsed = None
+    whole = _without_nulls(parsed) if isinstance(parsed, (dict, list)) else parsed
+    for part in _parts_below(value):
+        if isinstance(part, str):
+            same = part == parsed or part.strip() == stripped
+        elif parsed is None:
+            same = str(part) == stripped
+        else:
+            same = part == parsed or _without_nulls(part) == whole
+        if same:
+            return True
+    return False
+
+
+def _parts_below(value: Any) -> Iterator[Any]:
+    """Yield a value and what is in it, outermost first."""
+    queue = [value]
+    for part in queue:
+        yield part
+        if len(queue) < MAX_COMPARED:
+            items = part.values() if isinstance(part, dict) else part
+            queue += list(items)[:MAX_COMPARED] if isinstance(part, (dict, list)) else ()
+
+
+def _without_nulls(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, dict) and depth < 32:
+        kept: Dict[str, Any] = {}
+        for key, item in value.items():
+            if item is not None:
+                kept[key] = _without_nulls(item, depth + 1)
+        return kept
+    if isinstance(value, list) and depth < 32:
+        return [_without_nulls(item, depth + 1) for item in value]
+    return value

@@ -1,0 +1,130 @@
+"""What a call's result is made of, and the value that programs get for it. Pure.
+
+The host sends the parts of a result (`bridge.rpc.values.call_parts`):
+
+    text       the text, if the only block is a plain text; else
+    content    the blocks as the server sent them
+    value      the structure; of one that only wraps, what it wraps
+    key        the structure's only key, if the structure wraps a value or repeats the blocks
+    meta       the server's `_meta`
+    several    whether the tool has ever sent several texts
+
+The value, by the first rule that fits: `value`; the text that a structure repeats, unchanged; the
+blocks. One text is parsed if it is an object or an array in JSON or in Python's notation. One block
+is its value, and several blocks are a list. No block is an empty list. A tool that has ever sent
+several texts always gives a list.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping
+
+    Block = Mapping[str, Any]
+    Parts = Mapping[str, Any]
+
+MAX_PARSED_VALUES = 500_000
+"""Most values of a text that is parsed: a parser blocks the whole process."""
+
+
+def blocks_of(parts: Parts) -> List[Dict[str, Any]]:
+    """Return the blocks of a result."""
+    if "text" in parts:
+        return [{"type": "text", "text": parts["text"]}]
+    content: List[Dict[str, Any]] = parts.get("content") or []
+    return content
+
+
+def is_single(parts: Parts) -> bool:
+    """Whether the value of these blocks is that of one block."""
+    return not parts.get("several") and ("text" in parts or len(parts.get("content") or ()) == 1)
+
+
+def repeated_text(parts: Parts) -> Any:
+    """Return the text that the structure repeats, which is the value; None if there is none."""
+    blocks = blocks_of(parts) if "key" in parts and "value" not in parts else ()
+    return text_of(blocks[0]) if len(blocks) == 1 else None
+
+
+def resource_of(block: Block) -> Block:
+    """Return the resource that a block embeds; the block itself if it embeds none."""
+    inner = block.get("resource")
+    return inner if block.get("type") == "resource" and isinstance(inner, dict) else block
+
+
+def text_of(block: Block) -> Any:
+    """Return the text of a block or of its resource; None if it has none."""
+    holder = resource_of(block)
+    if holder is block and block.get("type") != "text":
+        return None
+    text = holder.get("text")
+    return text if isinstance(text, str) else None
+
+
+def source_text(parts: Parts) -> str:
+    """Return the texts of all blocks, as the server sent them."""
+    texts = [text for text in map(text_of, blocks_of(parts)) if text is not None]
+    return texts[0] if len(texts) == 1 else "\n".join(texts)
+
+
+def structure_of(parts: Parts) -> Any:
+    """Return the structured content as the server sent it; None if there is none."""
+    if "key" not in parts:
+        return parts.get("value")
+    repeated = repeated_text(parts)
+    return {
+        parts["key"]: parts.get("value", parts.get("content") if repeated is None else repeated)
+    }
+
+
+def block_value(block: Block, loads: Callable[[str], Any]) -> Any:
+    """Return the value of a block that is not binary: its text, parsed; else the block itself.
+
+    Args:
+        loads: Parses JSON; raises ValueError or RecursionError.
+    """
+    text = text_of(block)
+    if text is None:
+        return block
+    holder = resource_of(block)
+    kind = holder.get("mimeType")
+    # A Markdown file may begin with a bracket.
+    is_data = holder is block or not isinstance(kind, str) or not kind or _is_json(kind)
+    return parse_text(text, loads) if is_data else text
+
+
+def binary_data(block: Block) -> Any:
+    """Return the base64 data of a picture, a sound or a binary resource; None for other blocks."""
+    holder = resource_of(block)
+    kind = block.get("type")
+    if holder is not block:
+        return None if isinstance(holder.get("text"), str) else holder.get("blob")
+    return block.get("data") if kind in ("image", "audio") else None
+
+
+def parse_text(text: str, loads: Callable[[str], Any]) -> Any:
+    """Return `text` parsed, if it is an object or array in JSON or Python; else `text`.
+
+    A bare number or string stays text: "007" and "true" are more often words than data. So does a
+    text with more than `MAX_PARSED_VALUES`, which the program can parse itself.
+    """
+    if text.lstrip()[:1] not in ("{", "["):
+        return text
+    if sum(map(text.count, ",[{")) > MAX_PARSED_VALUES:
+        return text
+    try:
+        return loads(text)
+    except (ValueError, RecursionError):
+        pass
+    from bridge.guest.protocol.literals import literal_as_json
+
+    try:
+        return loads(literal_as_json(text))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_json(mime_type: str) -> bool:
+    kind = mime_type.partition(";")[0].strip().lower()
+    return kind in ("application/json", "text/json") or kind.endswith("+json")
