@@ -42,7 +42,6 @@ from bridge.settings import (
     parsers,
     policy,
     profiles,
-    ssh,
     variable,
 )
 from bridge.settings import commands as profiles_of_commands
@@ -145,7 +144,6 @@ def settings_page() -> str:
         _keys("[dependencies]", dependencies.KEYS, dependencies.Dependencies),
         _keys("[kubernetes]", kubernetes.KEYS, kubernetes.Kubernetes),
         _keys("[directories.NAME]", directories.KEYS, Directory, {"mode": "writable"}),
-        _keys("[[ssh.hosts]]", ssh.KEYS, ssh.SshHost),
         _commands_table(),
         _servers_table(),
         _limits(),

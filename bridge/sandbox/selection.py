@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from bridge.sandbox.process.backend import BubblewrapBackend
     from bridge.sandbox.process.landlock_backend import LandlockBackend
     from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-    from bridge.sandbox.ssh.backend import SshBackend
 
     _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
 
@@ -91,18 +90,11 @@ def engines(settings: Settings) -> tuple[str, ...]:
 
 async def _open(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | KubernetesBackend | SshBackend | _ProcessBackend, Trial]:
+) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
     """Return a backend, and the function that probes it."""
     if name == "kubernetes":
         cluster = await _kubernetes(settings)
         return cluster, cluster.probe
-    if name == "ssh":
-        _require_hosts(settings)
-        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
-        from bridge.sandbox.ssh.backend import SshBackend
-
-        hosts = SshBackend(settings, pull=pull)
-        return hosts, hosts.probe
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
@@ -141,16 +133,6 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
     from bridge.sandbox.kubernetes.backend import kubernetes_backend
 
     return kubernetes_backend(settings)
-
-
-def _require_hosts(settings: Settings) -> None:
-    place = settings.place("runtime")
-    if not settings.ssh_hosts:
-        message = f"{place}: ssh needs hosts, and config.toml has none."
-        raise SettingsError(message, remedy="Add [[ssh.hosts]] with a `destination` there.")
-    if settings.offered_directories:
-        message = f"{place}: SSH hosts have no [directories] of this machine."
-        raise SettingsError(message, remedy="Remove them, or set `allow_directories` to 0.")
 
 
 async def select_present(settings: Settings) -> Backend:

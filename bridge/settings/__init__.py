@@ -96,7 +96,7 @@ class _Setting:
 SETTINGS: Mapping[str, _Setting] = {
     "runtime": _Setting(
         parsers.runtime,
-        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes, ssh or an engine's path",
+        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
     ),
     "runtime_order": _Setting(
         parsers.runtime_order, "what auto tries, in order, such as docker,bubblewrap", many=True
@@ -187,7 +187,7 @@ def variable(name: str) -> str:
 
 _TABLES = (
     *("profiles", "commands", "policy", "directories", "dependencies", "servers"),
-    *("kubernetes", "ssh"),
+    "kubernetes",
 )
 """Tables of the settings file, besides the settings."""
 
@@ -239,7 +239,6 @@ def load(
         dependencies=file.dependencies,
         kubernetes=file.kubernetes,
         server_settings=file.servers,
-        ssh_hosts=file.ssh_hosts,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(

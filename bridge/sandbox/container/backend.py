@@ -57,7 +57,6 @@ from bridge.sandbox.layers import is_gvisor
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import OWNER_LABEL, Owner, current_owner, is_dead
 from bridge.sandbox.probe import failed_probe, run_probe
-from bridge.sandbox.syscalls import Purpose
 from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
@@ -83,9 +82,6 @@ class ContainerBackend:
         machine: Makes podman's virtual machine answer, on systems where it needs one.
         run: Runs command lines; None runs them as processes of this machine.
         limits: The probe's limits.
-        elsewhere: Set if the engine is another machine's, though its socket seems to be here: the
-            bridge's filters there, for podman.
-        labels: Further labels of its containers.
     """
 
     def __init__(
@@ -100,8 +96,6 @@ class ContainerBackend:
         machine: EnsureMachine | None = None,
         run: CommandRunner | None = None,
         limits: Limits | None = None,
-        elsewhere: Mapping[Purpose, str] | None = None,
-        labels: Mapping[str, str] | None = None,
     ) -> None:
         self._connector = Connector(
             engine,
@@ -110,9 +104,7 @@ class ContainerBackend:
             oci_runtime=oci_runtime,
             ensure_machine=machine,
             run=run or SystemRunner(env=environ),
-            elsewhere=elsewhere,
         )
-        self._labels, self._elsewhere = labels or {}, elsewhere
         self._image = image
         self._runtime_dir = runtime_dir
         self._user = user
@@ -221,11 +213,6 @@ class ContainerBackend:
                 self._keep_unremoved(container)
         return reaped
 
-    async def count(self) -> int:
-        """Return how many sandboxes the engine has, those of other bridges included."""
-        connection = await self._connector.connected()
-        return len(await connection.api.labelled(OWNER_LABEL))
-
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
         """Start a container; retry with fewer extra layers, another OCI runtime or connection."""
         for _ in range(MAX_ATTEMPTS - 1):
@@ -264,7 +251,7 @@ class ContainerBackend:
                 image=self._image,
                 user=self._user,
                 oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
-                labels={**(await self._ownership()).labels(), **self._labels},
+                labels=(await self._ownership()).labels(),
                 seccomp=asked.seccomp.get("program", ""),
                 user_namespace=asked.user_namespace,
                 tasks_per_process=_tasks(connection),
@@ -304,7 +291,6 @@ class ContainerBackend:
                     not_removed=self._keep_unremoved,
                     # Commands may end without having read their input; programs read all of it.
                     separate_streams=command is not None and facts.kind == "podman",
-                    drained=self._elsewhere is not None,
                 )
             )
             await self._verify_runtime(connection, sandbox)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +32,6 @@ from bridge.sandbox.container.machine import PodmanMachine
 from bridge.sandbox.container.service import PodmanService
 from bridge.sandbox.layers import this_kernel
 from bridge.sandbox.ownership import current_owner
-from bridge.sandbox.syscalls import Purpose
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +189,6 @@ class Connector:
         oci_runtime: str | None,
         ensure_machine: EnsureMachine | None,
         run: CommandRunner,
-        elsewhere: Mapping[Purpose, str] | None = None,
     ) -> None:
         self.machine: PodmanMachine | None = None
         self._engine = engine
@@ -199,7 +197,6 @@ class Connector:
         self._named_runtime = oci_runtime or None
         self._ensure_machine = ensure_machine
         self._run = run
-        self._elsewhere = elsewhere
         self._kind: EngineKind | None = None
         self._choice: RuntimeChoice | None = None
         self._connecting = anyio.Lock()
@@ -307,7 +304,7 @@ class Connector:
         here = this_kernel()
         local = endpoint.socket_path is not None and self.machine is None
         # A socket on this machine may lead into a virtual machine.
-        local = local and self._elsewhere is None and facts.kernel in ("", here.release)
+        local = local and facts.kernel in ("", here.release)
         extra_layers = await anyio.to_thread.run_sync(
             partial(
                 choose_extra_layers,
@@ -317,7 +314,6 @@ class Connector:
                 environ=self._around.environ,
                 local=local,
                 owner=_owner(endpoint),
-                elsewhere=self._elsewhere,
             )
         )
         return Connection(
