@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 
 _OPENING = "bridge.sandbox.container.backend"
 _CLUSTER = "bridge.sandbox.kubernetes.backend"
-_CLAIMS = "bridge.sandbox.kubernetes.agent_sandbox"
 
 Trial = Callable[[], Awaitable[Probe]]
 
@@ -121,14 +120,11 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
     if settings.oci_runtime:
         message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
         raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
-    claims = settings.kubernetes.provider == "agent-sandbox"
     try:
-        for module in (_CLUSTER, *((_CLAIMS,) if claims else ())):
-            await anyio.to_thread.run_sync(importlib.import_module, module)
+        await anyio.to_thread.run_sync(importlib.import_module, _CLUSTER)
     except ImportError as error:
         message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        extras = "kubernetes,agent-sandbox" if claims else "kubernetes"
-        remedy = f"Install `mcp-code-bridge[{extras}]`."
+        remedy = "Install `mcp-code-bridge[kubernetes]`."
         raise SettingsError(message, remedy=remedy) from error
     from bridge.sandbox.kubernetes.backend import kubernetes_backend
 
