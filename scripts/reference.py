@@ -33,7 +33,6 @@ from bridge.server.search_tool import search_tool
 from bridge.settings import (
     FLAGS,
     OTHER_VARIABLES,
-    REMOVED_SETTINGS,
     SETTINGS,
     Settings,
     dependencies,
@@ -147,7 +146,6 @@ def settings_page() -> str:
         _commands_table(),
         _servers_table(),
         _limits(),
-        _removed(),
     )
 
 
@@ -287,13 +285,6 @@ def _limits() -> Iterator[str]:
             both = [size_text(value) for value in both]
         rows.append([code(each.name), *map(default_text, both), _unset(texts[each.name])])
     yield from table(["limit", "standard", "strict", "what it says"], rows)
-
-
-def _removed() -> Iterator[str]:
-    yield from ["## Settings that are gone", ""]
-    yield from table(
-        ["was", "instead"], [[code(name), text] for name, text in REMOVED_SETTINGS.items()]
-    )
 
 
 # --- tools ----------------------------------------------------------------------------------------

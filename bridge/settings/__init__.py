@@ -32,7 +32,6 @@ from bridge.settings.paths import (
 )
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
-from bridge.settings.removed import REMOVED_SETTINGS, reject_removed
 from bridge.settings.state import SOLE_USER, prepare_state, require_private
 from bridge.settings.values import (
     AuditMode,
@@ -47,7 +46,6 @@ from bridge.settings.values import (
 
 __all__ = [
     "FLAGS",
-    "REMOVED_SETTINGS",
     "SETTINGS",
     "AuditMode",
     "CommandProfile",
@@ -361,16 +359,11 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
     found: dict[str, _Value] = {}
     for key, text in flags.items():
         place = f"--{key.replace('_', '-')}"
-        reject_removed(key, place)
         found[key] = _parse(key, text, place)
     return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
-    for key in REMOVED_SETTINGS:
-        removed = f"{PREFIX}{key.upper()}"
-        if environ.get(removed, "") != "":
-            reject_removed(key, removed)
     return {
         key: _parse(key, environ[name], name)
         for key, name in ((key, variable(key)) for key in SETTINGS)
@@ -383,7 +376,6 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     found: dict[str, _Value] = {}
     for key, value in values.items():
         where = file.place(key, table)
-        reject_removed(key, where)
         if key not in SETTINGS:
             known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")
