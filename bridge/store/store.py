@@ -99,7 +99,7 @@ class Store:
         Raises:
             OSError: The database cannot be read.
         """
-        if not _exists(self._file):
+        if not self._is_there():
             yield Transaction(None, time.time)
             return
         with self.connected(writes=False) as connection:
@@ -193,6 +193,10 @@ class Store:
         """Raise StoreError unless the database can be read; nothing is made."""
         with self.reading():
             pass
+
+    def _is_there(self) -> bool:
+        """Return whether there is anything to read."""
+        return _exists(self._file)
 
     def _make(self) -> None:
         """Make the database if it does not exist."""
