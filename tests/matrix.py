@@ -18,7 +18,7 @@ MATRIX = (
     "tests/sandbox/",
     "tests/security/",
 )
-OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless"})
+OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless", "ssh"})
 NEWEST_PYTHON = "3.13"
 
 SESSIONS = "tests/contract/test_sessions.py"

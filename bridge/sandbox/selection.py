@@ -31,6 +31,7 @@ from bridge.errors import (
     WrongSystemError,
 )
 from bridge.sandbox.backend import Backend, Probe
+from bridge.sandbox.container.remote import names_another_machine
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
@@ -219,6 +220,10 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
 
         check_environment(settings.packages, settings.place("packages"))
     names = candidates(settings.runtime, settings.runtime_order)
+    if settings.runtime == "auto":
+        # Programs do not run here unnoticed where an engine of another machine is named.
+        there = [n for n in names if n in ENGINES and names_another_machine(n, settings.environ)]
+        names = tuple(there) or names
     asked = "oci_runtime" if settings.oci_runtime else "image" if settings.image else ""
     if asked and settings.runtime == "auto":
         names = tuple(name for name in names if name in ENGINES)

@@ -42,8 +42,9 @@ from bridge.sandbox.container.service import service_argv
 from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.process.backend import BubblewrapBackend
 from tests.fakes.backend import FakeBackend
+from tests.ssh_rig import ssh_server
 
-ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless")
+ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", "ssh")
 ENGINELESS = ("fake", "bubblewrap")
 """What is no engine that a container backend talks to by itself."""
 DEFAULT_USER = "mcpbridge-test"
@@ -60,7 +61,8 @@ COMMAND_SECONDS = 120.0
 
 def marks_of(engine: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a test that needs an engine."""
-    return [] if engine in ENGINELESS else [getattr(pytest.mark, engine)]
+    names = {"ssh": ("ssh", "docker"), **dict.fromkeys(ENGINELESS, ())}.get(engine, (engine,))
+    return [getattr(pytest.mark, name) for name in names]
 
 
 def wanted_engines() -> tuple[str, ...]:
@@ -100,7 +102,7 @@ class Engine:
 
         podman 4's monitor misses it on cgroup v1, so it may not know; it may not deny it either.
         """
-        return (True,) if self.name == "docker" else (True, None)
+        return (True,) if self.command == "docker" else (True, None)
 
     @contextmanager
     def outside(self) -> Iterator[docker.APIClient]:
@@ -194,6 +196,10 @@ class EngineShelf:
                 # An ordinary user may have no control group to put it into.
                 applies_limits=os.getuid() == 0,
             )
+        if name == "ssh":
+            near, server = self.get("docker"), self._stack.enter_context(ssh_server())
+            address = {"DOCKER_HOST": f"ssh://there{near.url.removeprefix('unix://')}"}
+            return replace(near, name=name, environ={**environ, **server.environ, **address})
         if name == "docker":
             url = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
             engine = Engine(name=name, command="docker", url=url, environ=environ, image=image)

@@ -37,7 +37,7 @@ from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
 
-BACKENDS = ("bubblewrap", "podman", "docker", "gvisor")
+BACKENDS = ("bubblewrap", "podman", "docker", "gvisor", "ssh")
 
 PATIENCE_SECONDS = 300.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
@@ -153,7 +153,7 @@ class Arena:
     @property
     def kind(self) -> str:
         """What holds the sandboxes: "podman", "gvisor", ..."""
-        return self.name
+        return "docker" if self.name == "ssh" else self.name
 
     def best_effort(self, limit: str, result: RunResult) -> bool:
         """Return whether the engine applies no limits; the result then has to say so of this."""
@@ -390,7 +390,9 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
     flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
     if name == "gvisor":
         flags |= {"runtime": "podman", "oci_runtime": "runsc"}
-    if name == "docker":
+    if name == "ssh":
+        flags |= {"runtime": "docker"}
+    if name in ("docker", "ssh"):
         environ |= shelf.get(name).environ
     else:
         # As where no service of podman's listens: the bridge runs one of its own.

@@ -96,9 +96,8 @@ class KubernetesBackend:
         where = self._warm.cluster.server if self._warm else "not connected"
         return f"<KubernetesBackend {where} {self._template.owner}>"
 
-    @property
-    def problem(self) -> str:
-        """Why no pod could be started now, as far as that is known; empty if one could."""
+    async def problem(self) -> str:
+        """Return why no pod could be started, as far as is known; see `Backend.problem`."""
         return self._warm.problem if self._warm is not None else ""
 
     async def __aenter__(self) -> KubernetesBackend:
