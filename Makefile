@@ -149,17 +149,8 @@ test-all: ## as `make test`, with every case of every matrix, 400 examples, cove
 	@$(VENV)/python -m benchmarks.compare --measure bubblewrap --noise 0.2
 
 .PHONY: test-fleet
-test-fleet: ## a real Kubernetes of two nodes, and hosts over SSH with each engine; both let fail
-	@$(MAKE) test-cluster
-	@$(if $(PYTEST_ARGS),,$(MAKE) test-hosts)
-
-.PHONY: test-cluster
-test-cluster: packages venv ## Kubernetes: builds it once, starts two nodes in own namespaces, and lets them fail
+test-fleet: packages venv ## Kubernetes: builds it once, starts two nodes in own namespaces, and lets them fail
 	@scripts/fleet/run $(VENV)/python -m pytest -m fleet --durations 10 $(or $(PYTEST_ARGS),tests/fleet)
-
-.PHONY: test-hosts
-test-hosts: ## SSH: the contract and the attacks on hosts with podman, with and without root, docker and gVisor
-	@$(MAKE) pytest PYTEST_ARGS="-m 'fleet and ssh' $(or $(PYTEST_ARGS),tests/contract tests/security)"
 
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing
@@ -201,8 +192,8 @@ bench: packages venv ## measure on every engine, beside floors of the same run; 
 	@$(WITH_ENGINES) $(VENV)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: bench-fleet
-bench-fleet: packages venv ## the same on other machines alone: SSH, and the Kubernetes of `make test-fleet`
-	@$(WITH_ENGINES) --only-podman $(VENV)/python -m benchmarks --engine ssh --engine kubernetes $(BENCH_ARGS)
+bench-fleet: packages venv ## the same on other machines alone: the Kubernetes of `make test-fleet`
+	@$(WITH_ENGINES) --only-podman $(VENV)/python -m benchmarks --engine kubernetes $(BENCH_ARGS)
 
 .PHONY: bench-disclosure
 bench-disclosure: venv node ## what real servers' tools cost a model with and without the bridge, and how search fares

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -18,7 +17,6 @@ from benchmarks.bench import Bench, BenchmarkError
 from benchmarks.cluster import cluster_engine
 from benchmarks.engines import Engine, find_all
 from benchmarks.results import Results, ResultsError, dumped, joined
-from benchmarks.ssh_host import find_near, ssh_engine
 from benchmarks.targets import ENGINES, LOCAL, ROWS
 
 
@@ -78,15 +76,6 @@ def opened(
 ) -> tuple[dict[str, Engine], dict[str, str]]:
     """Return the engines that work from this process, and why others do not."""
     engines, skipped = find_all(tuple(name for name in LOCAL if name in names))
-    if "ssh" in names:
-        near = find_near()
-        try:
-            if isinstance(near, str):
-                skipped["ssh"] = near
-            else:
-                engines["ssh"] = stack.enter_context(ssh_engine(near, directory))
-        except (AssertionError, OSError, subprocess.SubprocessError) as error:
-            skipped["ssh"] = runner.reason(error)
     if "kubernetes" in names and fleet.is_inside():
         engines["kubernetes"] = stack.enter_context(cluster_engine(directory))
     return engines, skipped

@@ -36,7 +36,7 @@ GROUPS = (
     Group(keys=("cold",), measure=starts.cold, engines=ENGINES),
     Group(keys=("call",), measure=calls.sequential, engines=ENGINES),
     Group(keys=("gather", "throughput"), measure=calls.gathered),
-    Group(keys=("sustained",), measure=rates.sustained, engines=(*LOCAL, "ssh")),
+    Group(keys=("sustained",), measure=rates.sustained, engines=LOCAL),
     Group(keys=("sustained", "nodes"), measure=remote.nodes, engines=("kubernetes",)),
     Group(keys=("crowd", "crowd-p99", "crowd-memory"), measure=rates.crowded),
     Group(keys=("result-time", "result-memory"), measure=bulk.result),
@@ -55,7 +55,6 @@ GROUPS = (
     Group(keys=("pod-waits",), measure=remote.pod_waits, engines=("kubernetes",)),
     Group(keys=("message",), measure=remote.message, engines=REMOTE),
     Group(keys=("streams",), measure=remote.streams, engines=("kubernetes",)),
-    Group(keys=("over-ssh", "over-ssh-call"), measure=remote.over_ssh, engines=("ssh",)),
 )
 
 HOST_ENGINES = ("bubblewrap", "podman", "docker")

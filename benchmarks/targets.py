@@ -26,7 +26,7 @@ a multiple."""
 
 CONTAINERS = ("podman", "docker")
 LOCAL = (*CONTAINERS, "bubblewrap")
-REMOTE = ("ssh", "kubernetes")
+REMOTE = ("kubernetes",)
 """Where programs run on other machines; here these are this one, under other names."""
 
 ENGINES = (*LOCAL, *REMOTE)
@@ -383,18 +383,6 @@ ROWS = (
         what="memory of the bridge's own process with 50 sessions in pods",
         unit="MB",
         floor="with one",
-    ),
-    Row(
-        key="over-ssh",
-        what="run_python(1+1) over SSH, a second apart, p50",
-        unit="ms",
-        floor="the same on local podman, by turns",
-    ),
-    Row(
-        key="over-ssh-call",
-        what="tool call from the sandbox over SSH, p50",
-        unit="ms",
-        floor="the same on local podman, by turns",
     ),
 )
 

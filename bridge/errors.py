@@ -218,18 +218,6 @@ class ChannelClosedError(SandboxError):
     code = "channel_closed"
 
 
-class HostDownError(SandboxError):
-    """No SSH host can be used; the message says why. `hosts` tries each again."""
-
-    code = "host_down"
-
-
-class HostKeyError(HostDownError):
-    """An SSH host is not the one that `known_hosts` has, or is not in it. Compare its key."""
-
-    code = "host_key"
-
-
 class ClusterDownError(EngineDownError):
     """A cluster's API server does not answer. See whether it is up, and which context is used."""
 

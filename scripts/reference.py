@@ -33,7 +33,6 @@ from bridge.server.search_tool import search_tool
 from bridge.settings import (
     FLAGS,
     OTHER_VARIABLES,
-    REMOVED_SETTINGS,
     SETTINGS,
     Settings,
     dependencies,
@@ -42,7 +41,6 @@ from bridge.settings import (
     parsers,
     policy,
     profiles,
-    ssh,
     variable,
 )
 from bridge.settings import commands as profiles_of_commands
@@ -145,11 +143,9 @@ def settings_page() -> str:
         _keys("[dependencies]", dependencies.KEYS, dependencies.Dependencies),
         _keys("[kubernetes]", kubernetes.KEYS, kubernetes.Kubernetes),
         _keys("[directories.NAME]", directories.KEYS, Directory, {"mode": "writable"}),
-        _keys("[[ssh.hosts]]", ssh.KEYS, ssh.SshHost),
         _commands_table(),
         _servers_table(),
         _limits(),
-        _removed(),
     )
 
 
@@ -289,13 +285,6 @@ def _limits() -> Iterator[str]:
             both = [size_text(value) for value in both]
         rows.append([code(each.name), *map(default_text, both), _unset(texts[each.name])])
     yield from table(["limit", "standard", "strict", "what it says"], rows)
-
-
-def _removed() -> Iterator[str]:
-    yield from ["## Settings that are gone", ""]
-    yield from table(
-        ["was", "instead"], [[code(name), text] for name, text in REMOVED_SETTINGS.items()]
-    )
 
 
 # --- tools ----------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""Which cases only `make test-all` or `make test-fleet` runs, and which begin `make test`.
+"""Which cases only `make test-all` runs, and which begin `make test`.
 
 Attacks, contract and end-to-end tests run in full on bubblewrap and on root's podman. On the other
 engines `make test` runs one test of each guarantee, and a few that show that the engine works. The
-guest's tests use the oldest Python there, and the newest too in `make test-all`. The rest of what
-runs on hosts over SSH, on each engine that they may have, is in `make test-fleet`.
+guest's tests use the oldest Python there, and the newest too in `make test-all`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ MATRIX = (
     "tests/sandbox/",
     "tests/security/",
 )
-OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless"})
-OTHER_HOSTS = frozenset({"ssh-docker", "ssh-gvisor", "ssh-rootless"})
-HOSTS = frozenset({"ssh", *OTHER_HOSTS})
+OTHER_ENGINES = frozenset({"docker", "gvisor", "rootless", "ssh"})
 NEWEST_PYTHON = "3.13"
 
 SESSIONS = "tests/contract/test_sessions.py"
@@ -51,7 +48,6 @@ BEGUN_FIRST = (
     "tests/e2e/",
     "tests/soak/",
     "tests/clients/",
-    "tests/sandbox/ssh/",
     "tests/security/",
     "tests/artifacts/test_dying.py",
     "tests/cli/test_first_contact.py",
@@ -60,7 +56,7 @@ BEGUN_FIRST = (
 
 
 def left_to(item: pytest.Item) -> str:
-    """Return the mark of a case that `make test` leaves out: "full", "fleet", or empty."""
+    """Return the mark of a case that `make test` leaves out: "full", or empty."""
     parameters = getattr(item, "callspec", None)
     if parameters is None:
         return ""
@@ -70,6 +66,6 @@ def left_to(item: pytest.Item) -> str:
     if parameters.params.get("each_database") == "postgresql":
         return "" if test.startswith(ON_A_SERVER) else "full"
     values = {value for value in parameters.params.values() if isinstance(value, str)}
-    if not test.startswith(MATRIX) or (test in SMOKES and not values & OTHER_HOSTS):
+    if not test.startswith(MATRIX) or test in SMOKES:
         return ""
-    return "fleet" if values & HOSTS else "full" if values & OTHER_ENGINES else ""
+    return "full" if values & OTHER_ENGINES else ""

@@ -30,7 +30,6 @@ RUNS: Mapping[str, tuple[int, int]] = {
     "podman": (32, 16),
     "docker": (32, 16),
     "bubblewrap": (160, 24),
-    "ssh": (32, 16),
     "kubernetes": (16, 8),
 }
 """Of a full and of a quick benchmark: ten seconds or less each, where pods do not take longer."""

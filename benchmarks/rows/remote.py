@@ -1,4 +1,4 @@
-"""Programs on other machines: what the way there costs, by SSH and by Kubernetes' attach stream."""
+"""Programs on other machines: what the way there costs, by Kubernetes' attach stream."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import anyio
 import anyio.to_thread
 
-from benchmarks.bench import TOOL_SERVER, Bench, BenchmarkError
-from benchmarks.bridge_client import Bridge, configure, environment, open_bridge
+from benchmarks.bench import Bench, BenchmarkError
+from benchmarks.bridge_client import configure, environment, open_bridge
 from benchmarks.cluster import WAITING, ClusterEngine
 from benchmarks.engines import Engine
 from benchmarks.figures import median
 from benchmarks.processes import resident_mb
 from benchmarks.results import Measurement
-from benchmarks.rows.calls import RUN_SECONDS, SEQUENTIAL
-from benchmarks.rows.latency import SETTLE_RUNS, settle
+from benchmarks.rows.latency import SETTLE_RUNS
 from benchmarks.rows.rates import RUNS, steady_rate, sustained
-from benchmarks.ssh_host import SshEngine
 from bridge.sandbox.selection import select_backend
 from bridge.settings import load
 from tests.contract.programs import ECHO, spec
@@ -40,18 +38,11 @@ SESSIONS = (50, 4)
 QUIET_SECONDS = 2.0
 """Before memory is looked at."""
 
-TURNS = (25, 4)
-CALLS = 100
-CALL_BLOCKS = (4, 1)
-
 
 async def message(bench: Bench, engine: Engine) -> list[Measurement]:
     """Measure a message to a program and back, without the bridge's protocol and with nothing."""
-    if isinstance(engine, ClusterEngine):
-        bare = _through_bare_stream(engine)
-    else:
-        assert isinstance(engine, SshEngine)
-        bare = _through_backend(bench, engine.near)
+    assert isinstance(engine, ClusterEngine)
+    bare = _through_bare_stream(engine)
     own, floor = list[float](), list[float]()
     async with _through_backend(bench, engine) as exchange, bare as bare_exchange:
         for act in (exchange, bare_exchange):
@@ -160,35 +151,6 @@ async def streams(bench: Bench, engine: Engine) -> list[Measurement]:
     return [
         Measurement(row="streams", engine=engine.name, figure=after, floor=before, detail=detail)
     ]
-
-
-async def over_ssh(bench: Bench, engine: Engine) -> list[Measurement]:
-    """Measure runs and calls over SSH, and by turns those on the same podman without."""
-    assert isinstance(engine, SshEngine)
-    servers = {"bench": TOOL_SERVER}
-    runs: tuple[list[float], list[float]] = ([], [])
-    calls: tuple[list[float], list[float]] = ([], [])
-    async with (
-        open_bridge(bench, engine, servers=servers) as far,
-        open_bridge(bench, engine.near, servers=servers) as near,
-    ):
-        for bridge in (far, near):
-            await settle(bridge)
-            await _calls(bridge)
-        for _ in range(bench.count(*TURNS)):
-            for taken, bridge in zip(runs, (far, near), strict=True):
-                await anyio.sleep(engine.pace_seconds / 2)
-                taken.append((await bridge.run()).ms)
-        for _ in range(bench.count(*CALL_BLOCKS)):
-            for taken, bridge in zip(calls, (far, near), strict=True):
-                await anyio.sleep(engine.pace_seconds / 2)
-                taken += await _calls(bridge)
-    return [_by_turns("over-ssh", engine, *runs), _by_turns("over-ssh-call", engine, *calls)]
-
-
-async def _calls(bridge: Bridge) -> list[float]:
-    answer = await bridge.run(SEQUENTIAL.format(count=CALLS), timeout=RUN_SECONDS)
-    return [float(sample) for sample in answer.result]
 
 
 def _by_turns(

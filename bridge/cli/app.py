@@ -286,13 +286,6 @@ COMMANDS = {
         ("doctor --runtime podman", "doctor --fix"),
         SETTING_UP,
     ),
-    "hosts": _Command(
-        "hosts:hosts",
-        "Try each SSH host: its state, slots, engine and latency.",
-        _JSON,
-        ("hosts --json",),
-        SETTING_UP,
-    ),
     "image build": _Command(
         "image:build_image",
         "Build the image on the first engine that answers.",

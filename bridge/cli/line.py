@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from bridge.settings import FLAGS, REMOVED_SETTINGS
+from bridge.settings import FLAGS
 
 PROGRAM = "mcp-code-bridge"
 
@@ -46,18 +46,10 @@ def with_default(words: Sequence[str]) -> list[str]:
 
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:
-    """Return what a command line asks for, if that needs no typer: to serve, without a mistake.
-
-    Also one with a flag that is gone, since all that is left to say is what replaces it.
-    """
+    """Return what a command line asks for, if that needs no typer: to serve, without a mistake."""
     if COMPLETION_VARIABLE in os.environ:
         return None
     command, *rest = with_default(words)
-    removed = _removed(rest)
-    if removed:
-        over_http = any(word.partition("=")[0] == "--http" for word in rest)
-        arguments = SimpleNamespace(http=over_http)
-        return Invocation(handler=f"{command}:{command}", arguments=arguments, flags=removed)
     if command != "serve":
         return None
     given: dict[str, str] = {}
@@ -69,11 +61,3 @@ def simple_invocation(words: Sequence[str]) -> Invocation | None:
         given[name] = value if equals else rest.pop(0)
     http = given.pop("http", None)
     return Invocation(handler=SERVE, arguments=SimpleNamespace(http=http), flags=given)
-
-
-def _removed(words: Sequence[str]) -> dict[str, str]:
-    """Return the flags among some words that are gone."""
-    own = words[: words.index("--")] if "--" in words else words
-    flags = (word.partition("=")[0] for word in own if word.startswith("--"))
-    names = (flag.removeprefix("--").replace("-", "_") for flag in flags)
-    return {name: "" for name in names if name in REMOVED_SETTINGS}

@@ -51,13 +51,9 @@ HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
 
 _FORM = 2
-"""Of the document. One of another number is none that this bridge can read, but for the first."""
+"""Of the document. One of another number is none that this bridge can read."""
 
 _KIND = "pins"
-
-_FIRST_FORM = 1
-"""Had tools by the names of their servers. They go to the definition that is pinned for the name
-next, and until then are those of whatever has the name."""
 
 _SHORT = 10
 """Digits of a part's digest: nothing depends on it but what is said to have changed."""
@@ -110,8 +106,8 @@ class _New:
 
 
 _Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
-"""Digest of a server's definition (or its name: see `_FIRST_FORM`) and tool, to the definitions of
-the tool that were allowed, the last one last."""
+"""Digest of a server's definition (or its name, where no definition is known) and tool, to the
+definitions of the tool that were allowed, the last one last."""
 
 _Servers = dict[str, dict[str, bool]]
 """Names of servers to digests of definitions, the last one last, and whether a person said "always"
@@ -401,8 +397,7 @@ def _read(store: Store) -> tuple[_Stored, str]:
         )
     return _Stored(), (
         "what it was when it was allowed is not known, because store.db in the bridge's state "
-        "directory cannot be read; once that file (and an earlier version's pins.json there) is "
-        "removed all tools count as new"
+        "directory cannot be read; once that file is removed all tools count as new"
     )
 
 
@@ -416,17 +411,16 @@ def _parsed(data: bytes | None) -> _Stored:
         return _Stored()
     document = json.loads(data)
     try:
-        if document["form"] not in (_FORM, _FIRST_FORM):
+        if document["form"] != _FORM:
             raise ValueError("it is of another version")
         tools = {
             (server, tool): tuple(map(_read_pin, pins))
             for server, tools in document["servers"].items()
             for tool, pins in tools.items()
         }
-        starts = document["starts"] if document["form"] == _FORM else {}
         servers = {
             name: {str(digest): always is True for digest, always in known.items()}
-            for name, known in starts.items()
+            for name, known in document["starts"].items()
         }
         return _Stored(tools, servers)
     except (TypeError, KeyError, AttributeError, IndexError) as error:
@@ -465,7 +459,7 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
             known[name] = dict(last)
             if before:
                 continue
-            # What an earlier version remembered by the name is this definition's from now on.
+            # What was pinned by the name alone belongs to this definition from now on.
             for key in [key for key in tools if key[0] == name]:
                 tools.setdefault((definition, key[1]), tools[key])
                 del tools[key]

@@ -272,6 +272,13 @@ class Backend(Protocol):
         """
         ...
 
+    async def problem(self) -> str:
+        """Return why no sandbox could be started now, as far as a look shows; empty if one could.
+
+        Bounded, and cheap enough for every few seconds.
+        """
+        ...
+
     async def reap(self) -> int:
         """Remove what dead bridges left; return the number of sandboxes removed."""
         ...

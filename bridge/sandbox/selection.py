@@ -31,6 +31,7 @@ from bridge.errors import (
     WrongSystemError,
 )
 from bridge.sandbox.backend import Backend, Probe
+from bridge.sandbox.container.remote import names_another_machine
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from bridge.sandbox.process.backend import BubblewrapBackend
     from bridge.sandbox.process.landlock_backend import LandlockBackend
     from bridge.sandbox.process.seatbelt_backend import SeatbeltBackend
-    from bridge.sandbox.ssh.backend import SshBackend
 
     _ProcessBackend = BubblewrapBackend | SeatbeltBackend | LandlockBackend
 
@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 _OPENING = "bridge.sandbox.container.backend"
 _CLUSTER = "bridge.sandbox.kubernetes.backend"
-_CLAIMS = "bridge.sandbox.kubernetes.agent_sandbox"
 
 Trial = Callable[[], Awaitable[Probe]]
 
@@ -91,18 +90,11 @@ def engines(settings: Settings) -> tuple[str, ...]:
 
 async def _open(
     name: str, settings: Settings, *, pull: bool = True
-) -> tuple[ContainerBackend | KubernetesBackend | SshBackend | _ProcessBackend, Trial]:
+) -> tuple[ContainerBackend | KubernetesBackend | _ProcessBackend, Trial]:
     """Return a backend, and the function that probes it."""
     if name == "kubernetes":
         cluster = await _kubernetes(settings)
         return cluster, cluster.probe
-    if name == "ssh":
-        _require_hosts(settings)
-        await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
-        from bridge.sandbox.ssh.backend import SshBackend
-
-        hosts = SshBackend(settings, pull=pull)
-        return hosts, hosts.probe
     if name not in _PROCESS:
         # In a thread, so that other requests need not wait for it.
         await anyio.to_thread.run_sync(importlib.import_module, _OPENING)
@@ -129,28 +121,15 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
     if settings.oci_runtime:
         message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
         raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
-    claims = settings.kubernetes.provider == "agent-sandbox"
     try:
-        for module in (_CLUSTER, *((_CLAIMS,) if claims else ())):
-            await anyio.to_thread.run_sync(importlib.import_module, module)
+        await anyio.to_thread.run_sync(importlib.import_module, _CLUSTER)
     except ImportError as error:
         message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        extras = "kubernetes,agent-sandbox" if claims else "kubernetes"
-        remedy = f"Install `mcp-code-bridge[{extras}]`."
+        remedy = "Install `mcp-code-bridge[kubernetes]`."
         raise SettingsError(message, remedy=remedy) from error
     from bridge.sandbox.kubernetes.backend import kubernetes_backend
 
     return kubernetes_backend(settings)
-
-
-def _require_hosts(settings: Settings) -> None:
-    place = settings.place("runtime")
-    if not settings.ssh_hosts:
-        message = f"{place}: ssh needs hosts, and config.toml has none."
-        raise SettingsError(message, remedy="Add [[ssh.hosts]] with a `destination` there.")
-    if settings.offered_directories:
-        message = f"{place}: SSH hosts have no [directories] of this machine."
-        raise SettingsError(message, remedy="Remove them, or set `allow_directories` to 0.")
 
 
 async def select_present(settings: Settings) -> Backend:
@@ -241,6 +220,10 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
 
         check_environment(settings.packages, settings.place("packages"))
     names = candidates(settings.runtime, settings.runtime_order)
+    if settings.runtime == "auto":
+        # Programs do not run here unnoticed where an engine of another machine is named.
+        there = [n for n in names if n in ENGINES and names_another_machine(n, settings.environ)]
+        names = tuple(there) or names
     asked = "oci_runtime" if settings.oci_runtime else "image" if settings.image else ""
     if asked and settings.runtime == "auto":
         names = tuple(name for name in names if name in ENGINES)

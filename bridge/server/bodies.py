@@ -1,4 +1,4 @@
-"""Reads the bodies of HTTP requests within bounds, and handles batches.
+"""Reads the bodies of HTTP requests within bounds.
 
 Wraps the SDK's application, which takes one message at a time.
 """
@@ -9,17 +9,15 @@ import math
 from collections.abc import Mapping
 
 import anyio
-import httpx2
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
-from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage
+from mcp.types import ErrorData, JSONRPCError
 from mcp_types.jsonrpc import INVALID_REQUEST
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bridge.server.batches import VERSION, BatchRefusal, parse_batch
-from bridge.server.stdio import MAX_MESSAGE_BYTES, TOO_MANY, is_too_complex
+from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
 from bridge.upstream.framing import Line, encode
 
 LARGE_BODY = 4 * 1024 * 1024
@@ -30,8 +28,6 @@ MAX_LARGE = 4
 
 LARGE_SECONDS = 60.0
 """For a large body to arrive, so that a slow client does not block others; 7 Mbit/s are enough."""
-
-_EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
 
 
 class Bodies:
@@ -101,76 +97,10 @@ class Bodies:
         if await is_too_complex(Line(body)):
             await refuse(400, TOO_MANY)(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        # Clients of later versions say which one they use; `initialize` comes alone.
-        version = headers.get("mcp-protocol-version", VERSION)
-        if body[:1] == b"[" and version == VERSION and "mcp-session-id" in headers:
-            found = parse_batch(body)
-            if not isinstance(found, BatchRefusal):
-                await self._serve_batch(found, scope, receive, send)
-                return
-            if found.answers:
-                error = found.answers[0].error
-                await refuse(400, error.message, error.code)(scope, receive, send)
-                return
+        if body[:1] == b"[":
+            await refuse(400, NO_BATCHES.message)(scope, receive, send)
+            return
         await self._app(scope, _replay(body, receive), send)
-
-    async def _serve_batch(
-        self, messages: list[JSONRPCMessage], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Pass on each message as a request of its own; send one stream of all responses."""
-        events = _Events(send)
-
-        async def serve(message: JSONRPCMessage) -> None:
-            body = encode(message).encode()
-            await self._app(scope, _replay(body, receive), events.sender())
-
-        async with anyio.create_task_group() as tasks:
-            for message in messages:
-                tasks.start_soon(serve, message)
-        if events.begun:
-            await send({"type": "http.response.body", "body": b""})
-        elif events.gone:
-            await refuse(404, "Session not found")(scope, receive, send)
-        else:
-            await Response(status_code=202)(scope, receive, send)
-
-
-class _Events:
-    """Sends the responses to a batch's messages as events of one HTTP response.
-
-    Attributes:
-        begun: Whether an event was sent.
-        gone: Whether the client's session has ended (status 404).
-    """
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.begun = False
-        self.gone = False
-
-    def sender(self) -> Send:
-        """Return an ASGI `send` for the application's response to one message."""
-        plain = False
-
-        async def send(message: Message) -> None:
-            nonlocal plain
-            if message["type"] == "http.response.start":
-                self.gone = self.gone or message["status"] == httpx2.codes.NOT_FOUND
-                kind = Headers(raw=message["headers"]).get("content-type", "")
-                plain = not kind.startswith("text/event-stream")
-            elif message.get("body") and (self.begun or not self.gone):
-                body = message["body"]
-                await self._event(b"event: message\r\ndata: %b\r\n\r\n" % body if plain else body)
-
-        return send
-
-    async def _event(self, body: bytes) -> None:
-        if not self.begun:
-            self.begun = True
-            start = {"type": "http.response.start", "status": 200, "headers": _EVENT_STREAM}
-            await self._send(start)
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -94,8 +94,7 @@ class Replica:
         return [*missing, *(["draining"] if self._engine.under_way.draining else [])]
 
     async def _sandboxes_problem(self) -> str:
-        # Of a cluster: whether it can be asked.
-        return str(getattr(await self._engine.backend(), "problem", ""))
+        return await (await self._engine.backend()).problem()
 
     async def _store_problem(self) -> str:
         with anyio.move_on_after(STORE_SECONDS):

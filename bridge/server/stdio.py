@@ -15,7 +15,7 @@ import os
 import select
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,12 +23,11 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
-from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp.shared.message import SessionMessage
 from mcp.types import (
     ErrorData,
     JSONRPCError,
     JSONRPCMessage,
-    JSONRPCRequest,
     JSONRPCResponse,
     jsonrpc_message_adapter,
 )
@@ -37,7 +36,6 @@ from pydantic import ValidationError
 
 from bridge.descriptor_reader import Reader
 from bridge.offload import LARGE, offload
-from bridge.server.batches import BatchRefusal, OpenBatches, parse_batch
 from bridge.upstream.framing import (
     MAX_VALUES,
     PREVIEW_CHARACTERS,
@@ -66,9 +64,6 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         over: Cancelled when the client cannot be written to any more; `failure` says why. To most
             senders that is nothing, since their request has no receiver any more.
         answered: The id of a request that has been answered; what comes for it is dropped.
-
-    Attributes:
-        batches: Those whose answers are collected, to go out together.
     """
 
     def __init__(self, fd: int, over: anyio.CancelScope, answered: RequestId | None = None) -> None:
@@ -79,24 +74,19 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         self._lock = anyio.Lock(fast_acquire=True)
         self._rest = memoryview(b"")
         self._closed = False
-        self.batches = OpenBatches()
         self.failure: OSError | None = None
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Write one message whole; an answer to a batch goes out with the others.
+        """Write one message whole.
 
         Cancelled half-way, the rest of it goes out before the next one.
 
         Raises:
             ClosedResourceError: The client has gone.
         """
-        together = self.batches.take(item.message)
         if self._answered is not None and self._is_answered(item.message):
             return
-        if together is None:
-            await self._write(encode(item.message))
-        else:
-            await self.send_batch(together)
+        await self._write(encode(item.message))
 
     def _is_answered(self, message: JSONRPCMessage) -> bool:
         if not isinstance(message, JSONRPCResponse | JSONRPCError) or message.id != self._answered:
@@ -105,15 +95,6 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
         if isinstance(message, JSONRPCError):
             logger.error("what was answered is refused: %s", message.error.message)
         return True
-
-    async def send_batch(self, messages: Sequence[JSONRPCMessage]) -> None:
-        """Write messages as one array; nothing if there are none.
-
-        Raises:
-            ClosedResourceError: The client has gone.
-        """
-        if messages:
-            await self._write(f"[{','.join(map(encode, messages))}]")
 
     async def _write(self, text: str) -> None:
         async with self._lock:
@@ -191,6 +172,12 @@ CHUNK_BYTES = 64 * 1024
 
 TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
 
+NO_BATCHES = ErrorData(
+    code=INVALID_REQUEST,
+    message="Batches are not supported: send each message by itself. None of this one was read.",
+)
+"""The answer to an array of messages, which only protocol 2025-03-26 had."""
+
 _METHOD = b'"method"'
 """Stands in every request and, outside of values, in no response."""
 
@@ -233,6 +220,8 @@ def read_line(
     if too_complex:
         found = decode_too_many(line)
         return Noise(TOO_MANY) if found is None else _refusal(found, INVALID_REQUEST, TOO_MANY)
+    if line.data[:1] == b"[" and _METHOD in line.data:
+        return Refusal(JSONRPCError(jsonrpc="2.0", id=None, error=NO_BATCHES))
     message = decode_line(line)
     if not isinstance(message, JSONRPCError) or message.error.code != PARSE_ERROR:
         return message
@@ -283,7 +272,6 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._writer = writer
         self._framer = LineFramer(MAX_MESSAGE_BYTES)
         self._lines: deque[Line | OversizeLine] = deque(self._framer.feed(read))
-        self._batch: deque[JSONRPCMessage] = deque()
         self._reader = Reader(fd, self._read_now)
         self._ended = False
 
@@ -294,15 +282,12 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
             EndOfStream: Stdin has ended.
         """
         while True:
-            while self._lines or self._batch:
-                if len(self._lines) + len(self._batch) > 1:
+            while self._lines:
+                if len(self._lines) > 1:
                     # Many have come at once, and those who act on them need turns.
                     await anyio.lowlevel.checkpoint()
-                if self._batch:
-                    return self._of_batch(self._batch.popleft())
                 message = await self._read(self._lines.popleft())
                 if message is not None:
-                    self._writer.batches.note_version(message)
                     return SessionMessage(message)
             if self._ended:
                 raise anyio.EndOfStream
@@ -314,34 +299,8 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
                 rest = self._framer.finish()
                 self._lines.extend(() if rest is None else (rest,))
 
-    def _of_batch(self, message: JSONRPCMessage) -> SessionMessage:
-        if not isinstance(message, JSONRPCRequest):
-            return SessionMessage(message)
-        number = message.id
-
-        async def unanswered() -> None:
-            await self._writer.send_batch(self._writer.batches.drop_pending(number))
-
-        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
-
-    async def _read_batch(self, line: Line) -> None:
-        """Queue a batch's messages, or answer its requests if it is rejected."""
-        batches = self._writer.batches
-        found = parse_batch(line.data, batches.version)
-        if not isinstance(found, BatchRefusal):
-            refusal = batches.begin(found)
-            if refusal is None:
-                self._batch.extend(found)
-                return
-            found = refusal
-        logger.warning("the client sent a batch of messages that is refused")
-        await self._writer.send_batch(found.answers)
-
     async def _read(self, line: Line | OversizeLine) -> JSONRPCMessage | None:
         too_complex = isinstance(line, Line) and await is_too_complex(line)
-        if isinstance(line, Line) and line.data[:1] == b"[" and not too_complex:
-            await self._read_batch(line)
-            return None
         match read_line(line, too_complex=too_complex):
             case Refusal(answer):
                 logger.warning("the client sent what cannot be read: %s", answer.error.message)
@@ -378,4 +337,3 @@ class StdinMessages(ObjectReceiveStream[SessionMessage | Exception]):
         self._ended = True
         self._reader.close()
         self._lines.clear()
-        self._batch.clear()

@@ -34,7 +34,6 @@ from bridge.settings.paths import (
 )
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
-from bridge.settings.removed import REMOVED_SETTINGS, reject_removed
 from bridge.settings.state import SOLE_USER, prepare_state, require_private
 from bridge.settings.values import (
     AuditMode,
@@ -49,7 +48,6 @@ from bridge.settings.values import (
 
 __all__ = [
     "FLAGS",
-    "REMOVED_SETTINGS",
     "SETTINGS",
     "AuditMode",
     "CommandProfile",
@@ -98,7 +96,7 @@ class _Setting:
 SETTINGS: Mapping[str, _Setting] = {
     "runtime": _Setting(
         parsers.runtime,
-        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes, ssh or an engine's path",
+        "auto, podman, docker, bubblewrap, seatbelt, landlock, kubernetes or an engine's path",
     ),
     "runtime_order": _Setting(
         parsers.runtime_order, "what auto tries, in order, such as docker,bubblewrap", many=True
@@ -191,7 +189,7 @@ def variable(name: str) -> str:
 
 _TABLES = (
     *("profiles", "commands", "policy", "directories", "dependencies", "servers"),
-    *("kubernetes", "ssh"),
+    "kubernetes",
 )
 """Tables of the settings file, besides the settings."""
 
@@ -243,7 +241,6 @@ def load(
         dependencies=file.dependencies,
         kubernetes=file.kubernetes,
         server_settings=file.servers,
-        ssh_hosts=file.ssh_hosts,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
         **cast(
@@ -373,16 +370,11 @@ def _from_flags(flags: Mapping[str, str]) -> dict[str, _Value]:
     found: dict[str, _Value] = {}
     for key, text in flags.items():
         place = f"--{key.replace('_', '-')}"
-        reject_removed(key, place)
         found[key] = _parse(key, text, place)
     return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, _Value]:
-    for key in REMOVED_SETTINGS:
-        removed = f"{PREFIX}{key.upper()}"
-        if environ.get(removed, "") != "":
-            reject_removed(key, removed)
     return {
         key: _parse(key, environ[name], name)
         for key, name in ((key, variable(key)) for key in SETTINGS)
@@ -395,7 +387,6 @@ def _from_file(values: Mapping[str, Any], file: ConfigFile, table: str = "") -> 
     found: dict[str, _Value] = {}
     for key, value in values.items():
         where = file.place(key, table)
-        reject_removed(key, where)
         if key not in SETTINGS:
             known = parsers.suggestion(key, [*SETTINGS, *_TABLES])
             raise SettingsError(f"{where} is not a setting. {known}")

@@ -12,7 +12,6 @@ from typing import Any, NoReturn, TypeVar, cast, get_args
 from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 from bridge.settings import globs, parsers
-from bridge.settings.removed import reject_removed
 
 MAX_NAME_CHARS = 100
 """Of a rule; it stands in every decision and record."""
@@ -69,9 +68,7 @@ def record(value: Json, place: str, fields: Mapping[str, Parse], what: str) -> d
         what: What the table is, for errors ("a rule").
     """
     given = table(value, place)
-    name = place.rpartition(" ")[2]
     for key in given:
-        reject_removed(f"{name}.{key}", f"{place}.{key}")
         if key not in fields:
             fail(below(place, key), f"is no key of {what}. {suggest(key, fields)}".rstrip("."))
     return {key: fields[key](value, below(place, key)) for key, value in given.items()}

@@ -18,7 +18,6 @@ from bridge.settings.directories import parse_directories
 from bridge.settings.kubernetes import Kubernetes, parse_kubernetes
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.settings.profiles import ProfileSpec, parse_profiles
-from bridge.settings.ssh import SshHost, parse_ssh
 from bridge.settings.state import require_private
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -51,7 +50,6 @@ class ConfigFile:
     dependencies: Dependencies = field(default_factory=Dependencies)
     servers: Mapping[str, ServerSettings] = field(default_factory=dict)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
-    ssh_hosts: tuple[SshHost, ...] = ()
 
     def place(self, key: str, table: str = "") -> str:
         """Return the place of a key for error messages: file, line if it is found, and key."""
@@ -86,7 +84,6 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
     dependencies = document.pop("dependencies", None)
     servers = document.pop("servers", {})
     kubernetes = document.pop("kubernetes", None)
-    ssh = document.pop("ssh", None)
     return ConfigFile(
         path=path,
         text=text,
@@ -98,7 +95,6 @@ def read_config(path: Path, *, required: bool) -> ConfigFile:
         dependencies=parse_dependencies(dependencies, f"{path}: dependencies"),
         servers=parse_servers(servers, f"{path}: servers"),
         kubernetes=parse_kubernetes(kubernetes, f"{path}: kubernetes"),
-        ssh_hosts=parse_ssh(ssh, f"{path}: ssh"),
     )
 
 

@@ -11,7 +11,6 @@ from typing import Literal, get_args
 from bridge.model import Json
 from bridge.settings import fields
 
-PodProvider = Literal["pods", "agent-sandbox"]
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 MAX_ENTRIES = 50
@@ -72,7 +71,6 @@ class Kubernetes:
     """The table.
 
     Attributes:
-        provider: Where pods come from: made by the bridge, or claimed through agent-sandbox.
         kubeconfig: The file; KUBECONFIG or `~/.kube/config` if not set, and before those the
             service account of the pod that the bridge runs in.
         context: The file's context; its current one if not set.
@@ -92,10 +90,8 @@ class Kubernetes:
         warm: Pods of the service that wait, started, each for one run.
         warm_seconds: How long one waits before it is replaced.
         room_seconds: How long a run waits for room in the cluster.
-        warm_pool: With "agent-sandbox", the name of the SandboxWarmPool.
     """
 
-    provider: PodProvider = "pods"
     kubeconfig: Path | None = None
     context: str = ""
     namespace: str = ""
@@ -114,11 +110,9 @@ class Kubernetes:
     warm: int = 0
     warm_seconds: float = 600.0
     room_seconds: float = 30.0
-    warm_pool: str = ""
 
 
 KEYS: Mapping[str, fields.Parse] = {
-    "provider": fields.choice(get_args(PodProvider)),
     "kubeconfig": fields.path,
     "context": fields.line(MAX_TEXT_CHARS),
     "namespace": _name,
@@ -137,7 +131,6 @@ KEYS: Mapping[str, fields.Parse] = {
     "warm": fields.whole(MAX_WARM_PODS, 0),
     "warm_seconds": fields.seconds(86_400),
     "room_seconds": fields.seconds(3600),
-    "warm_pool": _name,
 }
 """Its keys."""
 
@@ -150,7 +143,4 @@ def parse_kubernetes(table: Json, place: str) -> Kubernetes:
     """
     if table is None:
         return Kubernetes()
-    made = Kubernetes(**fields.record(table, place, KEYS, "the Kubernetes settings"))
-    if made.provider == "agent-sandbox" and not made.warm_pool:
-        fields.fail(place, 'needs `warm_pool` with provider = "agent-sandbox"')
-    return made
+    return Kubernetes(**fields.record(table, place, KEYS, "the Kubernetes settings"))

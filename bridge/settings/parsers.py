@@ -70,7 +70,7 @@ WEAKER = ("landlock",)
 """What is used only when MCP_BRIDGE_RUNTIME names it: it keeps programs in less well than any of
 the ladder, so nothing falls back to it."""
 
-ELSEWHERE = ("kubernetes", "ssh")
+ELSEWHERE = ("kubernetes",)
 """What runs programs on other machines, and only when MCP_BRIDGE_RUNTIME names it."""
 
 _UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}

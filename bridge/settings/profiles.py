@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from bridge.errors import SettingsError
 from bridge.model import Json
 from bridge.settings import fields, parsers
-from bridge.settings.removed import reject_removed
 
 BUILT_IN = ("standard", "strict")
 
@@ -94,7 +93,6 @@ def _profile(name: str, table: Mapping[str, Json], place: str) -> ProfileSpec:
         raise SettingsError(f"{place}.extends: {base!r} is neither {' nor '.join(BUILT_IN)}.")
     unknown = sorted(set(values) - KEYS)
     if unknown:
-        reject_removed(unknown[0], f"{place}.{unknown[0]}")
         known = parsers.suggestion(unknown[0], ["extends", *KEYS])
         raise SettingsError(f"{place}.{unknown[0]} is not a setting of a profile. {known}")
     return ProfileSpec(name=name, strict=base == "strict", values=values, place=place)

@@ -12,7 +12,6 @@ from bridge.settings.commands import CommandProfile
 from bridge.settings.dependencies import Dependencies
 from bridge.settings.kubernetes import Kubernetes
 from bridge.settings.policy import PolicySpec
-from bridge.settings.ssh import SshHost
 from bridge.store import ServerUrl
 
 OutputMode = Literal["compact", "toon", "json", "auto"]
@@ -30,8 +29,8 @@ class Settings:
 
     Attributes:
         runtime: What runs programs: "auto" (the first that works), "podman", "docker",
-            "bubblewrap", "seatbelt", "landlock", "kubernetes", "ssh" (the hosts of `[[ssh.hosts]]`)
-            or an engine's path.
+            "bubblewrap", "seatbelt", "landlock", "kubernetes" or an
+            engine's path.
         runtime_order: What `auto` tries, in order; podman, docker, bubblewrap, seatbelt if empty.
         oci_runtime: What the engine starts containers with: "runc", "crun", "runsc", ... It is used
             or refused, never replaced. Empty leaves it to the engine.
@@ -100,7 +99,6 @@ class Settings:
         allow_directories: Whether runs get `[directories]`; all but strict ones do if not set.
         kubernetes: Where and how pods are made, where those run programs.
         server_settings: What the file sets of single servers, by name.
-        ssh_hosts: The hosts that programs run on when the runtime is "ssh".
         policy: Which calls are allowed, as the file said when the settings were read.
         commands: The command profiles, by name; without any there is no `run_command`.
         places: Where each setting stands that does not have its default, for errors.
@@ -159,7 +157,6 @@ class Settings:
     dependencies: Dependencies = field(default_factory=Dependencies)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
     server_settings: Mapping[str, ServerSettings] = field(default_factory=dict)
-    ssh_hosts: tuple[SshHost, ...] = ()
     allow_packages: bool | None = None
     allow_directories: bool | None = None
     policy: PolicySpec = field(default_factory=PolicySpec)

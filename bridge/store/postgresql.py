@@ -97,7 +97,7 @@ class ServerStore(Store):
         pass
 
     def _engine(self) -> Engine:
-        return databases.engine(self._url, (0, 0), None, make=make_engine)
+        return databases.engine(self._url, (0, 0), shared=True, make=make_engine)
 
     def _failed(self, error: SQLAlchemyError, *, ending: bool) -> StoreError:
         found = as_store_error(error)

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -36,7 +35,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.legacy_files import import_legacy_files
 from bridge.store.store import BUSY_SECONDS, StoreError
 
 RETRY_SECONDS = 1.0
@@ -121,20 +119,18 @@ pieces = Table(
 """Contents, where they are not files: each has at least one row, all of one size but the last."""
 
 
-def _create_tables(connection: Connection, directory: Path | None) -> None:
+def _create_tables(connection: Connection, shared: bool) -> None:
     metadata.create_all(connection)
-    if directory is None:
+    if shared:
         server_metadata.create_all(connection)
-    else:
-        import_legacy_files(connection, documents, directory)
 
 
-MIGRATIONS: tuple[Callable[[Connection, Path | None], None], ...] = (_create_tables,)
+MIGRATIONS: tuple[Callable[[Connection, bool], None], ...] = (_create_tables,)
 """Each changes a database of one version into the next. A released one never changes: a difference
 is a new one at the end. The first makes all tables of an empty database."""
 
 
-def prepare(connection: Connection, directory: Path | None) -> None:
+def prepare(connection: Connection, shared: bool) -> None:
     """Migrate the database to this version, in the open transaction.
 
     Raises:
@@ -145,7 +141,7 @@ def prepare(connection: Connection, directory: Path | None) -> None:
         message = "a later version of the bridge has written it; use that one, or remove it"
         raise StoreError(errno.EINVAL, message)
     for each, migrate in enumerate(MIGRATIONS[found:], start=found + 1):
-        migrate(connection, directory)
+        migrate(connection, shared)
         connection.execute(migrations.insert().values(number=each))
 
 
@@ -171,14 +167,14 @@ class Databases:
         self,
         url: str,
         file: tuple[int, int],
-        directory: Path | None,
+        shared: bool,
         make: Callable[[str], Engine] | None = None,
     ) -> Engine:
         """Return the engine of a database, migrated to this version.
 
         Args:
             file: Device and inode of its file: a replaced file gets a new engine.
-            directory: Earlier versions' files, which an empty database imports; None on a server.
+            shared: Whether it is on a server.
             make: Returns a new engine; None for SQLite's.
         """
         with self._changing:
@@ -196,7 +192,7 @@ class Databases:
             try:
                 options = {WRITES: True, DURABLE: make is not None}
                 with engine.execution_options(**options).begin() as connection:
-                    prepare(connection, directory)
+                    prepare(connection, shared)
             except BaseException as error:
                 engine.dispose()
                 if make is not None:

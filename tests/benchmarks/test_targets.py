@@ -84,7 +84,7 @@ def test_other_machines_have_the_rows_that_show_what_the_way_costs(engine: str) 
 def test_an_engine_is_not_needed_when_no_row_asked_for_is_measured_on_it() -> None:
     assert is_measured("kubernetes", None)
     assert is_measured("kubernetes", ["gather", "pod-waits"])
-    assert not is_measured("kubernetes", ["gather", "over-ssh"])
+    assert not is_measured("kubernetes", ["gather"])
 
 
 def on(engine: str, groups: tuple[Group, ...]) -> list[Group]:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.contract.rig import (
-    INDIRECT,
+    ENGINELESS,
     EngineShelf,
     Rig,
     marks_of,
@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test that wants an engine on every one, or on the real ones only."""
     for fixture in ("engine", "real_engine"):
         if fixture in metafunc.fixturenames:
-            names = [n for n in wanted_engines() if fixture == "engine" or n not in INDIRECT]
+            names = [n for n in wanted_engines() if fixture == "engine" or n not in ENGINELESS]
             parameters = [pytest.param(n, marks=marks_of(n)) for n in names]
             metafunc.parametrize(fixture, parameters, scope="session")
 

@@ -41,20 +41,11 @@ from bridge.sandbox.container.image import local_name
 from bridge.sandbox.container.service import service_argv
 from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.process.backend import BubblewrapBackend
-from bridge.sandbox.ssh.backend import SshBackend
 from tests.fakes.backend import FakeBackend
-from tests.ssh_rig import Fleet, fleet
+from tests.ssh_rig import ssh_server
 
-ON_HOSTS = {
-    "ssh": "podman",
-    "ssh-docker": "docker",
-    "ssh-rootless": "rootless",
-    "ssh-gvisor": "podman",
-}
-"""Hosts over SSH, and the engine that they have."""
-ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", *ON_HOSTS)
+ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", "ssh")
 ENGINELESS = ("fake", "bubblewrap")
-INDIRECT = (*ENGINELESS, *ON_HOSTS)
 """What is no engine that a container backend talks to by itself."""
 DEFAULT_USER = "mcpbridge-test"
 SET_UP = {
@@ -70,9 +61,7 @@ COMMAND_SECONDS = 120.0
 
 def marks_of(engine: str) -> list[pytest.MarkDecorator]:
     """Return the marks of a test that needs an engine."""
-    if engine in ENGINELESS:
-        return []
-    names = ["ssh", ON_HOSTS[engine]] if engine in ON_HOSTS else [engine]
+    names = {"ssh": ("ssh", "docker"), **dict.fromkeys(ENGINELESS, ())}.get(engine, (engine,))
     return [getattr(pytest.mark, name) for name in names]
 
 
@@ -96,7 +85,6 @@ class Engine:
         url: Its socket; empty for the fake.
         environ: The environment the backend is given.
         applies_limits: Whether memory limits are applied.
-        fleet: The hosts, if it is on hosts.
         open_backend: What opens the backend, where the engine's name does not say which it is.
     """
 
@@ -106,7 +94,6 @@ class Engine:
     environ: Mapping[str, str]
     image: str
     applies_limits: bool = True
-    fleet: Fleet | None = None
     open_backend: Callable[[], AbstractAsyncContextManager[Backend]] | None = None
 
     @property
@@ -115,12 +102,7 @@ class Engine:
 
         podman 4's monitor misses it on cgroup v1, so it may not know; it may not deny it either.
         """
-        return (True,) if self.name in ("docker", "ssh-docker") else (True, None)
-
-    @property
-    def own_kernel(self) -> bool:
-        """Whether each sandbox has a kernel of its own, which the limits hold with all in it."""
-        return self.name == "ssh-gvisor"
+        return (True,) if self.command == "docker" else (True, None)
 
     @contextmanager
     def outside(self) -> Iterator[docker.APIClient]:
@@ -214,15 +196,10 @@ class EngineShelf:
                 # An ordinary user may have no control group to put it into.
                 applies_limits=os.getuid() == 0,
             )
-        if name in ON_HOSTS:
-            hosts = fleet(
-                own_storage=False,
-                engine="docker" if name == "ssh-docker" else "podman",
-                oci_runtime="runsc" if name == "ssh-gvisor" else "",
-                rootless=name == "ssh-rootless",
-            )
-            opened = self._stack.enter_context(hosts)
-            return replace(self.get(ON_HOSTS[name]), name=name, fleet=opened, environ=environ)
+        if name == "ssh":
+            near, server = self.get("docker"), self._stack.enter_context(ssh_server())
+            address = {"DOCKER_HOST": f"ssh://there{near.url.removeprefix('unix://')}"}
+            return replace(near, name=name, environ={**environ, **server.environ, **address})
         if name == "docker":
             url = environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
             engine = Engine(name=name, command="docker", url=url, environ=environ, image=image)
@@ -415,13 +392,6 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
     if engine.name == "bubblewrap":
         async with BubblewrapBackend(environ=engine.environ) as process_backend:
             yield Rig(backend=process_backend, engine=engine)
-        return
-    if engine.fleet is not None:
-        settings = engine.fleet.settings(runtime_dir, slots=20)
-        async with SshBackend(settings) as hosts:
-            yield Rig(backend=hosts, engine=engine)
-        assert engine.ours() == []
-        assert _services(settings.state_dir / "run") == []
         return
     backend = ContainerBackend(
         engine.command, image=engine.image, runtime_dir=runtime_dir, environ=engine.environ

@@ -231,6 +231,9 @@ class FakeBackend:
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         self.drain = drain
 
+    async def problem(self) -> str:
+        return ""
+
     async def reap(self) -> int:
         if self.reap_error is not None:
             raise self.reap_error

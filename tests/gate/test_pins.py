@@ -198,17 +198,6 @@ async def test_a_damaged_database_is_a_damaged_record(file: Store, damage: bytes
     assert "cannot be read" in Pins(file).change(TOOL)
 
 
-async def test_pins_of_an_earlier_version_are_taken_over(file: Store) -> None:
-    """Before anything is asked: a tool that changed meanwhile must not pass for new."""
-    earlier = Store(file.directory.with_name("earlier"))
-    await Pins(earlier).keep(TOOL)
-    file.directory.mkdir()
-    (file.directory / "pins.json").write_text(_text(earlier))
-    pins = Pins(file)
-    assert pins.change(TOOL) == ""
-    assert pins.change(replace(TOOL, title="x")) == "its title changed"
-
-
 async def test_who_has_looked_asks_without_the_disk(
     file: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,25 +305,6 @@ async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(fi
         tasks.start_soon(two.keep_server, "git", B)
     found = [one.redefined("git", A), two.redefined("git", B)]
     assert sorted(map(bool, found)) == [False, True]
-
-
-async def test_what_was_remembered_by_name_is_the_next_definitions_that_is_pinned(
-    file: Store,
-) -> None:
-    """The form of earlier versions, which had no definitions."""
-    await Pins(file).keep(TOOL)
-    document = json.loads(_text(file))
-    del document["starts"]
-    _write(file, json.dumps({**document, "form": 1}))
-    changed = replace(TOOL, description="Pushes elsewhere.")
-    pins = Pins(file)
-    assert pins.change(changed, A) == pins.change(changed, B) == "its description changed"
-    await pins.keep_server("git", A)
-    for each in (pins, Pins(file)):
-        assert each.change(changed, A) == "its description changed"
-        assert each.change(TOOL, A) == ""
-        assert each.change(changed, B) == ""
-    assert json.loads(_text(file))["form"] == 2
 
 
 async def test_with_a_file_that_cannot_be_read_no_definition_passes_for_new(file: Store) -> None:

@@ -31,13 +31,13 @@ from bridge.sandbox.container.api import THREADS
 from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.selection import select_backend
 from bridge.settings import Settings, load
-from tests.contract.rig import ON_HOSTS, EngineShelf
 from tests.contract.rig import Engine as Outside
+from tests.contract.rig import EngineShelf
 from tests.engine_rig import ListFinder, workshop
 from tests.sandbox.process.rig import exists, left_groups, processes_below
 from tests.waiting import LOOK_SECONDS, until
 
-BACKENDS = ("bubblewrap", "podman", "docker", "gvisor", *ON_HOSTS)
+BACKENDS = ("bubblewrap", "podman", "docker", "gvisor", "ssh")
 
 PATIENCE_SECONDS = 300.0
 """For one attack with all that surrounds it, on a machine that does other things too."""
@@ -152,8 +152,8 @@ class Arena:
 
     @property
     def kind(self) -> str:
-        """What holds the sandboxes, here or on hosts: "podman", "gvisor", ..."""
-        return self.name.removeprefix("ssh-") if self.name != "ssh" else ON_HOSTS[self.name]
+        """What holds the sandboxes: "podman", "gvisor", ..."""
+        return "docker" if self.name == "ssh" else self.name
 
     def best_effort(self, limit: str, result: RunResult) -> bool:
         """Return whether the engine applies no limits; the result then has to say so of this."""
@@ -260,11 +260,6 @@ class Arena:
         found = await self.engine.run(RunRequest(code="await mcp_work_shop.add(a=1, b=1)"))
         assert found.result == {"sum": 2}, found
 
-    @property
-    def _spare_sockets(self) -> int:
-        fleet = None if self.outside is None else self.outside.fleet
-        return SPARE_SOCKETS * (1 if fleet is None else len(fleet.hosts))
-
     def footprint(self) -> Mapping[str, Any]:
         """Return what this process holds and has started, by number, and its files by name."""
         held = descriptors()
@@ -275,7 +270,7 @@ class Arena:
                 for kind, n in held.items()
                 if kind != "socket" and not kind.startswith("/proc/") and REMEMBERED not in kind
             },
-            "too many sockets": held.get("socket", 0) > self.sockets + self._spare_sockets,
+            "too many sockets": held.get("socket", 0) > self.sockets + SPARE_SOCKETS,
             "children": len(children()),
             "groups": len(groups(f"mcp-code-bridge_{os.getpid()}_")),
             "files": sorted(
@@ -392,13 +387,12 @@ def containers(engine: Outside, *, owner: int | None = None) -> list[str]:
 def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Settings:
     """Return the settings of a bridge on one backend, and nothing of this machine's user."""
     environ = {**os.environ, "CANARY_TOKEN": CANARY}
-    runtime = "ssh" if name in ON_HOSTS else name
-    flags = {"runtime": runtime, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
+    flags = {"runtime": name, "warm": "1", "memory": f"{MEMORY}m", "pids": str(PIDS), **more}
     if name == "gvisor":
         flags |= {"runtime": "podman", "oci_runtime": "runsc"}
-    if name == "ssh-gvisor":
-        flags |= {"oci_runtime": "runsc"}
-    if name == "docker":
+    if name == "ssh":
+        flags |= {"runtime": "docker"}
+    if name in ("docker", "ssh"):
         environ |= shelf.get(name).environ
     else:
         # As where no service of podman's listens: the bridge runs one of its own.
@@ -407,9 +401,6 @@ def settings_for(name: str, shelf: EngineShelf, home: Path, **more: str) -> Sett
         flags["image"] = outside_of(name, shelf).image
     run = home / "run"
     run.mkdir(mode=0o700, parents=True, exist_ok=True)
-    hosts = shelf.get(name).fleet if name in ON_HOSTS else None
-    if hosts is not None:
-        environ["MCP_BRIDGE_CONFIG"] = str(hosts.config(home, slots=20))
     environ |= {"HOME": str(home), "XDG_RUNTIME_DIR": str(run)}
     environ["MCP_BRIDGE_STATE_DIR"] = str(home / "state")
     return load(flags, environ)

@@ -251,9 +251,6 @@ def _take_away(arena: Arena, sandbox: str) -> None:
     if arena.outside is None:
         stat = Path(f"/proc/{sandbox}/stat").read_text(encoding="utf-8")
         os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
-    elif arena.outside.fleet is not None:
-        for host in arena.outside.fleet.hosts:
-            host.signal_connections(signal.SIGKILL)
     elif arena.kind == "docker":
         arena.outside.remove_container(sandbox)
     else:

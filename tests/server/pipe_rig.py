@@ -47,7 +47,7 @@ class Peer:
         await self.send(message)
         while True:
             found = await self.receive()
-            if isinstance(found, list) or "method" not in found:
+            if "method" not in found:
                 return found
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from bridge.server import replica, transports
 from bridge.server.app import build_server
 from bridge.server.transports import HttpServer, parse_address, serve_http
 from bridge.tasks import background_task
+from tests.fakes.backend import FakeBackend
 from tests.ports import reserved_port
 from tests.record import record_of
 from tests.server.pipe_rig import hello
@@ -185,6 +186,23 @@ async def test_a_session_that_nobody_uses_ends(
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_replica_whose_engine_ended_is_not_ready_until_it_is_back(
+    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "docker does not answer."
+
+    async def problem() -> str:
+        return said
+
+    monkeypatch.setattr(backend, "problem", problem)
+    monkeypatch.setattr(replica, "LOOK_SECONDS", 0.0)
+    made = replica.Replica(engine)
+    async with background_task(made.tend):
+        await until(lambda: made.missing == ["sandboxes"])
+        said = ""
+        await until(lambda: made.missing == [])
 
 
 async def test_what_a_replica_lacks_is_logged_once_however_often_it_looks(

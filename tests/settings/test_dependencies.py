@@ -59,7 +59,6 @@ def test_an_index_is_no_directory_and_its_password_is_not_shown() -> None:
         ({"max_bytes": "1k"}, "must be from 1,048,576 to"),
         ({"timeout": 0}, "from 1 to 3600"),
         ({"lock_days": -1}, "must be from 0 to 3,660"),
-        ({"require_hashes": False}, "this setting no longer exists"),
         ({"cache": "here"}, "must be an absolute path"),
     ],
 )

@@ -71,7 +71,7 @@ ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
 MAX_LINE_BYTES = 2 * MAX_RECORD_BYTES
 """Longest line that can be one of ours: with hashes and numbers a record is little longer."""
 
-_NAME = re.compile(r"(\d{4}-\d\d-\d\d)(?:-(\d{6,})|(?:\.\d+)?)\.jsonl")
+_NAME = re.compile(r"(\d{4}-\d\d-\d\d)-(\d{6,})\.jsonl")
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW = os.O_APPEND | os.O_CREAT | os.O_EXCL
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -87,7 +87,7 @@ class UnsafeError(OSError):
 class Found(NamedTuple):
     """A file of the log, with the size that it had when it was looked at; they sort as begun.
 
-    `number` is that of the file in its day, 0 for one of an earlier version, which had one chain.
+    `number` is that of the file in its day.
     """
 
     day: str
@@ -133,7 +133,7 @@ def opened(directory: Path) -> Iterator[tuple[int, list[Found]]]:
                 with suppress(FileNotFoundError):
                     if name := _NAME.fullmatch(entry.name):
                         size = entry.stat(follow_symlinks=False).st_size
-                        found.append(Found(name[1], int(name[2] or 0), entry.name, size))
+                        found.append(Found(name[1], int(name[2]), entry.name, size))
         yield folder, sorted(found)
     finally:
         os.close(folder)
@@ -369,7 +369,7 @@ class AuditLog:
             previous: Record = {}
             for other in files[-MAX_PREVIOUS:]:
                 with suppress(FileNotFoundError):
-                    previous[other.name] = last_link(folder, other) if other.number else None
+                    previous[other.name] = last_link(folder, other)
             # The last in order, also where the clock was put back.
             day, number = max([(today, 0), *(file[:2] for file in files)])
             name, descriptor = "", None

@@ -49,7 +49,6 @@ BEGUN = (
     "while that was written, and its call was not made; or its end was taken away"
 )
 EMPTY = "it is empty: its bridge was stopped before its first record, or all was taken away"
-OLD = "an earlier version of the bridge wrote it, in one chain for all bridges; it is not checked"
 
 
 def last_records(directory: Path, count: int) -> tuple[list[Mapping[str, Json]], dict[str, int]]:
@@ -258,10 +257,7 @@ class _Verifier:
                         self._ends.setdefault(name, []).append((seq, str(found), file.name))
             for file in files:
                 self._report.files += 1
-                if file.number:
-                    self._file(folder, file)
-                else:
-                    self._add(self._report.notes, Finding(file.name, 0, OLD))
+                self._file(folder, file)
         for name in sorted(self._ends.keys() - {file.name for file in files}):
             # By its day it may have been removed for its age.
             if name[:10] >= self._kept_since:

@@ -28,12 +28,6 @@ if TYPE_CHECKING:
 MAGIC = b"mcp-code-bridge checkpoint "
 VERSION = 3
 
-_MOVED = {
-    "bridge.guest.checkpoint": "bridge.guest.state.checkpoint",
-    "bridge.guest.cloudpickle": "bridge.guest.state.cloudpickle",
-}
-"""Modules that pickles of version 2 name, and their new names; the format is the same otherwise."""
-
 LENGTH_BYTES = 8
 
 EVERYTHING = "*"
@@ -203,11 +197,7 @@ def _opened(data: bytes) -> Tuple[Dict[str, Any], int]:
     if not newline or not line.startswith(MAGIC) or not line[len(MAGIC) :].isdigit():
         refuse("it is no checkpoint")
     version = int(line[len(MAGIC) :])
-    if version == 2:
-        for old, new in _MOVED.items():
-            __import__(new)
-            sys.modules[old] = sys.modules[new]
-    elif version != VERSION:
+    if version != VERSION:
         words = "the checkpoint is of version %d; this bridge reads version %d"
         refuse(words % (version, VERSION))
     start = len(line) + 1 + LENGTH_BYTES

@@ -32,11 +32,12 @@ from bridge.errors import (
     ImageMissingError,
     LaunchError,
     OciRuntimeError,
+    SettingsError,
 )
-from bridge.model import Limits
+from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
-from bridge.sandbox.container.api import EngineApi
+from bridge.sandbox.container.api import EngineApi, answers
 from bridge.sandbox.container.command_runner import CommandRunner, SystemRunner
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
@@ -45,19 +46,18 @@ from bridge.sandbox.container.connection import (
     EnsureMachine,
 )
 from bridge.sandbox.container.endpoints import Surroundings
-from bridge.sandbox.container.examination import examined_isolation
+from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name, require_present
 from bridge.sandbox.container.image import choose as choose_image
 from bridge.sandbox.container.image_engine import SdkImages
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
-from bridge.sandbox.container.service import reap_services
-from bridge.sandbox.layers import is_gvisor
+from bridge.sandbox.container.service import SshForward, reap_services
+from bridge.sandbox.layers import is_gvisor, this_kernel
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import OWNER_LABEL, Owner, current_owner, is_dead
-from bridge.sandbox.probe import failed_probe, run_probe
-from bridge.sandbox.syscalls import Purpose
+from bridge.sandbox.probe import failed_probe, probe_spec, run_probe
 from bridge.settings import Settings, runtime_dir
 
 logger = logging.getLogger(__name__)
@@ -83,9 +83,6 @@ class ContainerBackend:
         machine: Makes podman's virtual machine answer, on systems where it needs one.
         run: Runs command lines; None runs them as processes of this machine.
         limits: The probe's limits.
-        elsewhere: Set if the engine is another machine's, though its socket seems to be here: the
-            bridge's filters there, for podman.
-        labels: Further labels of its containers.
     """
 
     def __init__(
@@ -100,8 +97,6 @@ class ContainerBackend:
         machine: EnsureMachine | None = None,
         run: CommandRunner | None = None,
         limits: Limits | None = None,
-        elsewhere: Mapping[Purpose, str] | None = None,
-        labels: Mapping[str, str] | None = None,
     ) -> None:
         self._connector = Connector(
             engine,
@@ -110,9 +105,7 @@ class ContainerBackend:
             oci_runtime=oci_runtime,
             ensure_machine=machine,
             run=run or SystemRunner(env=environ),
-            elsewhere=elsewhere,
         )
-        self._labels, self._elsewhere = labels or {}, elsewhere
         self._image = image
         self._runtime_dir = runtime_dir
         self._user = user
@@ -221,11 +214,6 @@ class ContainerBackend:
                 self._keep_unremoved(container)
         return reaped
 
-    async def count(self) -> int:
-        """Return how many sandboxes the engine has, those of other bridges included."""
-        connection = await self._connector.connected()
-        return len(await connection.api.labelled(OWNER_LABEL))
-
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> ContainerSandbox:
         """Start a container; retry with fewer extra layers, another OCI runtime or connection."""
         for _ in range(MAX_ATTEMPTS - 1):
@@ -259,19 +247,10 @@ class ContainerBackend:
             raise ImageMissingError("No runtime image was chosen.")
         async with AsyncExitStack() as stack:
             await self._remove_leftovers(connection.api)
-            facts, local, asked = connection.facts, connection.local, connection.extra_layers
-            placement = hardening.Placement(
-                image=self._image,
-                user=self._user,
-                oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
-                labels={**(await self._ownership()).labels(), **self._labels},
-                seccomp=asked.seccomp.get("program", ""),
-                user_namespace=asked.user_namespace,
-                tasks_per_process=_tasks(connection),
-                local=local,
-                max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
-                max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
-            )
+            if spec.binds or command is not None:
+                await self.require_shared_files(command.image if command is not None else "")
+            facts, asked = connection.facts, connection.extra_layers
+            placement = await self._placement(connection)
             if spec.binds:
                 placement = await anyio.to_thread.run_sync(
                     hardening.with_host_paths, placement, spec, facts, asked.seccomp
@@ -304,13 +283,70 @@ class ContainerBackend:
                     not_removed=self._keep_unremoved,
                     # Commands may end without having read their input; programs read all of it.
                     separate_streams=command is not None and facts.kind == "podman",
-                    drained=self._elsewhere is not None,
+                    drained=connection.endpoint.remote,
                 )
             )
             await self._verify_runtime(connection, sandbox)
             if command is not None:
                 sandbox.on_error(command.on_error)
             yield sandbox
+
+    async def _placement(self, connection: Connection) -> hardening.Placement:
+        facts, local, asked = connection.facts, connection.local, connection.extra_layers
+        return hardening.Placement(
+            image=self._image,
+            user=self._user,
+            oci_runtime=connection.oci_runtime if facts.kind == "docker" else "",
+            labels=(await self._ownership()).labels(),
+            seccomp=asked.seccomp.get("program", ""),
+            user_namespace=asked.user_namespace,
+            tasks_per_process=_tasks(connection),
+            local=local,
+            max_open_files=_hard_limit(resource.RLIMIT_NOFILE) if local else None,
+            max_processes=_hard_limit(resource.RLIMIT_NPROC) if local else None,
+        )
+
+    async def require_shared_files(self, image: str = "") -> None:
+        """Refuse host paths to an engine of another machine, where they are other files.
+
+        Args:
+            image: Of the container that looks; the programs' if empty.
+
+        Raises:
+            SettingsError: The engine is of another machine, or in a virtual one.
+        """
+        connection = await self._connector.connected()
+        if connection.shares_files is None:
+            placement = replace(await self._placement(connection), image=image or self._image)
+            seen = await look_inside(
+                connection.api,
+                hardening.container_config(probe_spec(self._limits), connection.facts, placement),
+                Isolation(backend=self.name),
+                self._keep_unremoved,
+            )
+            here = this_kernel().boot_id
+            connection.shares_files = (seen or {}).get("boot_id", here) == here
+        if not connection.shares_files:
+            message = f"{self.name} ({connection.endpoint.origin}) runs on another machine, which"
+            message += " has none of this one's [directories], packages and commands."
+            remedy = "Put packages into its image, or run with an engine of this machine"
+            remedy += " (MCP_BRIDGE_RUNTIME=bubblewrap)."
+            raise SettingsError(message, remedy=remedy)
+
+    async def problem(self) -> str:
+        """Return why the engine does not answer; see `Backend.problem`."""
+        if self._connector.machine is not None:
+            # It is stopped when idle, and started for a run.
+            return ""
+        try:
+            connection = await self._connector.connected()
+        except BridgeError as error:
+            return str(error)
+        if await anyio.to_thread.run_sync(answers, connection.endpoint, abandon_on_cancel=True):
+            return ""
+        if isinstance(connection.service, SshForward):
+            return str(connection.service.failure())
+        return f"{self.name} does not answer at {connection.endpoint.url}."
 
     async def _verify_runtime(self, connection: Connection, sandbox: ContainerSandbox) -> None:
         """Check the OCI runtime that the engine used; once, or always if one is required."""
@@ -436,6 +472,11 @@ async def try_backend(backend: ContainerBackend, settings: Settings, *, pull: bo
         return failed_probe(backend.name, EngineDownError(message, remedy=_STRANGE_REMEDY))
     backend.use_image(image)
     probe = await backend.probe()
+    if probe.ok and settings.offered_directories:
+        try:
+            await backend.require_shared_files()
+        except BridgeError as error:
+            return failed_probe(backend.name, error)
     if settings.packages is not None:
         probe = replace(probe, details={**probe.details, "packages": NO_PACKAGES})
     return probe

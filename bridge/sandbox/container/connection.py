@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,10 +29,9 @@ from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
-from bridge.sandbox.container.service import PodmanService
-from bridge.sandbox.layers import this_kernel
+from bridge.sandbox.container.service import PodmanService, SocketService, SshForward
+from bridge.sandbox.layers import brings_own_kernel, this_kernel
 from bridge.sandbox.ownership import current_owner
-from bridge.sandbox.syscalls import Purpose
 
 logger = logging.getLogger(__name__)
 
@@ -141,9 +140,11 @@ class Connection:
 
     Attributes:
         oci_runtime: The OCI runtime of its containers.
-        service: The podman service behind it, if the bridge started one.
+        service: The podman service, or the forward by SSH, that the bridge started for it.
         proven: Whether a container has run on it, so that a failure is not the OCI runtime's.
         local: Whether it sees this machine's files and is under its limits.
+        shares_files: Whether a path means the same file for it as for the bridge; None until a
+            container's boot id was compared.
         host_kernel: What is under it.
         reinforcement: What is asked of it beyond its defaults.
         examinations: Results of examining containers for commands; see `examination`.
@@ -153,9 +154,10 @@ class Connection:
     facts: EngineFacts
     endpoint: Endpoint
     oci_runtime: str
-    service: PodmanService | None = None
+    service: SocketService | None = None
     proven: bool = False
     local: bool = False
+    shares_files: bool | None = None
     host_kernel: HostKernel = HostKernel()
     extra_layers: ExtraLayers = field(default_factory=ExtraLayers)
     examinations: Examinations = field(default_factory=dict)
@@ -190,7 +192,6 @@ class Connector:
         oci_runtime: str | None,
         ensure_machine: EnsureMachine | None,
         run: CommandRunner,
-        elsewhere: Mapping[Purpose, str] | None = None,
     ) -> None:
         self.machine: PodmanMachine | None = None
         self._engine = engine
@@ -199,7 +200,6 @@ class Connector:
         self._named_runtime = oci_runtime or None
         self._ensure_machine = ensure_machine
         self._run = run
-        self._elsewhere = elsewhere
         self._kind: EngineKind | None = None
         self._choice: RuntimeChoice | None = None
         self._connecting = anyio.Lock()
@@ -282,7 +282,7 @@ class Connector:
         choice = self.choice(kind)
         endpoint = await self._find_endpoint(kind)
         if endpoint is not None:
-            connection = await self._connect(endpoint, choice)
+            connection = await self._connect_to(endpoint, choice)
             if self._suits(connection, choice):
                 return connection
             await connection.aclose()
@@ -292,8 +292,31 @@ class Connector:
                 raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
         return await self._own_service(choice)
 
+    async def _connect_to(self, endpoint: Endpoint, choice: RuntimeChoice) -> Connection:
+        """Connect to an endpoint that was found; over a forward if it is behind SSH."""
+        if endpoint.exposed:
+            text = "%s (%s) has no TLS: who is on the way can run anything there; use ssh:// or TLS"
+            logger.warning(text, endpoint.url, endpoint.origin)
+        if endpoint.target is None:
+            return await self._connect(endpoint, choice)
+        if self._around.which("ssh") is None:
+            message = f"{endpoint.origin} names an engine over SSH, and OpenSSH is not installed."
+            raise EngineDownError(message, remedy="Install openssh-client.")
+        forward = SshForward(endpoint.target, self._runtime_dir, self._around.environ)
+        forwarded = await forward.start()
+        try:
+            near = replace(forwarded, origin=endpoint.origin, explicit=True, remote=True)
+            return await self._connect(near, choice, forward)
+        except EngineDownError as error:
+            failure = forward.failure()
+            await forward.aclose()
+            raise failure from error
+        except BaseException:
+            await forward.aclose()
+            raise
+
     async def _connect(
-        self, endpoint: Endpoint, choice: RuntimeChoice, service: PodmanService | None = None
+        self, endpoint: Endpoint, choice: RuntimeChoice, service: SocketService | None = None
     ) -> Connection:
         api = await connect(endpoint, asked=self._kind or "docker")
         try:
@@ -305,9 +328,9 @@ class Connector:
         if wanted in facts.unlimited:
             facts = replace(facts, limits_memory=False, limits_pids=False, limits_cpu=False)
         here = this_kernel()
-        local = endpoint.socket_path is not None and self.machine is None
+        local = not endpoint.elsewhere and self.machine is None
         # A socket on this machine may lead into a virtual machine.
-        local = local and self._elsewhere is None and facts.kernel in ("", here.release)
+        local = local and facts.kernel in ("", here.release)
         extra_layers = await anyio.to_thread.run_sync(
             partial(
                 choose_extra_layers,
@@ -317,7 +340,6 @@ class Connector:
                 environ=self._around.environ,
                 local=local,
                 owner=_owner(endpoint),
-                elsewhere=self._elsewhere,
             )
         )
         return Connection(
@@ -327,6 +349,7 @@ class Connector:
             oci_runtime=wanted,
             service=service,
             local=local,
+            shares_files=_shares_files(endpoint, service, wanted),
             host_kernel=here if local else HostKernel(release=facts.kernel),
             extra_layers=extra_layers,
         )
@@ -378,6 +401,10 @@ class Connector:
             # It may have been stopped since.
             await self.machine.bring_up()
             return await engines.machine_endpoint(self._engine, self.machine.name, self._run)
+        if kind == "podman":
+            named = await engines.podman_connection(self._engine, self._around, self._run)
+            if named is not None:
+                return named
         endpoints = engines.candidates(kind, self._around)
         found = await engines.first_listening(endpoints, engine=kind)
         if found is None and kind == "docker":
@@ -386,6 +413,19 @@ class Connector:
             message = "docker is installed, but its daemon is not running."
             raise EngineDownError(message, remedy=faults.down_remedy("docker"))
         return found
+
+
+def _shares_files(
+    endpoint: Endpoint, service: SocketService | None, oci_runtime: str
+) -> bool | None:
+    """Return whether an engine shares this machine's files, as far as is known without a look.
+
+    Where nothing has a boot id to compare, a socket of this machine is taken at its word.
+    """
+    if endpoint.elsewhere:
+        return False
+    ours = isinstance(service, PodmanService) or brings_own_kernel(oci_runtime)
+    return True if ours or not this_kernel().boot_id else None
 
 
 def _owner(endpoint: Endpoint) -> int:

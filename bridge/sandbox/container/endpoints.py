@@ -8,14 +8,15 @@ a podman service, `machine` podman's virtual machine.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import shutil
 import socket
 import ssl
 import stat
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,13 @@ from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.command_runner import CommandRunner
 from bridge.sandbox.container.facts import EngineKind
+from bridge.sandbox.container.remote import (
+    DOCKER_SOCKET,
+    SshTarget,
+    is_loopback,
+    named_address,
+    ssh_target,
+)
 
 CONNECT_SECONDS = 5.0
 """For a local socket to accept, or a remote one; an engine that is slower is not usable."""
@@ -51,6 +59,8 @@ class Endpoint:
         explicit: Whether the user named it; then no other place is tried.
         certificates: Directory with ca.pem, cert.pem and key.pem when TLS is wanted.
         verify: Whether the engine's certificate is checked.
+        target: What the address names, if it is an ssh:// one; such an endpoint is forwarded first.
+        remote: Whether it is the forwarded socket of another machine.
     """
 
     url: str
@@ -58,6 +68,19 @@ class Endpoint:
     explicit: bool = False
     certificates: Path | None = None
     verify: bool = True
+    target: SshTarget | None = None
+    remote: bool = False
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another machine may be behind it, as its address says."""
+        return self.remote or self.socket_path is None
+
+    @property
+    def exposed(self) -> bool:
+        """Whether its traffic crosses a network without TLS or SSH."""
+        plain = self.certificates is None and self.url.startswith(("tcp://", "http://"))
+        return plain and not is_loopback(self.address[0])
 
     @property
     def socket_path(self) -> Path | None:
@@ -143,13 +166,10 @@ def candidates(kind: EngineKind, around: Surroundings) -> tuple[Endpoint, ...]:
 
 
 def _docker_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
-    environ = around.environ
-    if environ.get("DOCKER_HOST"):
-        return (_explicit(environ["DOCKER_HOST"], "DOCKER_HOST", "docker", around),)
-    context = _context_host(around)
-    if context is not None:
-        return (_explicit(context, "the docker context", "docker", around),)
-    paths = [Path("/var/run/docker.sock")]
+    named = named_address("docker", around.environ)
+    if named is not None:
+        return (_explicit(*named, "docker", around),)
+    paths = [Path(DOCKER_SOCKET)]
     if around.runtime_dir is not None:
         paths.append(around.runtime_dir / "docker.sock")
     home = around.home
@@ -161,10 +181,10 @@ def _docker_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
 
 
 def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
-    environ = around.environ
-    if environ.get("CONTAINER_HOST"):
-        return (_explicit(environ["CONTAINER_HOST"], "CONTAINER_HOST", "podman", around),)
-    if configured_by_environment(environ):
+    named = named_address("podman", around.environ)
+    if named is not None:
+        return (_explicit(*named, "podman", around),)
+    if configured_by_environment(around.environ):
         return ()
     paths = []
     if around.runtime_dir is not None:
@@ -186,17 +206,18 @@ def configured_by_environment(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"))
 
 
-def _explicit(url: str, origin: str, engine: str, around: Surroundings) -> Endpoint:
+def _explicit(
+    url: str, origin: str, engine: EngineKind, around: Surroundings, identity: str = ""
+) -> Endpoint:
     scheme, separator, rest = url.partition("://")
+    if scheme == "ssh":
+        identity = identity or around.environ.get("CONTAINER_SSHKEY", "")
+        target = ssh_target(url, origin, engine, identity if engine == "podman" else "")
+        return Endpoint(url=url, origin=origin, explicit=True, target=target)
     if not separator or scheme not in _SCHEMES or not rest:
-        what = (
-            "Connections over ssh are not supported; forward the socket"
-            " (`ssh -L /tmp/engine.sock:/var/run/docker.sock HOST`) and name it instead."
-            if scheme == "ssh"
-            else "Use unix:///path/to/socket or tcp://host:port."
-        )
         message = f"{origin} is {url!r}, which {engine} cannot be reached by."
-        raise EngineDownError(message, remedy=what)
+        remedy = "Use unix:///path/to/socket, ssh://user@host or tcp://host:port."
+        raise EngineDownError(message, remedy=remedy)
     environ = around.environ
     verify = bool(environ.get("DOCKER_TLS_VERIFY"))
     certificates = environ.get("DOCKER_CERT_PATH")
@@ -211,30 +232,6 @@ def _explicit(url: str, origin: str, engine: str, around: Surroundings) -> Endpo
     )
 
 
-def _context_host(around: Surroundings) -> str | None:
-    """Return the host of the docker context in use; None for the default one or none at all."""
-    config = Path(around.environ.get("DOCKER_CONFIG") or around.home / ".docker")
-    name = around.environ.get("DOCKER_CONTEXT") or _read(config / "config.json").get(
-        "currentContext"
-    )
-    if not isinstance(name, str) or name in ("", "default"):
-        return None
-    digest = hashlib.sha256(name.encode()).hexdigest()
-    meta = _read(config / "contexts" / "meta" / digest / "meta.json")
-    endpoints = meta.get("Endpoints")
-    docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
-    host = docker.get("Host") if isinstance(docker, dict) else None
-    return host if isinstance(host, str) and host else None
-
-
-def _read(path: Path) -> dict[str, object]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
 async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) -> Endpoint | None:
     """Return the first endpoint that accepts a connection; None if none does.
 
@@ -243,6 +240,8 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
     """
     refused: SandboxError | None = None
     for endpoint in endpoints:
+        if endpoint.target is not None:
+            return endpoint
         try:
             await _try_connect(endpoint)
         except PermissionError:
@@ -301,6 +300,51 @@ async def kind_of(command: str, run: CommandRunner) -> EngineKind:
     raise EngineDownError(
         message, remedy="Set MCP_BRIDGE_RUNTIME to podman, docker, or the path of either."
     )
+
+
+async def podman_connection(
+    podman: str, around: Surroundings, run: CommandRunner
+) -> Endpoint | None:
+    """Return the connection that podman is set to use, unless it is its own machine's.
+
+    As podman itself does, a default connection is used only where podman is a remote client:
+    elsewhere than on Linux, with `remote = true` in containers.conf, or if CONTAINER_CONNECTION
+    names one.
+
+    Raises:
+        SandboxError: There is no connection of that name, or its address cannot be used.
+    """
+    name = around.environ.get("CONTAINER_CONNECTION", "")
+    remote = name or around.platform != "linux" or _is_remote_client(around)
+    if around.environ.get("CONTAINER_HOST") or not remote:
+        return None
+    argv = [podman, "system", "connection", "list", "--format", "json"]
+    result = await run(argv, timeout=ASK_SECONDS)
+    try:
+        for row in json.loads(result.stdout or "null") or []:
+            chosen = row["Name"].rstrip("*") == name if name else row.get("Default") is True
+            if chosen and (name or not row.get("IsMachine")):
+                origin = f"podman's connection {row['Name']}"
+                return _explicit(row["URI"], origin, "podman", around, row.get("Identity") or "")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"`{' '.join(argv)}` printed no list of connections: {error!r}."
+        raise EngineDownError(message, remedy="Update podman.") from error
+    if not name:
+        return None
+    message = f"podman has no connection {name}, which CONTAINER_CONNECTION names."
+    raise EngineDownError(message, remedy="See `podman system connection list`.")
+
+
+def _is_remote_client(around: Surroundings) -> bool:
+    """Return whether containers.conf makes podman a remote client."""
+    named = around.environ.get("CONTAINERS_CONF")
+    own = around.home / ".config/containers/containers.conf"
+    remote: object = False
+    for path in [Path(named)] if named else [Path("/etc/containers/containers.conf"), own]:
+        with suppress(OSError, ValueError, AttributeError):
+            engine = tomllib.loads(path.read_text(encoding="utf-8")).get("engine", {})
+            remote = engine.get("remote", remote)
+    return remote is True
 
 
 async def machine_endpoint(podman: str, machine: str, run: CommandRunner) -> Endpoint:

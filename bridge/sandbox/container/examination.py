@@ -69,7 +69,7 @@ async def examined_isolation(
     """
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
-        facts = await _look(api, config, isolation, not_removed)
+        facts = await look_inside(api, config, isolation, not_removed)
         if len(examinations) >= MAX_EXAMINATIONS:
             examinations.clear()
         examinations[key] = facts
@@ -95,12 +95,13 @@ def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
     return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
 
 
-async def _look(
+async def look_inside(
     api: ContainerCalls,
     config: Mapping[str, Json],
     isolation: Isolation,
     not_removed: Callable[[str], None],
 ) -> Mapping[str, Any] | None:
+    """Return what the probe's program sees in a container; None where the image has no Python."""
     name = hardening.container_name("look", secrets.token_hex(4))
     try:
         async with run_container(

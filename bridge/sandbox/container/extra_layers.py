@@ -117,7 +117,6 @@ def choose_extra_layers(
     environ: Mapping[str, str],
     local: bool,
     owner: int = 0,
-    elsewhere: Mapping[Purpose, str] | None = None,
 ) -> ExtraLayers:
     """Return the layers to request of an engine; write the file that podman reads.
 
@@ -127,7 +126,6 @@ def choose_extra_layers(
         environ: podman's environment.
         local: Whether the engine sees this machine's files.
         owner: The user id that runs the engine.
-        elsewhere: The bridge's filters as files of the engine's machine, if there are any.
     """
     made = ExtraLayers()
     if brings_own_kernel(oci_runtime):
@@ -145,8 +143,6 @@ def choose_extra_layers(
             made.seccomp = {on: str(write_profile(runtime_dir, on)) for on in PURPOSES}
         except OSError as error:
             made.lacking.append(f"{OWN_SECCOMP}: its file cannot be written ({error})")
-    elif elsewhere:
-        made.seccomp = dict(elsewhere)
     else:
         made.lacking.append(f"{OWN_SECCOMP}: podman wants a file of its own machine, not of this")
     if local and maps_cheaply(facts) and gives_ids(environ):

@@ -1,7 +1,7 @@
-"""A podman service of the bridge's own, for hosts where none listens.
+"""A podman service of the bridge's own where none listens, and OpenSSH's client as a forward.
 
-Owns the process `podman system service`, the private directory with its socket and log, and the
-removal of both, also of those that dead bridges left. Speaks no API.
+Owns the process, the private directory with its socket and log, and the removal of both, also of
+those that dead bridges left. Speaks no API.
 
 The service ends with the bridge: at `aclose`; when the bridge is killed, by a signal from the
 kernel (on Linux); failing that, by the next bridge.
@@ -13,6 +13,7 @@ import errno
 import json
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -28,9 +29,10 @@ import anyio
 import anyio.to_thread
 from anyio.abc import Process
 
-from bridge.errors import EngineDownError, LaunchError
+from bridge.errors import EngineDownError, LaunchError, SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.endpoints import Endpoint
+from bridge.sandbox.container.remote import SshTarget
 from bridge.sandbox.ownership import Owner, current_owner, is_dead
 
 logger = logging.getLogger(__name__)
@@ -54,9 +56,8 @@ MAX_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 108 on Linux and 104 on macOS."""
 
 _PODMAN = "podman"
-_DIRECTORY_PREFIX = "podman-"
 _OWNER_FILE = "owner.json"
-_SOCKET = "podman.sock"
+_SOCKET = "engine.sock"
 _LOG = "service.log"
 
 _RUNTIME_FLAGS: Mapping[str, tuple[str, ...]] = {
@@ -98,28 +99,21 @@ def service_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class PodmanService:
-    """One `podman system service`. Started by `start`, ended by `aclose`.
+class SocketService:
+    """A process that gives an engine a socket in a private directory of its own.
 
     Args:
-        podman: The executable.
+        prefix: Of the directory's name.
         runtime_dir: The parent of its directory; private to this user.
-        environ: The bridge's environment, which configures podman.
-        oci_runtime: The OCI runtime of its containers; None for podman's default.
+        environ: The process's environment.
     """
 
-    def __init__(
-        self,
-        *,
-        podman: str,
-        runtime_dir: Path,
-        environ: Mapping[str, str],
-        oci_runtime: str | None = None,
-    ) -> None:
-        self.oci_runtime = oci_runtime
-        self._podman = podman
-        self._directory = runtime_dir / f"{_DIRECTORY_PREFIX}{os.getpid()}-{secrets.token_hex(3)}"
-        self._environ = service_environment(environ)
+    origin = ""
+    """What its endpoint is called in messages."""
+
+    def __init__(self, prefix: str, runtime_dir: Path, environ: Mapping[str, str]) -> None:
+        self._directory = runtime_dir / f"{prefix}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._environ = environ
         self._process: Process | None = None
 
     @property
@@ -148,7 +142,7 @@ class PodmanService:
         except BaseException:
             await self.aclose()
             raise
-        return Endpoint(url=f"unix://{self.socket}", origin="the bridge's own podman service")
+        return Endpoint(url=f"unix://{self.socket}", origin=self.origin)
 
     async def aclose(self) -> None:
         """End the service and remove its directory. Idempotent; done even when cancelled."""
@@ -158,17 +152,24 @@ class PodmanService:
                 await _end(process)
             shutil.rmtree(self._directory, ignore_errors=True)
 
+    def _argv(self) -> list[str]:
+        raise NotImplementedError
+
+    def _failure(self, said: str, *, timed_out: bool) -> SandboxError:
+        """Return the error for a process that gave no socket, from what it wrote."""
+        raise NotImplementedError
+
     def _make_directory(self) -> None:
         try:
             make_owned(self._directory)
         except OSError as error:
-            message = f"The bridge cannot make a directory for podman's socket: {error}."
+            message = f"The bridge cannot make a directory for the engine's socket: {error}."
             raise EngineDownError(
                 message, remedy="Set XDG_RUNTIME_DIR to a directory of this user's."
             ) from error
 
     async def _spawn(self) -> Process:
-        argv = service_argv(self._podman, self.socket, self.oci_runtime)
+        argv = self._argv()
         if sys.platform == "linux":
             wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
             argv = [*wrapper, *argv]
@@ -186,11 +187,8 @@ class PodmanService:
                         env=self._environ,
                         start_new_session=True,
                     )
-            except FileNotFoundError as error:
-                raise faults.not_found(_PODMAN) from error
             except OSError as error:
-                message = f"podman's service cannot be started: {error}."
-                raise EngineDownError(message, remedy=faults.down_remedy("podman")) from error
+                raise self._failure(str(error), timed_out=False) from error
         return process
 
     async def _wait_listening(self, process: Process) -> None:
@@ -199,14 +197,7 @@ class PodmanService:
                 if await _accepts(self.socket):
                     return
                 await anyio.sleep(POLL_SECONDS)
-        said = self._log_tail()
-        doing = "start its service"
-        if process.returncode is None:
-            doing = f"listen within {START_SECONDS:g} s"
-        failure = faults.from_text(said or "it wrote nothing", doing=doing, engine="podman")
-        if isinstance(failure, LaunchError):
-            raise EngineDownError(failure.message, remedy=faults.down_remedy("podman"))
-        raise failure
+        raise self._failure(self._log_tail(), timed_out=process.returncode is None)
 
     def _log_tail(self) -> str:
         try:
@@ -214,6 +205,66 @@ class PodmanService:
         except OSError:
             return ""
         return data.decode("utf-8", "replace").strip()
+
+
+class PodmanService(SocketService):
+    """One `podman system service`. Started by `start`, ended by `aclose`.
+
+    Args:
+        podman: The executable.
+        environ: The bridge's environment, which configures podman.
+        oci_runtime: The OCI runtime of its containers; None for podman's default.
+    """
+
+    origin = "the bridge's own podman service"
+
+    def __init__(
+        self,
+        *,
+        podman: str,
+        runtime_dir: Path,
+        environ: Mapping[str, str],
+        oci_runtime: str | None = None,
+    ) -> None:
+        super().__init__(_PODMAN, runtime_dir, service_environment(environ))
+        self.oci_runtime = oci_runtime
+        self._podman = podman
+
+    def _argv(self) -> list[str]:
+        return service_argv(self._podman, self.socket, self.oci_runtime)
+
+    def _failure(self, said: str, *, timed_out: bool) -> SandboxError:
+        doing = f"listen within {START_SECONDS:g} s" if timed_out else "start its service"
+        failure = faults.from_text(said or "it wrote nothing", doing=doing, engine=_PODMAN)
+        if isinstance(failure, LaunchError):
+            return EngineDownError(failure.message, remedy=faults.down_remedy(_PODMAN))
+        return failure
+
+
+class SshForward(SocketService):
+    """OpenSSH's client, which forwards the socket of an engine on another machine.
+
+    The user's configuration of OpenSSH applies: aliases, jump hosts, known hosts and keys.
+    """
+
+    def __init__(self, target: SshTarget, runtime_dir: Path, environ: Mapping[str, str]) -> None:
+        names = ("HOME", "PATH", "USER", "LOGNAME", "SSH_AUTH_SOCK")
+        passed = {name: environ[name] for name in names if name in environ}
+        # Its messages are read.
+        super().__init__("ssh", runtime_dir, {**passed, "LC_ALL": "C"})
+        self.origin = target.destination
+        self._target = target
+
+    def failure(self) -> SandboxError:
+        """Return the error for an engine that does not answer at the other end."""
+        return self._target.failure(self._log_tail())
+
+    def _argv(self) -> list[str]:
+        # A line is written for each connection that fails there: at most a megabyte.
+        return ["sh", "-c", 'ulimit -f 2048; exec "$@"', "sh", *self._target.argv(self.socket)]
+
+    def _failure(self, said: str, *, timed_out: bool) -> SandboxError:
+        return self._target.failure(said)
 
 
 def make_owned(directory: Path) -> None:
@@ -252,8 +303,8 @@ def _reap_services(runtime_dir: Path) -> int:
         owner = _owner_of(directory)
         if owner is None or not is_dead(owner, judge=judge):
             continue
-        for pid in _listeners(f"unix://{directory / _SOCKET}"):
-            logger.info("ending podman service %d of a bridge that died", pid)
+        for pid in _listeners(directory / _SOCKET):
+            logger.info("ending process %d of a bridge that died", pid)
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         shutil.rmtree(directory, ignore_errors=True)
@@ -268,12 +319,13 @@ def _owner_of(directory: Path) -> Owner | None:
         return None
 
 
-def _listeners(url: str) -> Sequence[int]:
-    """Return the processes that serve `url`, which names a unique directory."""
+def _listeners(socket: Path) -> Sequence[int]:
+    """Return the processes that serve a socket, whose directory's name is unique."""
+    served = re.compile(rb"(?:^|\0)(?:unix://%b\0|%b:)" % ((re.escape(os.fsencode(socket)),) * 2))
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            if url.encode() in entry.read_bytes().split(b"\0"):
+            if served.search(entry.read_bytes()):
                 found.append(int(entry.parent.name))
     return found
 

@@ -14,7 +14,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
@@ -42,9 +41,6 @@ from bridge.sandbox.probe import failed_probe, run_probe
 from bridge.sandbox.process import libseccomp
 from bridge.settings import Settings
 from bridge.settings.kubernetes import Kubernetes
-
-if TYPE_CHECKING:
-    from bridge.sandbox.kubernetes.agent_sandbox import ClaimedPods
 
 logger = logging.getLogger(__name__)
 
@@ -94,16 +90,14 @@ class KubernetesBackend:
         self._template = pod.Template(settings=settings, image=image, user=user, owner=owner)
         self._connecting = anyio.Lock()
         self._warm: WarmPods | None = None
-        self._claims: ClaimedPods | None = None
         self._filters: Sequence[bytes] = ()
 
     def __repr__(self) -> str:
         where = self._warm.cluster.server if self._warm else "not connected"
         return f"<KubernetesBackend {where} {self._template.owner}>"
 
-    @property
-    def problem(self) -> str:
-        """Why no pod could be started now, as far as that is known; empty if one could."""
+    async def problem(self) -> str:
+        """Return why no pod could be started, as far as is known; see `Backend.problem`."""
         return self._warm.problem if self._warm is not None else ""
 
     async def __aenter__(self) -> KubernetesBackend:
@@ -149,7 +143,6 @@ class KubernetesBackend:
                 "namespace": cluster.namespace,
                 "image": self._template.image,
                 "runtime class": self._settings.runtime_class or "the cluster's",
-                "pods from": self._settings.provider,
             },
         )
         remedy = "Name an image with Python 3.9 or later in [kubernetes]."
@@ -205,10 +198,6 @@ class KubernetesBackend:
         """Give a pod that runs, and is this launch's alone; leaving deletes it."""
         warm = await self._connected()
         cluster = warm.cluster
-        if self._claims is not None:
-            async with self._claims.claim() as claimed:
-                yield await self._running(cluster, claimed)
-            return
         found = await warm.take(spec.limits)
         name = pod.pod_name(spec.run_id) if found is None else found["metadata"]["name"]
         warm.mine.add(name)
@@ -245,8 +234,7 @@ class KubernetesBackend:
             SandboxLostError: The pod is gone, or silent: nothing of the program ran.
             LaunchError: It cannot put something in force, or lacks the program.
         """
-        own_user = not self._template.user and self._settings.provider == "pods"
-        step = pod.first_step(spec, self._filters, own_user=own_user)
+        step = pod.first_step(spec, self._filters, own_user=not self._template.user)
         said = b""
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
@@ -292,13 +280,7 @@ class KubernetesBackend:
 
     def _connect(self) -> Cluster:
         self._filters = libseccomp.filters()
-        cluster = Cluster(find_config(self._settings, self._environ), self._settings.namespace)
-        if self._settings.provider == "agent-sandbox":
-            from bridge.sandbox.kubernetes.agent_sandbox import ClaimedPods
-
-            seconds = pod.lifetime(self._limits, self._settings)
-            self._claims = ClaimedPods(cluster, self._settings, seconds)
-        return cluster
+        return Cluster(find_config(self._settings, self._environ), self._settings.namespace)
 
     async def _owners(self, cluster: Cluster) -> Sequence[Document]:
         """Return the `ownerReferences` of pods: the bridge's own pod, if it is in one of theirs."""

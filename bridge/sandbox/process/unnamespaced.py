@@ -252,6 +252,10 @@ class UnnamespacedBackend(ABC, Generic[F]):
         """Do nothing, likewise; see `Backend.tend`."""
         await anyio.lowlevel.checkpoint()
 
+    async def problem(self) -> str:
+        """Return nothing: there is no engine that could end; see `Backend.problem`."""
+        return ""
+
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.
 

@@ -12,7 +12,7 @@ import pytest
 
 from bridge.errors import AuditError
 from bridge.gate.audit import AuditLog
-from bridge.gate.audit.reading import BEGUN, OLD, last_records
+from bridge.gate.audit.reading import BEGUN
 from tests.audit_rig import (
     DAY,
     NOON,
@@ -178,25 +178,6 @@ async def test_a_line_that_a_crash_cut_short_is_told_and_no_tampering(
     log.close()
     assert kinds(tmp_path) == ["run"] * 2
     assert whole(tmp_path).notes == before.notes
-
-
-async def test_files_of_an_earlier_version_are_read_and_removed_for_their_age(
-    tmp_path: Path,
-) -> None:
-    """They were one chain for all bridges, which is not checked any more."""
-    old = tmp_path / "2026-09-20.jsonl"
-    old.write_text('{"kind":"run","run":"old","seq":7,"time":"2026-09-20T00:00:00.000Z"}\n')
-    old.chmod(0o600)
-    clock = FakeClock()
-    log = AuditLog(tmp_path, now=clock, days=30)
-    await write(log, "new")
-    assert [note.what for note in whole(tmp_path).notes] == [OLD]
-    assert [each["run"] for each in last_records(tmp_path, 9)[0]] == ["old", "new"]
-    clock.now += 32 * DAY
-    await write(log, "newer")
-    log.close()
-    assert not old.exists()
-    whole(tmp_path)
 
 
 async def test_with_sync_records_are_written_as_well(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bridge.guest.state.checkpoint import EVERYTHING, MAGIC
-from tests.guest.checkpoint_rig import opened, saved, session
+from tests.guest.checkpoint_rig import opened, saved
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +52,3 @@ def test_another_version_is_refused_with_the_reason() -> None:
     _, lost = opened(data.replace(MAGIC + b"3\n", MAGIC + b"1\n"))
     assert lost == {EVERYTHING: "the checkpoint is of version 1; this bridge reads version 3"}
     assert opened(b"something else")[1] == {EVERYTHING: "it is no checkpoint"}
-
-
-def test_a_checkpoint_from_before_the_guests_modules_moved_is_read(tmp_path: Path) -> None:
-    calls = b"cbridge.guest.checkpoint\nfound\n(S'math'\nS'pi'\ntR"
-    cell = b"cbridge.guest.cloudpickle\n_make_cell\n(" + calls + b"tR"
-    pickled = with_pickle(saved({"a": 1})[0], b"(S'a'\n" + cell + b"l.")
-    earlier = pickled.replace(MAGIC + b"3\n", MAGIC + b"2\n")
-    check = "import math; assert a.cell_contents == math.pi"
-    assert session(tmp_path / "workspace", check, state=earlier).restored == {}

@@ -198,7 +198,8 @@ async def test_a_service_dies_with_a_bridge_that_is_killed(tmp_path: Path) -> No
     assert names_in(tmp_path / "run") == []
 
 
-async def test_only_dead_bridges_services_are_reaped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["unix://{}", "{}:/var/run/docker.sock"], ids=["podman", "ssh"])
+async def test_only_dead_bridges_services_are_reaped(tmp_path: Path, word: str) -> None:
     """A live peer's, and what cannot be read, stay."""
     owners = {"podman-live": current_owner(), "podman-dead": replace(current_owner(), start="1")}
     for name, owner in owners.items():
@@ -206,8 +207,8 @@ async def test_only_dead_bridges_services_are_reaped(tmp_path: Path) -> None:
         (tmp_path / name / "owner.json").write_text(json.dumps(asdict(owner)))
     (tmp_path / "podman-odd").mkdir()
     (tmp_path / "podman-odd" / "owner.json").write_text("[]")
-    url = f"unix://{tmp_path}/podman-dead/podman.sock"
-    left = start([sys.executable, "-c", "import signal; signal.pause()", url])
+    served = word.format(tmp_path / "podman-dead" / "engine.sock")
+    left = start([sys.executable, "-c", "import signal; signal.pause()", served])
     assert left.stdout is not None
     with left.stdout, anyio.fail_after(PATIENCE):
         assert await reap_services(tmp_path) == 1

@@ -164,11 +164,11 @@ async def test_a_server_that_is_away_is_known_and_its_return_as_well(
             await server.stop()
             with pytest.raises(ClusterDownError):
                 await used(backend)
-            while "does not answer" not in backend.problem:
+            while "does not answer" not in await backend.problem():
                 await anyio.lowlevel.checkpoint()
             await server.start()
             await used(backend)
-            while backend.problem:
+            while await backend.problem():
                 await anyio.lowlevel.checkpoint()
 
 
@@ -284,7 +284,7 @@ async def test_a_quota_without_room_for_waiting_pods_costs_no_lease_and_no_readi
                 await server.changed()
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
-            assert backend.problem == ""
+            assert await backend.problem() == ""
 
 
 def test_a_lease_outlives_the_longest_pause_between_renewals() -> None:

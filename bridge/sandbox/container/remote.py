@@ -1,0 +1,165 @@
+"""The engines that the environment names: docker's and podman's own variables, docker's context.
+
+Reads ssh:// addresses. Imports no engine's client library: selecting a backend does not wait for
+that. `service.SshForward` forwards the socket of such an address.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
+
+DOCKER_SOCKET = "/var/run/docker.sock"
+"""Where docker listens if an address does not say."""
+
+_ADDRESS = re.compile(
+    r"ssh://(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[\w:.]+\])(?::(?P<port>\d{1,5}))?"
+    r"(?P<path>/[^\s:%$]*)?",
+    re.ASCII,
+)
+
+_OPTIONS = (
+    # No user can answer a question. A silent connection is given up after six seconds.
+    *("BatchMode=yes", "StrictHostKeyChecking=yes", "ConnectTimeout=10"),
+    # A connection that fails at the other end is written at this level.
+    "LogLevel=INFO",
+    *("ServerAliveInterval=2", "ServerAliveCountMax=3"),
+    # The user's configuration may say otherwise for their own sessions.
+    *("ControlMaster=no", "ControlPath=none", "ForwardAgent=no", "ForwardX11=no"),
+    *("PermitLocalCommand=no", "RemoteCommand=none", "IgnoreUnknown=ForkAfterAuthentication"),
+    "ForkAfterAuthentication=no",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshTarget:
+    """An engine's socket on another machine.
+
+    Attributes:
+        destination: As `ssh` takes it: `user@address`, or a `Host` of its configuration.
+        port: Of the SSH server; empty for OpenSSH's own choice.
+        socket: The socket's path there.
+        identity: The private key's file; empty for OpenSSH's own choice.
+    """
+
+    destination: str
+    port: str
+    socket: str
+    identity: str = ""
+
+    @property
+    def login(self) -> str:
+        """The command that logs in there, for messages."""
+        return shlex.join(["ssh", *(["-p", self.port] if self.port else []), self.destination])
+
+    def argv(self, socket: Path) -> list[str]:
+        """Return OpenSSH's command line that forwards a socket of this machine there."""
+        # No terminal, no command, and no Kerberos tickets for the host.
+        argv = ["ssh", "-N", "-T", "-k", "-L", f"{socket}:{self.socket}"]
+        argv += [word for option in _OPTIONS for word in ("-o", option)]
+        argv += ["-p", self.port] if self.port else []
+        argv += ["-i", self.identity, "-o", "IdentitiesOnly=yes"] if self.identity else []
+        return [*argv, "--", self.destination]
+
+    def failure(self, said: str) -> SandboxError:
+        """Return the error for what OpenSSH wrote to stderr."""
+        detail = " ".join(said.split())[-500:] or "it gave no answer in time"
+        message = f"{self.destination} cannot be reached over SSH: {detail}."
+        if "IDENTIFICATION HAS CHANGED" in said:
+            message = f"{self.destination} has another host key than the known one."
+            remedy = "Someone may be in between. Compare the key with the host's own. If it was "
+            host = self.destination.rpartition("@")[2]
+            known = f"[{host}]:{self.port}" if self.port else host
+            remedy += f"renewed, run `ssh-keygen -R {shlex.quote(known)}`, then `{self.login}`."
+        elif "ost key" in said:
+            remedy = f"Run `{self.login}` once, and compare the key that it shows with the host's."
+        elif "open failed" in said:
+            message = f"{self.destination} does not forward {self.socket}: {detail}."
+            remedy = f"Try `{self.login} ls -l {self.socket}`; the address can name another path."
+        elif "ermission denied" in said:
+            remedy = "Put the public key into ~/.ssh/authorized_keys there, and name the private "
+            remedy += "one in OpenSSH's configuration."
+            return EnginePermissionError(message, remedy=remedy)
+        else:
+            remedy = f"Try `{self.login}`."
+        return EngineDownError(message, remedy=remedy)
+
+
+def ssh_target(url: str, origin: str, engine: str, identity: str = "") -> SshTarget:
+    """Return what an ssh:// address names.
+
+    Raises:
+        EngineDownError: It cannot be used. The message has no password.
+    """
+    match = _ADDRESS.fullmatch(url)
+    path = match and match["path"]
+    if match is None or (engine == "podman" and not path) or match["host"].startswith("-"):
+        message = f"{origin} is no address that {engine} can be reached by over SSH."
+        remedy = "Use ssh://USER@HOST:PORT/PATH/OF/THE/SOCKET, without a password; user and port"
+        remedy += " may be left out" + (", and docker's path." if engine == "docker" else ".")
+        raise EngineDownError(message, remedy=remedy)
+    host = match["host"].strip("[]")
+    return SshTarget(
+        destination=f"{match['user']}@{host}" if match["user"] else host,
+        port=match["port"] or "",
+        socket=path if path and path != "/" else DOCKER_SOCKET,
+        identity=identity,
+    )
+
+
+def named_address(
+    kind: Literal["docker", "podman"], environ: Mapping[str, str]
+) -> tuple[str, str] | None:
+    """Return the address of the engine that the environment names, and where it is named."""
+    variable = "DOCKER_HOST" if kind == "docker" else "CONTAINER_HOST"
+    if environ.get(variable):
+        return environ[variable], variable
+    context = _context_address(environ) if kind == "docker" else None
+    return (context, "the docker context") if context else None
+
+
+def names_another_machine(kind: str, environ: Mapping[str, str]) -> bool:
+    """Return whether the environment names an engine that no socket of this machine leads to."""
+    if kind == "podman" and environ.get("CONTAINER_CONNECTION"):
+        return True
+    found = named_address("docker" if kind == "docker" else "podman", environ)
+    return found is not None and found[0].partition("://")[0] in ("ssh", "tcp", "http", "https")
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host's name or address is that of this machine's loopback."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _context_address(environ: Mapping[str, str]) -> str | None:
+    """Return the host of the docker context in use; None for the default one or none at all."""
+    config = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or "/") / ".docker")
+    name = environ.get("DOCKER_CONTEXT") or _read(config / "config.json").get("currentContext")
+    if not isinstance(name, str) or name in ("", "default"):
+        return None
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = _read(config / "contexts" / "meta" / digest / "meta.json")
+    endpoints = meta.get("Endpoints")
+    docker = endpoints.get("docker") if isinstance(endpoints, dict) else None
+    host = docker.get("Host") if isinstance(docker, dict) else None
+    return host if isinstance(host, str) and host else None
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

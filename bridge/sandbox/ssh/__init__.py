@@ -1,1 +1,0 @@
-"""Containers on other machines, reached over OpenSSH."""

@@ -1,0 +1,260 @@
+"""Engines behind a real SSH server: how they are named, and what a lost connection does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from bridge.errors import EngineDownError, NoSandboxError, SettingsError
+from bridge.model import HostKernel, RunRequest
+from bridge.runs import open_engine
+from bridge.sandbox.backend import Bind, CommandSpec
+from bridge.sandbox.container import backend as module
+from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.selection import select_backend
+from bridge.settings import Settings, load
+from tests.contract.programs import ECHO, read_exactly, spec
+from tests.contract.rig import Engine, EngineShelf
+from tests.engine_rig import ListFinder, workshop
+from tests.sandbox.process.rig import exists
+from tests.ssh_rig import SshServer, ssh_server
+from tests.waiting import until, until_exists
+
+PATIENCE = 90
+
+pytestmark = [
+    pytest.mark.ssh,
+    pytest.mark.docker,
+    # The SDK forgets sockets that could not connect, until they are collected.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def server() -> Iterator[SshServer]:
+    with ssh_server() as started:
+        yield started
+
+
+@pytest.fixture
+def docker(engines: EngineShelf) -> Engine:
+    return engines.get("docker")
+
+
+def address(engine: Engine) -> str:
+    return f"ssh://there{engine.url.removeprefix('unix://')}"
+
+
+@asynccontextmanager
+async def opened(
+    engine: Engine, environ: Mapping[str, str], directory: Path
+) -> AsyncIterator[ContainerBackend]:
+    async with ContainerBackend(
+        engine.command, image=engine.image, runtime_dir=directory / "run", environ=environ
+    ) as backend:
+        with anyio.fail_after(PATIENCE):
+            yield backend
+    assert not list((directory / "run").glob("ssh-*"))
+
+
+async def echoed(backend: ContainerBackend) -> None:
+    async with backend.launch(spec(ECHO)) as sandbox:
+        await sandbox.send(b"far away")
+        assert await read_exactly(sandbox, 8) == b"far away"
+
+
+def forwards(directory: Path) -> list[int]:
+    """Return the processes that forward a socket below a directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"-L" in words and any(word.startswith(os.fsencode(directory)) for word in words):
+            found.append(int(entry.parent.name))
+    return found
+
+
+async def test_the_current_docker_context_is_forwarded(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    name = hashlib.sha256(b"far").hexdigest()
+    meta = server.directory / ".docker/contexts/meta" / name / "meta.json"
+    meta.parent.mkdir(parents=True)
+    meta.write_text(json.dumps({"Endpoints": {"docker": {"Host": address(docker)}}}))
+    (server.directory / ".docker/config.json").write_text('{"currentContext": "far"}')
+    async with opened(docker, server.environ, tmp_path) as backend:
+        await echoed(backend)
+
+
+@pytest.mark.podman
+@pytest.mark.parametrize("named", ["by name", "by default"])
+async def test_podmans_own_connection_is_forwarded(
+    server: SshServer, engines: EngineShelf, tmp_path: Path, named: str
+) -> None:
+    """As `podman` itself does: one by default, only where podman is a remote client."""
+    podman = engines.get("podman")
+    conf = tmp_path / "containers.conf"
+    conf.write_text(
+        f"[engine]\nremote = {'true' if named == 'by default' else 'false'}\n"
+        'active_service = "far"\n[engine.service_destinations.far]\n'
+        f'uri = "{address(podman)}"\nidentity = "{server.directory}/key"\n'
+    )
+    environ = {**server.environ, "CONTAINERS_CONF": str(conf)}
+    if named == "by name":
+        environ["CONTAINER_CONNECTION"] = "far"
+    async with opened(podman, environ, tmp_path) as backend:
+        await echoed(backend)
+        assert (await backend.probe()).details["found at"].startswith("podman's connection")
+
+
+async def test_one_forward_serves_all_and_is_started_again_when_it_ended(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    environ = {**server.environ, "DOCKER_HOST": address(docker)}
+    async with opened(docker, environ, tmp_path) as backend:
+        async with backend.launch(spec(ECHO)), backend.launch(spec(ECHO)):
+            [first] = forwards(tmp_path)
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: not exists(first))
+        await echoed(backend)
+        [second] = forwards(tmp_path)
+        server.cut()
+        await until(lambda: not exists(second))
+        await echoed(backend)
+    assert forwards(tmp_path) == []
+
+
+async def test_a_machine_that_is_off_is_a_problem_until_it_is_back(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    environ = {**server.environ, "DOCKER_HOST": address(docker)}
+    async with opened(docker, environ, tmp_path) as backend:
+        assert await backend.problem() == ""
+        server.stop()
+        await until(lambda: not forwards(tmp_path))
+        assert "there cannot be reached over SSH" in await backend.problem()
+        server.start()
+        assert await backend.problem() == ""
+
+
+async def test_a_host_key_that_changed_is_refused(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    server.stop()
+    server.new_host_key()
+    server.start()
+    environ = {**server.environ, "DOCKER_HOST": address(docker)}
+    async with opened(docker, environ, tmp_path) as backend:
+        with pytest.raises(EngineDownError, match="another host key") as caught:
+            await echoed(backend)
+    assert "ssh-keygen -R" in caught.value.remedy
+
+
+async def test_a_socket_that_is_not_there_is_named(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    environ = {**server.environ, "DOCKER_HOST": "ssh://there/nowhere/docker.sock"}
+    async with opened(docker, environ, tmp_path) as backend:
+        with pytest.raises(EngineDownError, match=r"does not forward /nowhere/docker\.sock"):
+            await echoed(backend)
+
+
+async def test_what_is_of_this_machine_is_refused(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    environ = {**server.environ, "DOCKER_HOST": address(docker)}
+    async with opened(docker, environ, tmp_path) as backend:
+        await refused(backend, docker.image, tmp_path)
+
+
+async def test_so_it_is_by_an_engine_whose_containers_see_another_boot(
+    docker: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As through a socket that the user forwards, on machines with one kernel release."""
+    environ = {"HOME": str(tmp_path), "DOCKER_HOST": docker.url}
+    async with opened(docker, environ, tmp_path) as backend:
+        bind = Bind(source=str(tmp_path), inside="/data/x")
+        async with backend.launch(replace(spec(ECHO), binds=(bind,))):
+            pass
+    monkeypatch.setattr(module, "this_kernel", lambda: HostKernel(boot_id="another"))
+    async with opened(docker, environ, tmp_path) as backend:
+        await refused(backend, docker.image, tmp_path)
+
+
+async def refused(backend: ContainerBackend, image: str, directory: Path) -> None:
+    bind = Bind(source=str(directory), inside="/data/x", writable=True)
+    command = CommandSpec(cwd="/workspace", cpu_seconds=5, file_bytes=1 << 20, image=image)
+    for refusal in ({"binds": (bind,)}, {"command": command}):
+        with pytest.raises(SettingsError, match="runs on another machine"):
+            async with backend.launch(replace(spec(ECHO), **refusal)):
+                pass
+    await echoed(backend)
+
+
+def settings(server: SshServer, engine: Engine, home: Path, **more: str) -> Settings:
+    run = home / "r"
+    run.mkdir(mode=0o700, exist_ok=True)
+    environ = {
+        **server.environ,
+        "HOME": str(home),
+        "XDG_RUNTIME_DIR": str(run),
+        "MCP_BRIDGE_STATE_DIR": str(home / "state"),
+        "DOCKER_HOST": address(engine),
+    }
+    return load({"warm": "0", "image": engine.image, **more}, environ)
+
+
+async def test_auto_uses_the_named_engine_or_none(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    """And not the podman that works here."""
+    found = settings(server, docker, tmp_path, runtime="auto", image="")
+    found = replace(found, image=docker.image)
+    backend = await select_backend(found)
+    assert backend.name == "docker"
+    await backend.aclose()
+    server.stop()
+    with pytest.raises(NoSandboxError, match="there cannot be reached over SSH") as caught:
+        await select_backend(found)
+    assert "podman" not in str(caught.value)
+
+
+async def test_a_lost_connection_ends_the_run_and_what_ran_there(
+    server: SshServer, docker: Engine, tmp_path: Path
+) -> None:
+    """It says so; neither the program nor its call is repeated; the next run connects again."""
+    begun = tmp_path / "begun"
+    code = (
+        "print('so far', flush=True)\n"
+        f"await mcp_work_shop.slow(started={str(begun)!r}, cancelled={str(tmp_path / 'c')!r})"
+    )
+    results = []
+
+    async def run() -> None:
+        results.append(await engine.run(RunRequest(code=code, timeout=60)))
+
+    chosen = settings(server, docker, tmp_path, runtime="docker")
+    async with open_engine(chosen, finder=ListFinder(workshop())) as engine:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await until_exists(begun)
+            begun.unlink()
+            server.cut()
+        [result] = results
+        assert (result.status, result.stdout) == ("error", "so far\n"), result
+        assert result.usage.tool_calls == 1
+        assert not begun.exists()
+        assert (await engine.run(RunRequest(code="40 + 2"))).result == 42
+        await until(lambda: docker.ours() == [])
+        print(result.summary, result.code, result.reason)
