@@ -139,8 +139,10 @@ class Admission:
 
     async def connect(
         self, run: PreparedRun, more: Iterable[str] = ()
-    ) -> dict[str, tuple[Tool, ...]]:
-        """Connect a run's servers, all at the same time; return the tools of each.
+    ) -> tuple[PreparedRun, dict[str, tuple[Tool, ...]]]:
+        """Connect a run's servers, all at the same time; return the run, and the tools of each.
+
+        A refused server does not stop a run that has others: its use raises the reason.
 
         Args:
             more: Servers to connect if they are there.
@@ -154,7 +156,12 @@ class Admission:
         there = [name for name in more if name not in tools and name in self._servers.names()]
         if there:
             tools |= (await self._servers.load(there, tolerant=True))[0]
-        return tools
+        if not run.tolerant:
+            run = replace(
+                run,
+                refused={name: f"{e.message} {e.remedy}".rstrip() for name, e in errors.items()},
+            )
+        return run, {**dict.fromkeys(run.refused, ()), **tools}
 
     async def check(self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]]) -> PreparedRun:
         """Return a run that is checked against its servers as they turned out to be."""

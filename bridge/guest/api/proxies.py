@@ -13,7 +13,7 @@ import keyword
 import sys
 import types
 
-from bridge.guest.api.values import MissingKeyError, Result, listed, nearest
+from bridge.guest.api.values import MCPError, MissingKeyError, Result, listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class Tools:
         """
         # Interpreter and libraries probe for dunders; a tool must never answer.
         if not (alias.startswith("__") and alias.endswith("__")):
+            if "refused" in self.server:
+                return self._refused(alias)
             tool = self._by_alias.get(alias)
             if tool is not None:
                 return self._function(tool)
@@ -144,6 +146,8 @@ class Tools:
         Raises:
             MissingKeyError: There is no such tool; the message names the nearest.
         """
+        if "refused" in self.server:
+            return self._refused(name)
         tool = self._by_name.get(name) or self._by_alias.get(name)
         if tool is None:
             raise MissingKeyError(self._no_such(name))
@@ -154,6 +158,15 @@ class Tools:
         if found is None:
             found = self._made[tool["name"]] = make_function(self._call, self.server, tool)
         return found
+
+    def _refused(self, name: str) -> Any:
+        """Return what raises, when it is called, why the run goes on without this server."""
+
+        async def function(*args: Any, **kwargs: Any) -> Any:
+            own = self.server
+            raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
+
+        return function
 
     def _no_such(self, name: str) -> str:
         return "%s has no tool %r.%s Tools: %s." % (
@@ -187,6 +200,8 @@ class Server:
 
     async def list_tools(self) -> List[Any]:
         """Return name, alias and description of each tool."""
+        if "refused" in self._tools.server:
+            await self._tools.item("")()
         return [Result(summary(tool)) for tool in self._tools.server.get("tools") or ()]
 
     def __repr__(self) -> str:
