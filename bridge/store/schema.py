@@ -36,7 +36,6 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from bridge.store.legacy_files import import_legacy_files
 from bridge.store.store import BUSY_SECONDS, StoreError
 
 RETRY_SECONDS = 1.0
@@ -125,8 +124,6 @@ def _create_tables(connection: Connection, directory: Path | None) -> None:
     metadata.create_all(connection)
     if directory is None:
         server_metadata.create_all(connection)
-    else:
-        import_legacy_files(connection, documents, directory)
 
 
 MIGRATIONS: tuple[Callable[[Connection, Path | None], None], ...] = (_create_tables,)
@@ -178,7 +175,7 @@ class Databases:
 
         Args:
             file: Device and inode of its file: a replaced file gets a new engine.
-            directory: Earlier versions' files, which an empty database imports; None on a server.
+            directory: Of the database; None on a server.
             make: Returns a new engine; None for SQLite's.
         """
         with self._changing:

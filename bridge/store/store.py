@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bridge.private_files import make_directory
 from bridge.store.blobs import Blobs, Unfinished
-from bridge.store.legacy_files import has_legacy_files
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Engine, Row, Table
@@ -196,13 +195,8 @@ class Store:
             pass
 
     def _is_there(self) -> bool:
-        """Return whether there is anything to read; earlier versions' files are imported."""
-        if _exists(self._file):
-            return True
-        found = has_legacy_files(self.directory)
-        if found:
-            _make_private(self._file)
-        return found
+        """Return whether there is anything to read."""
+        return _exists(self._file)
 
     def _make(self) -> None:
         """Make the database if it does not exist."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import stat
@@ -17,9 +16,6 @@ import pytest
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
-from bridge.model import Provenance
-from bridge.skills.memories import Memories, Memory
-from bridge.skills.provenance import SKILLS, read_by_writers
 from bridge.store import Store
 from bridge.store import schema as schema_module
 from bridge.store.store import FILE, VERSION, _read_without_sqlalchemy
@@ -265,31 +261,6 @@ def test_nothing_is_said_to_the_database_that_another_would_not_understand() -> 
     for table in schema_module.metadata.sorted_tables:
         dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
         assert str(CreateTable(table).compile(dialect=dialect))
-
-
-def test_memories_and_what_was_read_are_taken_over_from_earlier_files(tmp_path: Path) -> None:
-    """Before anything of them is asked, and once; pins, too."""
-    read = Provenance(run_id="r1", labels=frozenset({"private-data"}))
-    source = Store(tmp_path / "source")
-    Memories(source, "me").put("key", {"a": 1}, provenance=read)
-    state = tmp_path / "state"
-    with source.reading() as kept:
-        for one in kept.listed("memory"):
-            place = state / "memories" / one.owner
-            place.mkdir(parents=True)
-            (place / f"{one.name}.json").write_bytes(kept.get("memory", one.owner, one.name) or b"")
-            (place / ".read").write_bytes(
-                kept.get("read", f"memories/{one.owner}", "") or b"",
-            )
-    (state / "skills-read.json").write_text(json.dumps({"f": read.document()}))
-    (state / "pins.json").write_text("{}")
-    for _ in range(2):
-        memories = Memories(Store(state), "me")
-        assert [one.value for one in memories.all() if isinstance(one, Memory)] == [{"a": 1}]
-        assert memories.read_by_writers() == read
-        assert read_by_writers(Store(state), SKILLS) == read
-    with Store(state).reading() as kept:
-        assert kept.get("pins", "", "") == b"{}"
 
 
 def test_what_a_bridge_reads_at_its_start_imports_no_sqlalchemy(tmp_path: Path) -> None:
