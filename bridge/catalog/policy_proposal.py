@@ -45,7 +45,7 @@ _DESTROYING = frozenset(
 )
 _CHANGING = frozenset(
     """
-    add append apply approve archive assign cancel checkout close comment commit convert copy create
+    add append apply approve archive assign cancel checkout close comment commit copy create
     deploy disable edit enable execute forward insert install invite make merge modify move patch
     pay post publish push put rename reply run save send set share start stop submit transfer update
     upload write
@@ -127,7 +127,7 @@ _HEAD = """\
 # return what is yours alone; the word in a name that suggests it stands beside it.
 
 [policy]
-pin = true  # ask again about a tool whose description or schema changed since it was allowed
+pin = true  # ask again about a tool whose schemas or annotations changed since it was allowed
 
 [policy.defaults]
 read = "allow"

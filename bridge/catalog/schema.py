@@ -17,6 +17,7 @@ from bridge.guest.schema.parameters import Parameter as GuestParameter
 from bridge.guest.schema.parameters import read_parameters
 from bridge.guest.schema.schemas import as_list, as_mapping, leaves, pointed_at
 from bridge.guest.schema.typetext import BLOB
+from bridge.guest.schema.validation import filled
 from bridge.model import Json
 
 MAX_TYPE_CHARS = 160
@@ -88,11 +89,11 @@ def type_text(schema: Json, *, root: Json = None, budget: int = MAX_TYPE_CHARS) 
     return _type_text(schema, schema if root is None else root, budget)[0]
 
 
-def _type_text(schema: Json, root: Json, budget: int) -> tuple[str, int]:
+def _type_text(schema: Json, root: Json, budget: int, *, argument: bool = False) -> tuple[str, int]:
     """Return the text, and how many schemas were visited for it."""
     text, nodes = "Any", 0
     for detail in range(MAX_DETAIL, -1, -1):
-        writer = _Writer(root=root)
+        writer = _Writer(root=root, argument=argument)
         text = writer.write(schema, detail)
         nodes += writer.nodes
         if len(text) <= budget:
@@ -108,7 +109,7 @@ def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter
         kind, default, description = "Any", "", ""
         if nodes <= _MAX_NODES_IN_ALL:
             default, description = _annotations(one.schema, schema)
-            kind, visited = _type_text(one.schema, schema, budget)
+            kind, visited = _type_text(one.schema, schema, budget, argument=True)
             nodes += visited
         found.append(
             Parameter(
@@ -154,9 +155,14 @@ def example_value(parameter: Parameter, root: Json) -> str:
 
 @dataclass
 class _Writer:
-    """Writes one text, counting the schemas it visits."""
+    """Writes one text, counting the schemas it visits.
+
+    Attributes:
+        argument: Whether the values are sent, so that a key with a default may be left out.
+    """
 
     root: Json
+    argument: bool = False
     nodes: int = 0
 
     def write(self, schema: Json, detail: int, active: tuple[int, ...] = ()) -> str:
@@ -264,7 +270,9 @@ class _Writer:
                 return "dict"
             value = self.write(values, detail - 1, active)
             return "dict" if value == "Any" else f"dict[str, {value}]"
-        required = frozenset(_strings(schema.get("required")))
+        required = set(_strings(schema.get("required")))
+        if required and self.argument:
+            required -= filled({}, {**schema, "anyOf": None, "oneOf": None}, self.root).keys()
         shown = []
         for name, own in islice(properties.items(), _MAX_PROPERTIES):
             key = literal_text(name)

@@ -71,7 +71,7 @@ async def explain(arguments: SimpleNamespace, settings: Settings) -> int:
             server_definition=spec.definition,
         ),
         "read" if requested else None,
-        Pins(store_of(settings)),
+        Pins(store_of(settings), policy.pins_fully),
         start,
     )
     if arguments.json:

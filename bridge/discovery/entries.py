@@ -97,7 +97,7 @@ def read_entry(
             variables = replace(context.variables, read=_empty_file)
             reader.context = replace(context, variables=variables)
         spec = _read_fields(name, normalized(value, context.dialect), source, reader)
-        spec = replace(spec, written=written)
+        spec = replace(spec, templates=reader.templates, written=written)
     except UnusableError as error:
         reason = str(error)
         reader.warn("", f"skipped: {reason}", reported=True)

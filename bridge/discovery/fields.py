@@ -67,11 +67,16 @@ class EntryContext:
 
 @dataclass
 class FieldReader:
-    """Reads the fields of one entry and collects warnings about them."""
+    """Reads the fields of one entry and collects warnings about them.
+
+    Attributes:
+        templates: As in `ServerSpec`.
+    """
 
     context: EntryContext
     key: str
     warnings: list[ConfigWarning] = field(default_factory=list)
+    templates: dict[str, str] = field(default_factory=dict)
 
     @property
     def dialect(self) -> Dialect:
@@ -96,6 +101,8 @@ class FieldReader:
         expanded = self._expanded(value, label, part) if part in self.dialect.expanded else value
         if "\0" in expanded or any("\ud800" <= char <= "\udfff" for char in expanded):
             raise UnusableError(f"{label} holds a character that cannot be passed on")
+        if expanded != value and part in ("command", "args", "cwd", "url"):
+            self.templates[label if part == "args" else part] = value
         return expanded
 
     def _expanded(self, value: str, label: str, part: str) -> str:

@@ -123,7 +123,7 @@ class BridgeCalls:
                 )
                 raise ApprovalNeededError(message, remedy=fix) from None
             raise
-        await context.audit.calling(number, call, decision, approval)
+        await context.audit.calling(number, call, decision, approval, "")
         try:
             yield
         except BaseException as error:

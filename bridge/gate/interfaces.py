@@ -56,8 +56,8 @@ class PinnedTools(Protocol):
     def change(self, tool: Tool, server_definition: str = "") -> str:
         """Return what has changed of a tool; empty if nothing."""
 
-    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> None:
-        """Remember a tool that is allowed."""
+    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> str:
+        """Remember a tool that is allowed; return what is noted about it."""
 
 
 class CallApprover(Protocol):
@@ -74,9 +74,9 @@ class CallAudit(Protocol):
     """Records a run's calls; see `bridge.gate.audit.run.RunAudit`. Raises `AuditError`."""
 
     async def calling(
-        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None
+        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None, note: str
     ) -> None:
-        """Record a call that is sent next."""
+        """Record a call that is sent next, with what is noted about its tool."""
 
     async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
         """Record the outcome of a call; never fails."""

@@ -3,6 +3,10 @@
 Owns the digests of definitions, and the document that they are kept in from one bridge to the next.
 A tool belongs to its server's definition, and not to the name that a configuration gives it.
 
+A tool is its schemas and annotations. Its texts (titles and descriptions, also of parameters) are
+compared as words without an order, and a change of them is only noted: some servers write a set, or
+the local time zone, into them. Where the policy says `pin = "full"`, every change counts.
+
 What cannot be read is not taken for empty: where the document is damaged, every tool counts as
 changed until a person removes it. Nor is a full one emptied: tools without room are asked about.
 It holds digests, names of parameters and hints, and no text that a server wrote.
@@ -13,10 +17,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio.to_thread
 
@@ -59,21 +64,81 @@ _SHORT = 10
 """Digits of a part's digest: nothing depends on it but what is said to have changed."""
 
 
+class Digests(NamedTuple):
+    """Digests of a tool.
+
+    Attributes:
+        schema: Of its schemas and annotations, without texts and the order of what has none.
+        text: Of the words of its texts, without their order.
+        whole: Of all that its server says of it.
+    """
+
+    schema: str
+    text: str
+    whole: str
+
+
 def tool_digest(tool: Tool) -> str:
-    """Return what changes when a tool's title, description, schemas or annotations do."""
-    known = _digests.get(id(tool))
+    """Return what changes when a tool's schemas or annotations do."""
+    return _digests(tool).schema
+
+
+def whole_digest(tool: Tool) -> str:
+    """Return what changes when anything does that a tool's server says of it."""
+    return _digests(tool).whole
+
+
+def _digests(tool: Tool) -> Digests:
+    known = _known_digests.get(id(tool))
     if known is not None and known[0]() is tool:
         return known[1]
     parts = [tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
-    digest = f"sha256:{_hash(parts)}"
+    texts: list[Json] = [tool.title, tool.description]
+    schema = [_bare(part, texts) for part in (tool.input_schema, tool.output_schema)]
+    digests = Digests(
+        schema=f"sha256:{_hash([*schema, tool.annotations])}",
+        text=_hash(_words(texts))[:_SHORT],
+        whole=f"sha256:{_hash(parts)}",
+    )
     key = id(tool)
-    _digests[key] = (weakref.ref(tool, lambda _: _digests.pop(key, None)), digest)
-    return digest
+    _known_digests[key] = (weakref.ref(tool, lambda _: _known_digests.pop(key, None)), digests)
+    return digests
 
 
-_digests: dict[int, tuple[weakref.ref[Tool], str]] = {}
+_known_digests: dict[int, tuple[weakref.ref[Tool], Digests]] = {}
 """By the identity of tools that live: a definition never changes, but is replaced by another, and
 to look at a large one takes longer than all else that a call goes through."""
+
+_TEXTS = frozenset({"title", "description", "examples", "$comment"})
+_UNORDERED = frozenset({"required", "enum", "type"})
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+"""Keywords of schemas: texts for people, lists whose order says nothing, schemas by name."""
+
+
+def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
+    """Return a schema without its texts, which are added to `texts`, and without false order."""
+    if isinstance(schema, list):
+        return [_bare(part, texts) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Json] = {}
+    for key, value in schema.items():
+        if named:
+            found[key] = _bare(value, texts)
+        elif key in _TEXTS:
+            texts.append(value)
+        elif key == "default" or key == "const":
+            # Some servers join a set to a text here, too.
+            found[key] = _words([value]) if isinstance(value, str) else value
+        elif key in _UNORDERED and isinstance(value, list):
+            found[key] = sorted(map(_hash, value))
+        else:
+            found[key] = _bare(value, texts, named=key in _NAMED)
+    return found
+
+
+def _words(texts: list[Json]) -> list[str]:
+    return sorted(word for text in texts for word in re.findall(r"\w+|[^\w\s]", str(text)))
 
 
 def _hash(value: Json) -> str:
@@ -81,20 +146,24 @@ def _hash(value: Json) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+_Facts = Mapping[str, tuple[str, str]]
+"""Names of a tool's parts to what is said of them (a type, a hint's value) and their digests."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Pin:
     """One definition, as far as it takes to say what of it changed.
 
     Attributes:
-        parts: Name of a part to its digest.
-        parameters: Name to type and digest; None if there are too many to tell apart.
-        hints: Annotations that are true or false.
+        digest: Of the whole.
+        schema: Of schemas and annotations; empty if an earlier version remembered it.
+        texts: Digests of the texts that it had, the last one last.
     """
 
     digest: str
-    parts: Mapping[str, str] = field(default_factory=dict)
-    parameters: Mapping[str, tuple[str, str]] | None = None
-    hints: Mapping[str, bool] = field(default_factory=dict)
+    schema: str = ""
+    texts: tuple[str, ...] = ()
+    facts: _Facts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,8 +175,8 @@ class _New:
 
 
 _Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
-"""Digest of a server's definition (or its name, where no definition is known) and tool, to the
-definitions of the tool that were allowed, the last one last."""
+"""Digest of a server's definition and tool, to the definitions of the tool that were allowed, the
+last one last."""
 
 _Servers = dict[str, dict[str, bool]]
 """Names of servers to digests of definitions, the last one last, and whether a person said "always"
@@ -123,10 +192,18 @@ class _Stored:
 
 
 class Pins:
-    """What is remembered of tools; None for `store` remembers nothing."""
+    """What is remembered of tools.
 
-    def __init__(self, store: Store | None = None) -> None:
+    Args:
+        store: None remembers nothing.
+        fully: Whether a change of a text counts, too, of a server's tools.
+    """
+
+    def __init__(
+        self, store: Store | None = None, fully: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._kept = store
+        self.fully = fully
         # Of a server's store only that it was read is known: see `refresh`.
         self._state: tuple[int, ...] | None = None
         self._stored = _Stored()
@@ -139,16 +216,16 @@ class Pins:
 
         Looks at the store only if the tool is not known as it is now; see `refresh`.
         """
-        if self._kept is None or self._knows(tool, server_definition):
+        if self._kept is None or self._known(tool, server_definition):
             return ""
         self._refresh_now()
-        if self._knows(tool, server_definition):
+        if self._known(tool, server_definition):
             return ""
         if self._damage:
             return self._damage
         before = self._before(tool, server_definition)
         if before:
-            return _difference(before[-1], _pin(tool))
+            return _difference(before[-1].facts, _facts(tool))
         if len(self._stored.tools) >= MAX_TOOLS:
             return (
                 f"{MAX_TOOLS:,} tools are remembered, which is all there is room for, and this is "
@@ -156,22 +233,36 @@ class Pins:
             )
         return ""
 
-    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> None:
-        """Remember a tool's definition: it is being allowed.
+    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> str:
+        """Remember a tool's definition, as it is being allowed; return what is noted about it.
 
         Args:
             anew: Whether it is allowed for good, even if an earlier definition was allowed.
+
+        Returns:
+            That only its texts changed since it was last allowed; empty if they did not.
         """
-        if self._kept is None or self._knows(tool, server_definition):
-            return
-        if not anew and self.change(tool, server_definition):
-            return
-        if self._knows(tool, server_definition):
-            return
+        pin = self._known(tool, server_definition)
+        text = _digests(tool).text
+        if self._kept is None or (pin is not None and text in pin.texts):
+            return ""
+        if pin is None and not anew and self.change(tool, server_definition):
+            return ""
+        pin = self._known(tool, server_definition)
+        texts = () if pin is None else pin.texts
         # Known from here on, so that the calls that come meanwhile do not wait for the disk.
-        self._unstored[server_definition or tool.server, tool.name] = _New(_pin(tool), anew)
+        schema, _, whole = _digests(tool)
+        texts_now = (*texts, text)[-MAX_DEFINITIONS:]
+        new = _Pin(digest=whole, schema=schema, texts=texts_now, facts=_facts(tool))
+        key = server_definition or tool.server, tool.name
+        unstored = self._unstored.get(key)
+        # What another bridge would ask about is not stored because a text changed here.
+        anew = anew or pin in self._before(tool, server_definition)
+        anew = anew or (unstored is not None and unstored.pin is pin and unstored.anew)
+        self._unstored[key] = _New(new, anew)
         if not self._damage:
             await self._store()
+        return "its description changed" if texts and text not in texts else ""
 
     def redefined(self, server: str, definition: str) -> str:
         """Return how a server's definition differs from the allowed ones; empty if it does not.
@@ -222,16 +313,17 @@ class Pins:
         return server in self._stored.servers or server in self._unstored_servers
 
     def _before(self, tool: Tool, server_definition: str) -> tuple[_Pin, ...]:
-        tools = self._stored.tools
-        found = tools.get((server_definition or tool.server, tool.name))
-        return found or tools.get((tool.server, tool.name), ())
+        return self._stored.tools.get((server_definition or tool.server, tool.name), ())
 
-    def _knows(self, tool: Tool, server_definition: str) -> bool:
-        digest = tool_digest(tool)
+    def _known(self, tool: Tool, server_definition: str) -> _Pin | None:
+        """Return the allowed definition that a tool has; None if it has none of them."""
+        digests, full = _digests(tool), self.fully(tool.server)
+        pins = self._before(tool, server_definition)
         unstored = self._unstored.get((server_definition or tool.server, tool.name))
-        if unstored is not None and unstored.pin.digest == digest:
-            return True
-        return any(pin.digest == digest for pin in self._before(tool, server_definition))
+        for pin in (*pins, unstored.pin) if unstored is not None else pins:
+            if pin.digest == digests.whole or (not full and pin.schema == digests.schema):
+                return pin
+        return None
 
     async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
         """Read what is stored, in a thread, if it may have changed.
@@ -241,7 +333,7 @@ class Pins:
         Args:
             tool: The tool to be asked about; nothing is read if its definition is known.
         """
-        if self._kept is None or (tool is not None and self._knows(tool, server_definition)):
+        if self._kept is None or (tool is not None and self._known(tool, server_definition)):
             return
         state = self._kept.state()
         if state != self._state or self._kept.shared:
@@ -293,34 +385,27 @@ def _add(store: Store, news: Mapping[tuple[str, str], _New], servers: _Servers) 
     return stored
 
 
-def _pin(tool: Tool) -> _Pin:
+def _facts(tool: Tool) -> _Facts:
     schema = dict(tool.input_schema)
     properties = schema.pop("properties", None)
-    parameters: dict[str, tuple[str, str]] | None = None
-    if not isinstance(properties, dict):
-        properties = {}
-    if len(properties) <= MAX_PARAMETERS:
-        parameters = {
-            name[:MAX_NAME_CHARS]: (_type(found), _hash(found)[:_SHORT])
-            for name, found in properties.items()
-        }
-    annotations = {name: found for name, found in tool.annotations.items() if name not in HINTS}
-    parts = {
-        "title": tool.title,
-        "description": tool.description,
-        "parameters": properties,
-        "input schema": schema,
-        "output schema": tool.output_schema,
-        "annotations": annotations,
+    parts: dict[str, Json] = {
+        "its title": tool.title,
+        "its description": tool.description,
+        "its input schema": schema,
+        "its output schema": tool.output_schema,
+        "its annotations": {k: v for k, v in tool.annotations.items() if k not in HINTS},
     }
-    return _Pin(
-        digest=tool_digest(tool),
-        parts={name: _hash(part)[:_SHORT] for name, part in parts.items()},
-        parameters=parameters,
-        hints={
-            name: found for name in HINTS if isinstance(found := tool.annotations.get(name), bool)
-        },
-    )
+    said: dict[str, str] = {}
+    for name in HINTS:
+        hint = parts[name] = tool.annotations.get(name)
+        said[name] = "not given" if hint is None else json.dumps(hint)[:MAX_NAME_CHARS]
+    if not isinstance(properties, dict) or len(properties) > MAX_PARAMETERS:
+        parts["its list of parameters"] = properties
+    else:
+        for name, found in properties.items():
+            parts[key := f"its parameter {name[:MAX_NAME_CHARS]!r}"] = found
+            said[key] = _type(found)
+    return {name: (said.get(name, ""), _hash(part)[:_SHORT]) for name, part in parts.items()}
 
 
 def _type(schema: Json) -> str:
@@ -330,53 +415,20 @@ def _type(schema: Json) -> str:
     return kind[:MAX_NAME_CHARS] if isinstance(kind, str) else ""
 
 
-def _difference(before: _Pin, now: _Pin) -> str:
+def _difference(before: _Facts, now: _Facts) -> str:
     """Return in words what has changed."""
-    changed = [name for name, digest in now.parts.items() if before.parts.get(name) != digest]
-    found = [
-        _parameters(before.parameters, now.parameters) if name == "parameters" else _CHANGED[name]
-        for name in changed
-    ]
-    for name in HINTS:
-        was, is_now = _said(before.hints.get(name)), _said(now.hints.get(name))
-        if was != is_now:
-            found.append(f"{name} was {was} and is {is_now}")
-    return "; ".join(found) or "its definition changed"
-
-
-_CHANGED = {
-    "title": "its title changed",
-    "description": "its description changed",
-    "input schema": "its input schema changed beside parameters, such as in which it needs",
-    "output schema": "its output schema changed",
-    "annotations": "its annotations changed",
-}
-
-
-def _said(hint: bool | None) -> str:
-    return "not given" if hint is None else str(hint).lower()
-
-
-def _parameters(
-    before: Mapping[str, tuple[str, str]] | None, now: Mapping[str, tuple[str, str]] | None
-) -> str:
-    if before is None or now is None:
-        return "its parameters changed"
-    found = [
-        *(f"{name!r} is new" for name in now if name not in before),
-        *(f"{name!r} is gone" for name in before if name not in now),
-    ]
-    for name, (kind, digest) in now.items():
-        was, old = before.get(name, (kind, digest))
-        if was != kind:
-            found.append(f"{name!r} was {was or 'of no type'} and is {kind or 'of no type'}")
-        elif old != digest:
-            found.append(f"{name!r} is described differently")
-    if not found:
-        return "its parameters changed"
+    found = []
+    for name in {**before, **now}:
+        was, is_now = before.get(name), now.get(name)
+        if was is None or is_now is None:
+            found.append(f"{name} is {'new' if was is None else 'gone'}")
+        elif was[0] != is_now[0]:
+            found.append(f"{name} was {was[0] or 'of no type'} and is {is_now[0] or 'of no type'}")
+        elif was[1] != is_now[1]:
+            found.append(f"{name} changed")
     more = len(found) - MAX_NAMED
-    listed = ", ".join(found[:MAX_NAMED])
-    return f"of its parameters {listed}{f' and {more} more changed' if more > 0 else ''}"
+    listed = "; ".join(found[:MAX_NAMED]) if before else ""
+    return f"{listed}; and {more} more" if listed and more > 0 else listed or "it changed"
 
 
 def _read(store: Store) -> tuple[_Stored, str]:
@@ -428,14 +480,14 @@ def _parsed(data: bytes | None) -> _Stored:
 
 
 def _read_pin(entry: Mapping[str, Any]) -> _Pin:
-    parameters = entry["parameters"]
-    if parameters is not None:
-        parameters = {name: (str(kind), str(digest)) for name, (kind, digest) in parameters.items()}
+    facts = {
+        name: (str(said), str(digest)) for name, (said, digest) in entry.get("facts", {}).items()
+    }
     return _Pin(
         digest=str(entry["digest"]),
-        parts=dict(entry["parts"].items()),
-        parameters=parameters,
-        hints=dict(entry["hints"].items()),
+        schema=str(entry.get("schema", "")),
+        texts=tuple(map(str, entry.get("texts", ()))),
+        facts=facts,
     )
 
 
@@ -457,12 +509,6 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
             others = {digest: said for digest, said in before.items() if digest != definition}
             last = list({**others, definition: always}.items())[-MAX_SERVER_DEFINITIONS:]
             known[name] = dict(last)
-            if before:
-                continue
-            # What was pinned by the name alone belongs to this definition from now on.
-            for key in [key for key in tools if key[0] == name]:
-                tools.setdefault((definition, key[1]), tools[key])
-                del tools[key]
     for key, new in news.items():
         pins = tools.get(key, ())
         if pins and not new.anew:
@@ -470,9 +516,15 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
         if not pins and len(tools) >= MAX_TOOLS:
             logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)
             continue
-        others_of_it = [old for old in pins if old.digest != new.pin.digest]
+        others_of_it = [old for old in pins if not _replaces(new.pin, old)]
         tools[key] = tuple([*others_of_it, new.pin][-MAX_DEFINITIONS:])
     return _Stored(tools, known)
+
+
+def _replaces(new: _Pin, old: _Pin) -> bool:
+    if new.schema == old.schema and new.texts[:-1] == old.texts[1 - MAX_DEFINITIONS :]:
+        return True
+    return new.digest == old.digest
 
 
 def _document(stored: _Stored) -> bytes:

@@ -215,8 +215,8 @@ class Gate:
         approval = await self._ask(pending, decided)
         await self._spend(pending, decided)
         self._context.flow_state.add_call(call.server, call.tool, decided.policy.labels)
-        await self._pin(call, approval)
-        await self._audit_call(pending, decided, approval)
+        note = await self._pin(call, approval)
+        await self._audit_call(pending, decided, approval, note)
         sent = self._journal(pending, decided)
         result = await self._send(pending, sent, send)
         size, outcome = self._count(sent, result, part)
@@ -428,24 +428,26 @@ class Gate:
             decision = decided.strictest
             raise await self._refused(pending.number, pending.call, decision, error) from None
 
-    async def _pin(self, call: CallFacts, approval: Approval | None) -> None:
-        """Remember the definition of a tool that is allowed."""
-        spec = self._context.policy.spec
-        if spec.present and call.definition is not None:
-            always = approval is not None and approval.holds == "always"
-            await self._context.pins.keep(call.definition, call.server_definition, anew=always)
+    async def _pin(self, call: CallFacts, approval: Approval | None) -> str:
+        """Remember the definition of a tool that is allowed; return a note for its record."""
+        context = self._context
+        if not context.policy.spec.present or call.definition is None:
+            return ""
+        always = approval is not None and approval.holds == "always"
+        return await context.pins.keep(call.definition, call.server_definition, anew=always)
 
     async def _audit_call(
-        self, pending: PendingCall, decided: _Decided, approval: Approval | None
+        self, pending: PendingCall, decided: _Decided, approval: Approval | None, note: str
     ) -> None:
-        """Record a call that is sent next.
+        """Record a call that is sent next, with what is noted about its tool.
 
         Raises:
             AuditError: It cannot be recorded, and must not be sent.
         """
         call = pending.call
         try:
-            await self._context.audit.calling(pending.number, call, decided.strictest, approval)
+            audit, decision = self._context.audit, decided.strictest
+            await audit.calling(pending.number, call, decision, approval, note)
         except AuditError:
             self.tally.refuse(call, "it could not be recorded")
             raise

@@ -246,6 +246,11 @@ class Policy:
             return Decision(action=self.spec.start, rule="start of servers")
         return Decision(action=policy.start, rule=f"start of servers '{policy.servers}'")
 
+    def pins_fully(self, server: str) -> bool:
+        """Return whether a change of a tool's texts counts like one of its schemas."""
+        policy, _ = self._server(server)
+        return policy is not None and policy.pin == "full"
+
     def labels(self, server: str, tool: str, definition: Tool | None) -> frozenset[str]:
         """Return a tool's labels, for the flow rules."""
         if not self.spec.present or len(tool) > MAX_NAME_CHARS:

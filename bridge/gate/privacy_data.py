@@ -68,6 +68,21 @@ def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 _BEFORE_AT = re.compile(r"[\w.+%'!#$&*/=?^{|}~-]{1,64}")
 _AFTER_AT = re.compile(r"(?:[^\W_](?:[\w-]{0,62}[^\W_])?\.){1,8}[^\W\d_][\w-]{0,61}[^\W_]")
 
+_NO_PEOPLE = frozenset({"git", "hg", "svn", "root", "ubuntu", "ec2-user", "vagrant", "www-data"})
+"""Accounts of machines, in the addresses of repositories and of shells."""
+
+_FILE_ENDINGS = frozenset(
+    """
+    png jpg jpeg gif svg webp avif ico bmp pdf js mjs cjs jsx ts tsx css scss less json yml yaml
+    toml lock xml html htm txt log cfg ini conf csv tsv sql tar gz tgz bz2 xz whl jar exe dll
+    wasm ttf woff woff2 mp3 mp4 wav webm go kt php rb cpp vue service socket timer mount slice
+    """.split()  # noqa: SIM905 - as words they can be read
+)
+"""Last parts of names of files and units, of which none is a top-level domain."""
+
+_NO_DOMAIN = re.compile(r"v?[0-9]+\.[0-9]|[0-9]+x\.", re.IGNORECASE)
+"""How a version begins, and the ending of a picture for screens with many pixels."""
+
 
 def emails(text: str) -> Iterator[Found]:
     """Yield addresses of people, from each @ on to both sides."""
@@ -82,11 +97,25 @@ def emails(text: str) -> Iterator[Found]:
         )
         if after is not None and before is not None:
             local = before[0][::-1].lstrip(".'/=?!*{|}")
-            if local and after[0].lower() != EMAIL_DOMAIN:
-                start = at - len(local)
+            domain, start = after[0].lower(), at - len(local)
+            if domain != EMAIL_DOMAIN and _is_person(
+                local, domain, text[max(0, start - 8) : start]
+            ):
                 yield Found(start, after.end(), "email", f"{local}@{after[0]}".casefold())
                 least = after.end()
         at = text.find("@", at + 1 if after is None else after.end())
+
+
+def _is_person(local: str, domain: str, before: str) -> bool:
+    """Return whether an address is one for mail, by its parts and the text before it."""
+    return (
+        # Such as the sign of a diff before a decorator.
+        any(map(str.isalnum, local))
+        and local not in _NO_PEOPLE
+        and domain.rpartition(".")[2] not in _FILE_ENDINGS
+        and _NO_DOMAIN.match(domain) is None
+        and not before.endswith(("ssh://", "sftp://"))
+    )
 
 
 _INTERNATIONAL = re.compile(r"(?:\+|(?<![\w.])00)[1-9](?:[ .()/-]{0,2}[0-9]){6,14}(?![0-9])")
@@ -95,21 +124,40 @@ _AMERICAN = re.compile(
     r"[2-9][0-9]{2}[ .-][0-9]{4}(?![\w-])"
 )
 _NO_DIGITS = re.compile(r"[^0-9]")
+_DIFF = re.compile(r"^(?:@@ -|diff --git )", re.MULTILINE)
+_NO_PHONE = re.compile(
+    r"\+[0-9]{1,3}\.[0-9]{1,7}(?:[+-][0-9]{1,3}\.[0-9]*)?$"  # coordinates
+    r"|\+(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[0-9]{4}|[0-9]{6})?$"
+    r"|00[0-9]{1,9}$"  # a number with zeros before it
+)
+_BESIDE_DIGITS = re.compile(r"[0-9]\s*$"), re.compile(r"\s*[0-9]")
 
 
 def phones(text: str) -> Iterator[Found]:
     """Yield telephone numbers: international ones, and those of North America with separators."""
     if "+" in text or "00" in text:
+        is_diff = _DIFF.search(text) is not None
         for found in portioned(_INTERNATIONAL, text):
-            if found.start() and text[found.start() - 1].isalnum():
+            start = found.start()
+            if (start and text[start - 1].isalnum()) or _NO_PHONE.match(found[0]):
+                continue
+            if is_diff and found[0][0] == "+" and text[start - 1 : start] in ("", "\n"):
                 continue
             digits = _NO_DIGITS.sub("", found[0])
             same = digits.removeprefix("00") if found[0][0] == "0" else digits
             if not same.startswith(PHONE_PREFIX) and 8 <= len(same) <= 15:
-                yield Found(found.start(), found.end(), "phone", same)
+                yield Found(start, found.end(), "phone", same)
     for found in portioned(_AMERICAN, text):
+        if found[0].replace(" ", "").isdigit() and _in_numbers(text, *found.span()):
+            continue
         same = _NO_DIGITS.sub("", found[0])[-10:]
         yield Found(found.start(), found.end(), "phone", f"1{same}")
+
+
+def _in_numbers(text: str, start: int, end: int) -> bool:
+    """Return whether other numbers stand beside one, as in a table."""
+    before, after = _BESIDE_DIGITS
+    return bool(before.search(text, max(0, start - 9), start) or after.match(text, end, end + 9))
 
 
 _IBAN_LENGTHS: Mapping[str, int] = {
@@ -198,6 +246,17 @@ def luhn_sum(digits: str) -> int:
 _IP4 = re.compile(r"(?<![\w.-])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![\w-]|\.[0-9])")
 _IP6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f]*:)[0-9A-Fa-f:]{3,39}(?![\w:.]|-[0-9])")
 
+_VERSION = re.compile(
+    r"(?:\b(?:v|ver|versions?|release|rev|revision|kernel|linux|build|firmware|driver|runtime|sdk|"
+    r"update|upgrade|net|core|assembly)\b\W{0,3}|[=<>~!]=\s*|[\^~]\s*)$",
+    re.IGNORECASE,
+)
+"""What stands before a version with four parts."""
+
+_NAME = re.compile(r"\s*[\w.+-]+\s+")
+_LISTED = re.compile(r"\s*\S+\s+[0-9]+(?:\.[0-9]+){1,2}(?![.0-9])")
+"""The name in a line of a list of packages, and another line of it."""
+
 
 def addresses(text: str) -> Iterator[Found]:
     """Yield addresses of machines on the internet; those that many networks have say nothing."""
@@ -207,8 +266,24 @@ def addresses(text: str) -> Iterator[Found]:
                 address = ipaddress.ip_address(found[0])
             except ValueError:
                 continue
-            if address.is_global:
+            if address.version == 4 and _is_version(text, *found.span()):
+                continue
+            # What is not in there is no machine's, such as the letters around `::` in code.
+            if address.is_global and (address.version == 4 or address in _UNICAST):
                 yield Found(found.start(), found.end(), "ip", address.compressed)
+
+
+_UNICAST = ipaddress.ip_network("2000::/3")
+
+
+def _is_version(text: str, start: int, end: int) -> bool:
+    """Return whether four numbers are a version, by the text before them and the next lines."""
+    head, tail = text[max(0, start - _LONGEST) : start], text[end : end + _LONGEST]
+    if _VERSION.search(head):
+        return True
+    *others, line = head.split("\n")
+    beside = [*others[-1:], *tail.split("\n")[1:2]]
+    return _NAME.fullmatch(line) is not None and any(map(_LISTED.match, beside))
 
 
 DETECTORS: Mapping[Kind, Callable[[str], Iterator[Found]]] = {

@@ -214,6 +214,7 @@ class GateServices:
         """
         policy, flow = self._policy.now()
         self._grants.keep_to(policy.spec)
+        self._pins.fully = policy.pins_fully
         replay = self._replay(run_id, request)
         if planned_by:
             journal = self.journals.begin_plan(run_id, request.owner, planned_by)

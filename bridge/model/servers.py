@@ -80,6 +80,8 @@ class ServerSpec:
         oauth: How to log in to it; None if the configuration says nothing of that.
         also: Where else the same server was found; what differs there is in `differences`. Both
             are for people to read: a server is the same whatever they say.
+        templates: Text of the command, an argument (as "args[0]"), the directory or the address as
+            the file has it, where a variable was put in.
         written: For a server of a project, the entry as its file has it, as JSON: what a person
             approves. Empty for the user's own.
         executable: The command's path, if it was found on the search path; no program may write it.
@@ -105,6 +107,7 @@ class ServerSpec:
     oauth: OAuthHints | None = None
     also: tuple[Source, ...] = field(default=(), compare=False)
     differences: tuple[str, ...] = field(default=(), compare=False)
+    templates: Mapping[str, str] = field(default_factory=dict, repr=False)
     written: str = field(default="", repr=False, compare=False)
     executable: str = field(default="", repr=False, compare=False)
     changes: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
@@ -115,15 +118,16 @@ class ServerSpec:
         """The identity of this server: "sha256:" and 64 hexadecimal digits.
 
         It covers what is started or connected to: transport, command, arguments, working directory,
-        address, and the names of variables and headers. Their values stay out, so that a renewed
-        secret makes no other server. The server's own name stays out, too.
+        address, and the names of variables and headers. Values of variables stay out, so that a
+        renewed secret or another project makes no other server. Its own name stays out, too.
         """
+        written = self.templates
         identity = [
             self.transport,
-            self.command,
-            self.args,
-            self.cwd,
-            self.url,
+            written.get("command", self.command),
+            [written.get(f"args[{index}]", text) for index, text in enumerate(self.args)],
+            written.get("cwd", self.cwd),
+            written.get("url", self.url),
             sorted(self.env),
             sorted(self.headers),
         ]

@@ -34,7 +34,7 @@ from bridge.gate.approval import Approval
 from bridge.gate.audit.records import approval_fields
 from bridge.gate.held_calls import CallResult, HeldRequest, resolve
 from bridge.gate.outcomes import outcome_after
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import whole_digest
 from bridge.gate.pipeline import Gate, Grant
 from bridge.gate.receipt import accounted
 from bridge.gate.services import GateServices, RunContext
@@ -293,7 +293,7 @@ class _Execution:
         # Lists the tools again, unless the server notifies of changes.
         await self._servers.load([call.server])
         tool = self._servers.inventory.tool(call.server, call.tool)
-        if (tool_digest(tool) if tool is not None else "") != request.digest:
+        if (whole_digest(tool) if tool is not None else "") != request.digest:
             message = f"{call} is not the tool any more that it was when the plan was made."
             raise InvalidRequestError(message, remedy="Look at it, and plan again.")
         if tool is None:

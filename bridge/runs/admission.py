@@ -137,8 +137,10 @@ class Admission:
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else advised(refusal, program.scan)
 
-    async def connect(self, run: PreparedRun) -> dict[str, tuple[Tool, ...]]:
-        """Connect a run's servers, all at the same time; return the tools of each.
+    async def connect(self, run: PreparedRun) -> tuple[PreparedRun, dict[str, tuple[Tool, ...]]]:
+        """Connect a run's servers, all at the same time; return the run, and the tools of each.
+
+        A refused server does not stop a run that has others: its use raises the reason.
 
         Raises:
             UpstreamError: One that the program needs cannot be reached.
@@ -149,7 +151,12 @@ class Admission:
         more = [name for name in run.program.references.mentioned if name not in tools]
         if more and not self._settings.listed_servers_only:
             tools |= (await self._servers.load(more, tolerant=True, patient=True))[0]
-        return tools
+        if not run.tolerant:
+            run = replace(
+                run,
+                refused={name: f"{e.message} {e.remedy}".rstrip() for name, e in errors.items()},
+            )
+        return run, {**dict.fromkeys(run.refused, ()), **tools}
 
     async def check(self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]]) -> PreparedRun:
         """Return a run that is checked against its servers as they turned out to be."""

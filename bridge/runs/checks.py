@@ -31,7 +31,7 @@ MAX_TOLD = 12
 MAX_LINE_CHARS = 160
 """Of a program's line under a finding."""
 
-TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called"})
+TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
 """Notes on what leaves no trace when it goes wrong; the others explain a failure."""
 
 OF_TOOLS = frozenset(

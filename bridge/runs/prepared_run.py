@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
 from bridge.catalog.program.server_references import Reach
@@ -38,6 +38,7 @@ class PreparedRun:
         program: What its text shows.
         check: What is wrong with it, as far as is known.
         gate: What its calls go through.
+        refused: Servers that it goes on without, and why.
     """
 
     run_id: str
@@ -52,6 +53,7 @@ class PreparedRun:
     caller: RunCaller
     gate: RunContext
     packages: PackageSet = NOTHING
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_frame(
@@ -76,6 +78,10 @@ def run_frame(
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))
         for name in sorted(filter(known.aliases.__contains__, loaded), key=known.place)
+    ]
+    stubs = [
+        {**stub, "refused": run.refused[stub["name"]]} if stub["name"] in run.refused else stub
+        for stub in stubs
     ]
     # What only `runtime` knows is no use to a program that cannot ask it.
     distant = isinstance(session.sandbox, DistantSandbox)

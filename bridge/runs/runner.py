@@ -66,7 +66,7 @@ class Runner:
 
         async def in_place(run: PreparedRun, place: Place) -> RunResult:
             # 4. Prepare: the servers connect while the sandbox starts.
-            tools = await self._admission.connect(run)
+            run, tools = await self._admission.connect(run)
             # 5. Check the program against the tools as they are now.
             run = await self._admission.check(run, tools)
             if run.check.verdict.certain:

@@ -1,7 +1,7 @@
 """Learns the shapes of tools' results, for tools that declare no output schema.
 
-A shape (`bridge.catalog.shapes`) belongs to one version of a tool: its name, description and input
-schema. If one of them changes, the shape is learned again. Nothing is learned from errors, and
+A shape (`bridge.catalog.shapes`) belongs to one version of a tool: its name and the names of its
+arguments. If one of them changes, the shape is learned again. Nothing is learned from errors, and
 nothing from parsed texts before three results of one shape, since some tools send any file's text.
 
 Learning happens in each call's path, so it is cheap. Shapes are loaded with the configuration and
@@ -264,9 +264,13 @@ class LearnedShapes:
 
 
 def version_digest(tool: Tool) -> str:
-    """Return the key of a version of a tool: 32 hexadecimal digits."""
-    identity = [tool.name, tool.description, tool.input_schema]
-    text = json.dumps(identity, sort_keys=True, default=str)
+    """Return the key of a version of a tool: 32 hexadecimal digits.
+
+    Some servers write their texts in another order at each start.
+    """
+    properties = tool.input_schema.get("properties")
+    names = sorted(properties) if isinstance(properties, Mapping) else []
+    text = json.dumps([tool.name, names])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -20,7 +20,7 @@ from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.report import nearest
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
-from bridge.errors import BridgeError, LoginRequiredError, UnknownServerError
+from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownServerError
 from bridge.model import ServerSpec, Tool
 from bridge.servers.configuration import Finder, with_own_aliases, with_unread
 from bridge.servers.consents import ProjectConsents
@@ -337,13 +337,15 @@ class Servers:
     ) -> tuple[dict[str, tuple[Tool, ...]], dict[str, BridgeError]]:
         """Return the tools of `names`, asked concurrently, and the errors of the others.
 
+        A server that is refused is among the errors, unless all are.
+
         Args:
             tolerant: Return errors instead of raising them. For a server that takes long, use the
                 tools that it had last time; a call will wait for it.
             patient: With `tolerant`, wait for slow servers and retry failed ones.
 
         Raises:
-            BridgeError: A server failed and `tolerant` is false.
+            BridgeError: A server failed, or all are refused, and `tolerant` is false.
         """
         if not names:
             return {}, {}
@@ -369,6 +371,7 @@ class Servers:
                 errors[name] = outcome
             else:
                 tools[name] = outcome
-        if errors and not tolerant:
-            raise next(iter(errors.values()))
+        for error in () if tolerant else errors.values():
+            if not (tools and isinstance(error, RefusedError)):
+                raise error
         return tools, errors

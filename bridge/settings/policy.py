@@ -355,6 +355,8 @@ class ServerPolicy:
         labels: For the flow rules, of all its tools.
         tools: Glob of its tools to what is said of them.
         elicitation, sampling: What is done with its questions; None for what the policy says.
+        pin: Which changes of its tools are asked about: those of schemas and annotations, or, with
+            "full", those of titles and descriptions, too.
     """
 
     servers: str
@@ -364,6 +366,7 @@ class ServerPolicy:
     start: Action | None = fields.key(fields.action, None)
     labels: frozenset[str] = fields.key(fields.label_set, frozenset())
     tools: tuple[ToolPolicy, ...] = fields.key(_tools, ())
+    pin: Literal["schema", "full"] = fields.key(fields.choice(("schema", "full")), "schema")
 
 
 def _servers(value: Json, place: str) -> tuple[ServerPolicy, ...]:
@@ -516,8 +519,8 @@ class PolicySpec:
         elicitation: What is done with servers' questions to the user.
         sampling: What is done with servers' questions to the model.
         start: Whether servers are started, or connected to, of which nothing else is said.
-        pin: Whether a tool that changed since it was first allowed, and a server that has another
-            definition than when it was first started, is asked about again.
+        pin: Whether a tool whose schemas or annotations changed since it was first allowed, and a
+            server that has another definition than when it was first started, is asked about again.
         path: The file; changes are written there. None where there is none.
     """
 

@@ -16,7 +16,7 @@ import stat
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -232,7 +232,9 @@ def key_of(spec: ServerSpec) -> Key:
     """Return the key of a server's login."""
     parsed = httpx2.URL(spec.url)
     address = parsed.copy_with(userinfo=b"", query=None, fragment=None)
-    return Key(server=spec.name, address=str(address), definition=spec.definition)
+    # With variables put in: they may choose the account.
+    definition = replace(spec, templates={}).definition
+    return Key(server=spec.name, address=str(address), definition=definition)
 
 
 class TokenStore:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from bridge.gate.decision import CallFacts
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.model import Tool
+from bridge.servers.configuration import ConfigFinder, context_for
+from bridge.servers.consents import consents_of
 from bridge.settings import Settings, load
 from bridge.settings.policy import parse_policy
 from bridge.store import Store
@@ -148,8 +151,11 @@ async def test_a_tool_that_changed_since_it_was_allowed_is_said_to(
     home.configure(POLICY)
     settings = home.settings()
     settings.state_dir.mkdir()
-    before = Tool(server="mail", name="read_note", description="Read it.")
-    await Pins(Store(settings.state_dir)).keep(before)
+    before = Tool(server="mail", name="read_note", output_schema={})
+    context = context_for(settings, str(home.path), sys.platform)
+    found = ConfigFinder(context, consents_of(settings)).find()
+    [mail] = [spec for spec in found.servers if spec.name == "mail"]
+    await Pins(Store(settings.state_dir)).keep(before, mail.definition)
     await home.explain("mail", "read_note")
     shown = capsys.readouterr().out
     assert "-> ask" in shown

@@ -12,12 +12,13 @@ from bridge.discovery.dialect import Dialect
 from bridge.discovery.documents import MAX_YAML_BYTES, size_limit
 from bridge.discovery.fields import MAX_ITEMS, MAX_SCOPES
 from bridge.model import OAuthHints, ServerSpec, ToolFilter
+from bridge.upstream.token_store import key_of
 from tests.discovery.parsing import Found, Origin, parse_config
 
 DIALECTS = {row.id: row.dialect for row in reversed(LOCATIONS)}
 
 
-def written(document: object, dialect: Dialect) -> Found:
+def written(document: object, dialect: Dialect, workspace: str = "/home/me/shop") -> Found:
     origin = Origin(
         client="Some client",
         scope="user",
@@ -25,7 +26,7 @@ def written(document: object, dialect: Dialect) -> Found:
         dialect=dialect,
         environ={"TOKEN": "the-secret", "EMPTY": ""},
         home="/home/me",
-        workspace="/home/me/shop",
+        workspace=workspace,
     )
     return parse_config(json.dumps(document).encode(), origin)
 
@@ -213,3 +214,27 @@ def test_a_relative_directory_starts_at_the_project_where_the_client_says_so() -
 def test_what_is_read_by_python_code_is_read_in_part_only_when_small() -> None:
     """A file that comes with a project may be as large as its author likes."""
     assert size_limit("yaml") == MAX_YAML_BYTES < size_limit("jsonc") < size_limit("json")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "npx", "args": ["-y", "fs", "${workspaceFolder}", "${userHome}/x"]},
+        {"command": "${workspaceFolder}/run", "env": {"TOKEN": "${env:TOKEN}"}},
+        {"command": "run", "cwd": "${workspaceFolder}"},
+        {"url": "https://x.test${workspaceFolder}", "headers": {"A": "${workspaceFolder}"}},
+    ],
+)
+def test_a_servers_definition_is_as_it_is_written(entry: dict[str, object]) -> None:
+    """Its login is for what the variables made of its address."""
+    shop, bank = (
+        written({"mcpServers": {"x": entry}}, DIALECTS["cursor"], place).servers[0]
+        for place in ("/home/me/shop", "/home/me/bank")
+    )
+    assert shop != bank
+    assert shop.definition == bank.definition
+    plain = json.loads(json.dumps(entry).replace("${workspaceFolder}", "/home/me/shop"))
+    assert spec_of(plain, "cursor").definition != shop.definition
+    if shop.url:
+        assert key_of(shop).digest != key_of(bank).digest
+        assert key_of(shop).digest == key_of(spec_of(plain, "cursor")).digest

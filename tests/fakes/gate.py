@@ -77,8 +77,9 @@ class FakePins:
     def change(self, tool: Tool, server_definition: str = "") -> str:
         return self._change
 
-    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> None:
+    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> str:
         self._notes.append("pin for good" if anew else "pin")
+        return ""
 
 
 class FakeApprover:
@@ -108,7 +109,7 @@ class FakeAudit:
         self._full = full
 
     async def calling(
-        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None
+        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None, note: str
     ) -> None:
         if self._full:
             message = "no space left"

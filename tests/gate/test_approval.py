@@ -130,7 +130,9 @@ async def test_an_answer_for_the_session_holds_for_its_owner_in_the_next_run() -
     assert await asked("me", CALL, RULE) == 1
     assert await asked("me", replace(CALL, tool="pull"), DEFAULT) == 1
     assert await asked("me", replace(CALL, server="hg"), DEFAULT) == 1
-    assert await asked("me", replace(CALL, definition=replace(TOOL, title="x")), DEFAULT) == 1
+    assert (
+        await asked("me", replace(CALL, definition=replace(TOOL, output_schema={})), DEFAULT) == 1
+    )
     assert await asked("me", CALL, DEFAULT, FLOW) == 1
     assert "default for writes" not in person.message()
 

@@ -32,6 +32,7 @@ POLICY = """\
 [policy]
 [policy.servers.desk]
 trust = true
+pin = "full"
 
 # Redescribing is how the tests change a tool.
 [[policy.rules]]
@@ -192,7 +193,7 @@ async def test_always_is_written_down_and_holds_for_the_tool_as_it_is(
         person.answers = ["no"]
         await until(lambda: _described(engine, "send") == "Other")
         refused = _error(await call(client, send))
-        assert "(rule 'sending', changed tool), and declined" in refused
+        assert "(changed tool), and declined" in refused
         assert "changed tool (its description changed)" in person.asked[0]
     assert tools_recorded(log).count("send") == 3
 

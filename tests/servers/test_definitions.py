@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bridge.runs import Engine
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import Settings
 from bridge.store import Store
-from tests.plans.plan_rig import WRITES_ASK, log, opened
+from tests.plans.plan_rig import WRITES_ASK, audited, log, opened
 from tests.recorder_rig import recorded, recorder
 from tests.waiting import until
 
@@ -81,7 +82,7 @@ async def test_a_change_that_was_announced_counts_at_once(
     settings: Settings, tmp_path: Path, log: Path
 ) -> None:
     """Not only when the bridge gets round to looking."""
-    allowed = f'{WRITES_ASK}[policy.defaults]\nwrite = "allow"\n'
+    allowed = f'{WRITES_ASK}pin = "full"\n[policy.defaults]\nwrite = "allow"\n'
     with anyio.fail_after(60):
         async with opened(
             settings, [recorder("log", log)], policy=allowed, tmp_path=tmp_path
@@ -96,3 +97,30 @@ async def test_a_change_that_was_announced_counts_at_once(
             await until(lambda: pool.connection_epoch("log") != before)
             with pytest.raises(ApprovalNeededError, match="changed tool"):
                 await gate.call("log", "send", SEND)
+
+
+async def test_a_changed_text_is_in_the_audit_log_and_no_question(
+    settings: Settings, tmp_path: Path, log: Path
+) -> None:
+    """Once, with the call that was made then."""
+    allowed = f'{WRITES_ASK}[policy.defaults]\nwrite = "allow"\n'
+    specs = [recorder("log", log)]
+    with anyio.fail_after(60):
+        async with opened(settings, specs, policy=allowed, tmp_path=tmp_path) as engine:
+            gate = _gate(engine)
+            await gate.call("log", "send", SEND)
+            changed = {"tool": "send", "description": "Takes all you have."}
+            before = engine.servers.pool.connection_epoch("log")
+            await gate.call("log", "redescribe", changed)
+            await until(lambda: engine.servers.pool.connection_epoch("log") != before)
+            for _ in range(2):
+                await gate.call("log", "send", SEND)
+    calls = [
+        one for one in map(json.loads, audited(settings).splitlines()) if one["kind"] == "call"
+    ]
+    assert [(one["tool"], one.get("changed", "")) for one in calls] == [
+        ("send", ""),
+        ("redescribe", ""),
+        ("send", "its description changed"),
+        ("send", ""),
+    ]

@@ -85,13 +85,13 @@ async def test_another_version_of_a_tool_is_learnt_anew(tmp_path: Path) -> None:
     observed.learn("shop", TOOL, {"parts": {"value": {"id": 1}}})
     await observed.close()
     for other in (
-        replace(TOOL, description="Find other things."),
+        replace(TOOL, name="find_all"),
         replace(TOOL, input_schema={"type": "object", "properties": {"page": {}}}),
     ):
         assert opened(tmp_path).current("shop", other) is None
         observed.learn("shop", other, {"parts": {"value": []}})
         assert observed.current("shop", other) == Observation(schema={"type": "array"}, count=1)
-    same = replace(TOOL, annotations={"title": "x"})
+    same = replace(TOOL, annotations={"title": "x"}, description="Find things, in Paris.")
     assert version_digest(same) == version_digest(TOOL)
 
 

@@ -297,6 +297,30 @@ async def test_another_definition_under_a_name_needs_a_persons_word(
         assert (await _run(engine)).status == "success"
 
 
+async def test_a_refused_server_does_not_stop_a_run_that_has_others(
+    settings: Settings, tmp_path: Path, log: Path
+) -> None:
+    """Its use raises the reason, whatever is used of it and however."""
+    policy = (
+        '[policy]\n[policy.servers.shut]\nstart = "deny"\n[policy.defaults]\nuntrusted = "allow"\n'
+    )
+    specs = [recorder("log", log), recorder("shut", log)]
+    uses = ["mcp_shut.create(title='a')", "mcp_shut['create']('a')", "mcp_servers['shut'].x(1)"]
+    uses += ["mcp_shut.list_tools()", "runtime.call_tool('shut', 'create', {'title': 'a'})"]
+    code = "first = await mcp_log.create(title='one')\nseen = []\n" + "".join(
+        f"try: await {use}\nexcept MCPError as e: seen.append((e.server, e.kind, str(e)))\n"
+        for use in uses
+    )
+    async with opened(settings, specs, policy=policy, tmp_path=tmp_path) as engine:
+        result = await _run(engine, code=f"{code}seen")
+        assert result.status == "success", result.error
+        assert [(server, kind) for server, kind, _ in result.result] == [("shut", "policy")] * 5
+        assert all("shut is not started: denied by the" in why for _, _, why in result.result)
+        with pytest.raises(CallDeniedError):
+            await _run(engine, code="await mcp_shut.create(title='a')")
+    assert len(recorded(log)) == 1
+
+
 async def test_where_every_start_is_asked_about_a_change_is_told(
     settings: Settings, tmp_path: Path, one: ServerSpec, other: ServerSpec
 ) -> None:

@@ -377,7 +377,7 @@ async def main(me):
                 break
         await pins.refresh()
         await pins.keep(Tool(server="s", name=f"{me}-{number}"))
-        await pins.keep(Tool(server="s", name="same", title=me))
+        await pins.keep(Tool(server="s", name="same", output_schema={"type": me}))
         saved = Saved(session_id="s", name=me, run=number, data=me.encode() * 2_000_000)
         assert await sessions.save("me", saved) == ""
 
@@ -399,11 +399,11 @@ async def test_two_bridges_at_once_lose_and_mix_up_nothing_of_any_kind(tmp_path:
     await pins.refresh()
     for me in "ab":
         for number in range(15):
-            tool = Tool(server="s", name=f"{me}-{number}", description="another")
-            assert pins.change(tool) == "its description changed"
+            tool = Tool(server="s", name=f"{me}-{number}", output_schema={})
+            assert pins.change(tool) == "its output schema changed"
     # Of two that saw the tool first, each its own way, one was first.
-    same = [pins.change(Tool(server="s", name="same", title=me)) for me in "ab"]
-    assert sorted(same) == ["", "its title changed"]
+    same = [pins.change(Tool(server="s", name="same", output_schema={"type": me})) for me in "ab"]
+    assert sorted(same) == ["", "its output schema changed"]
     (session,) = Checkpoints(store, days=7).all("me")
     loaded, why = Checkpoints(store, days=7).loaded("me", "s")
     assert loaded is not None, why
@@ -420,9 +420,9 @@ async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_coun
     tool = Tool(server="git", name="push")
     await second.refresh()
     await first.keep(tool)
-    changed = replace(tool, title="Pushes harder")
+    changed = replace(tool, output_schema={})
     await second.refresh(changed)
-    assert second.change(changed) == "its title changed"
+    assert second.change(changed) == "its output schema changed"
     own_server.stop()
     await second.refresh(changed)
     assert "MCP_BRIDGE_STORE" in second.change(changed)
@@ -430,7 +430,7 @@ async def test_pins_of_another_bridge_are_seen_and_without_the_server_tools_coun
     assert first.change(tool) == ""
     own_server.start()
     await second.refresh(changed)
-    assert second.change(changed) == "its title changed"
+    assert second.change(changed) == "its output schema changed"
     stores[0].close()
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.tables import Helper
-from bridge.guest.schema.parameters import read_parameters
-from bridge.guest.schema.validation import argument_problem, convert, problem
+from bridge.guest.schema.parameters import read_parameters, synonyms
+from bridge.guest.schema.validation import argument_problem, convert, filled, problem
 from bridge.model import Json
 from bridge.text import valid_text
 
@@ -45,15 +45,18 @@ class Parameters:
         positional: Number of parameters that may be passed by position.
         open: Whether other names are parameters, too.
         root: The input schema.
+        synonyms: Names that parameters' descriptions give them, too, to their own.
     """
 
     all: tuple[Parameter, ...]
     positional: int
     open: bool
     root: Json
+    synonyms: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> Parameter | None:
-        """Return the parameter with a name, its own or Python's."""
+        """Return the parameter with a name, its own, Python's or a synonym."""
+        name = self.synonyms.get(name, name)
         return next((one for one in self.all if name in (one.alias, one.name)), None)
 
 
@@ -65,7 +68,8 @@ def tool_parameters(schema: Json) -> Parameters:
         Parameter(name=one.name, alias=one.alias, required=one.required, schema=one.schema)
         for one in found
     )
-    return Parameters(all=listed, positional=len(listed), open=is_open, root=root)
+    also = {name: parameter.name for name, parameter in synonyms(found).items()}
+    return Parameters(all=listed, positional=len(listed), open=is_open, root=root, synonyms=also)
 
 
 def helper_parameters(helper: Helper) -> Parameters:
@@ -192,6 +196,11 @@ class ArgumentReader:
             for item, parameter in zip(node.args, parameters.all, strict=False):
                 self.take(given, parameter.name, item, parameters, context)
         self.by_keyword(given, node.keywords, parameters, context)
+        if not given.open:
+            # The guest sends the defaults of those that are left out.
+            computed = dict.fromkeys(given.unseen)
+            whole = filled({**computed, **given.seen}, parameters.root, parameters.root)
+            given.seen = {name: value for name, value in whole.items() if name not in computed}
         return given
 
     def by_keyword(

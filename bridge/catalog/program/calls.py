@@ -1,7 +1,7 @@
 """Rules on tools and helpers: unknown ones, and arguments that do not fit.
 
 unknown-tool, unknown-helper, not-a-tool, missing-argument, unknown-argument, repeated-argument,
-too-many-arguments, arguments-in-dict, wrong-value.
+too-many-arguments, arguments-in-dict, wrong-value, alias.
 """
 
 from __future__ import annotations
@@ -291,7 +291,13 @@ class CallRules:
             if found is None:
                 if keyword.arg is not None and not parameters.open:
                     unknown.append(keyword)
-            elif found.name in given:
+                continue
+            name = str(keyword.arg)
+            if name in parameters.synonyms:
+                message = f"{quoted(callee.label)} gets {quoted(name)} as {quoted(found.name)}"
+                message += ", whose description calls it an alias."
+                self._report.add(keyword, "alias", "note", message)
+            if found.name in given:
                 problem = f"is given {quoted(found.alias)} twice"
                 self._report_call(keyword, callee, "repeated-argument", problem)
             else:

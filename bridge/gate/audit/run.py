@@ -129,7 +129,12 @@ class RunAudit:
         self.head = await self._log.append(self._event(kind, facts))
 
     async def calling(
-        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None
+        self,
+        number: int,
+        call: CallFacts,
+        decision: Decision,
+        approval: Approval | None,
+        note: str = "",
     ) -> None:
         """Record a call that is sent next.
 
@@ -143,6 +148,8 @@ class RunAudit:
             raise
         if approval is not None:
             record["approval"] = approval_fields(approval)
+        if note:
+            record["changed"] = note
         # If the disk fails after the record is written, the call is recorded and not made.
         undone = self._outcome(number, "not-sent", size=0, ms=0)
         self.head = await self._log.append(record, undone)

@@ -17,7 +17,7 @@ from bridge.gate.canonical import arguments_digest
 from bridge.gate.decision import CallFacts, Decision, Mask, unmasked
 from bridge.gate.flow import FlowState
 from bridge.gate.held_calls.placeholders import labelled, mentions, readable, referred, shown
-from bridge.gate.pins import tool_digest
+from bridge.gate.pins import whole_digest
 from bridge.model import Effect, HeldCall, Json
 
 MAX_CALLS = 1_000
@@ -154,7 +154,7 @@ class HeldCalls:
                 decision=decision,
                 effect=asks[0].effect if asks else decision.effect,
                 asked=frozenset(rules),
-                digest="" if call.definition is None else tool_digest(call.definition),
+                digest="" if call.definition is None else whole_digest(call.definition),
                 uses=uses,
                 flow=before,
             )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bridge.guest.api.results import with_source_texts
 from bridge.guest.api.values import ArgumentsError, Result, listed, nearest, to_argument
-from bridge.guest.schema.parameters import read_parameters
-from bridge.guest.schema.validation import certain_types, convert, problem
+from bridge.guest.schema.parameters import read_parameters, synonyms
+from bridge.guest.schema.validation import certain_types, convert, filled, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,11 +60,13 @@ class Parameters:
         self._server, self._tool = server, tool
         self.root = schema if isinstance(schema, dict) else {}
         self.all, self.open_ended = read_parameters(schema)
-        self._by_name = {parameter.alias: parameter for parameter in self.all}
+        self._by_name = synonyms(self.all)
+        self._by_name.update((parameter.alias, parameter) for parameter in self.all)
         self._by_name.update((parameter.name, parameter) for parameter in self.all)
         # By argument, what needs no check: most calls have plain strings where those are wanted.
         self._certain: Dict[str, Any] = {}
         self._whole = not _WHOLE.isdisjoint(self.root)
+        self._fills = self._whole or bool(filled({}, self.root, self.root))
 
     def signature(
         self, tool: Optional[Mapping[str, Any]] = None, names: Optional[Names] = None
@@ -101,7 +103,8 @@ class Parameters:
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the JSON arguments for a call.
 
-        None for an optional argument is left out, unless the tool takes null there.
+        None for an optional argument is left out, unless the tool takes null there. A required one
+        that has a default is sent with that if it is left out.
 
         Raises:
             ArgumentsError: An argument is unknown, missing, given twice, no JSON or not what the
@@ -131,6 +134,8 @@ class Parameters:
         if missing:
             what = "argument" if len(missing) == 1 else "arguments"
             self._fail("is missing the %s %s" % (what, listed(map(repr, missing))))
+        if self._fills:
+            bound = filled(bound, self.root, self.root)
         if self._whole:
             wrong = problem(bound, self.root, self.root)
             if wrong is not None:

@@ -13,7 +13,7 @@ import keyword
 import sys
 import types
 
-from bridge.guest.api.values import MissingKeyError, Result, listed, nearest
+from bridge.guest.api.values import MCPError, MissingKeyError, Result, listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,6 +151,8 @@ class Tools:
         """
         # Interpreter and libraries probe for dunders; a tool must never answer.
         if not (alias.startswith("__") and alias.endswith("__")):
+            if "refused" in self.server:
+                return self._refused(alias)
             if self._load is not None and not alias.startswith("_"):
                 return self._later(self.attribute, alias)
             tool = self._by_alias.get(alias)
@@ -168,6 +170,8 @@ class Tools:
         Raises:
             MissingKeyError: There is no such tool; the message names the nearest.
         """
+        if "refused" in self.server:
+            return self._refused(name)
         if self._load is not None:
             return self._later(self.item, name)
         tool = self._by_name.get(name) or self._by_alias.get(name)
@@ -180,6 +184,15 @@ class Tools:
         if found is None:
             found = self._made[tool["name"]] = make_function(self._call, self.server, tool)
         return found
+
+    def _refused(self, name: str) -> Any:
+        """Return what raises, when it is called, why the run goes on without this server."""
+
+        async def function(*args: Any, **kwargs: Any) -> Any:
+            own = self.server
+            raise MCPError(own["refused"], server=own["name"], tool=name, kind="policy")
+
+        return function
 
     def _no_such(self, name: str) -> str:
         return "%s has no tool %r.%s Tools: %s." % (
@@ -216,6 +229,8 @@ class Server:
 
     async def list_tools(self) -> List[Any]:
         """Return name, alias and description of each tool."""
+        if "refused" in self._tools.server:
+            await self._tools.item("")()
         await self._tools.load()
         return [Result(summary(tool)) for tool in self._tools.server.get("tools") or ()]
 

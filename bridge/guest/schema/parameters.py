@@ -13,11 +13,11 @@ from itertools import islice
 
 from bridge.guest.schema.faults import fits_type
 from bridge.guest.schema.schemas import ANYTHING, as_list, convert, leaves, pointed_at, wanted_types
-from bridge.guest.schema.validation import problem
+from bridge.guest.schema.validation import filled, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, Mapping, Tuple
+    from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 MAX_SCHEMA_DEPTH = 8
 """How far references and combinations are followed for the sake of parameter names."""
@@ -37,6 +37,16 @@ MAX_DEFAULT_CHARS = 40
 _LARGEST_INTEGER = 2**63
 
 
+_NAME = r"[`'\"]?[A-Za-z_]\w*[`'\"]?"
+_SYNONYMS = re.compile(
+    r"\b(?:alias(?:es)?:\s*|accepts?\s+(?:the\s+)?alias(?:es)?\s+|alias(?:es)?\s+(?=[`'\"]))"
+    r"(%s(?:(?:,\s*(?:and|or)\s+|,\s*|\s+(?:and|or)\s+|\s*/\s*)%s)*)\s*(?:[.;)\n]|$)"
+    % (_NAME, _NAME),
+    re.IGNORECASE,
+)
+"""How a description names what else its argument may be called, as in "Aliases: dir and path."."""
+
+
 class Parameter:
     """One argument of a tool: its own name, and the Python name it goes by."""
 
@@ -47,6 +57,22 @@ class Parameter:
         self.alias = alias
         self.schema: Mapping[str, Any] = schema if isinstance(schema, dict) else {}
         self.required = required
+
+
+def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
+    """Return the other names that arguments have by the words of their own descriptions.
+
+    A name that is an argument's own, or several arguments', is none.
+    """
+    found: Dict[str, Parameter] = {}
+    taken = {name for parameter in parameters for name in (parameter.alias, parameter.name)}
+    for parameter in parameters:
+        text = parameter.schema.get("description")
+        if isinstance(text, str) and "alias" in text.casefold():
+            listed = " ".join(match[1] for match in _SYNONYMS.finditer(text))
+            for name in {*re.findall(r"\w+", listed)} - {"and", "or"} - taken:
+                taken.add(name) if name in found else found.setdefault(name, parameter)
+    return {name: parameter for name, parameter in found.items() if name not in taken}
 
 
 def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
@@ -60,12 +86,13 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
     if len(properties) >= MAX_PARAMETERS:
         open_ended = True
         properties = dict(islice(properties.items(), MAX_PARAMETERS))
+    defaults = filled({}, reader.root, reader.root) if required else {}
     found: List[Parameter] = []
     taken = set(properties)
     for name, detail in properties.items():
         alias = python_name(name, taken)
         taken.add(alias)
-        found.append(Parameter(name, alias, detail, name in required))
+        found.append(Parameter(name, alias, detail, name in required and name not in defaults))
     return found, open_ended
 
 

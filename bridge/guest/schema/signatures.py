@@ -176,15 +176,18 @@ def _line(parameter: Parameter, root: Any) -> str:
     notes = ["sent as %s" % shown(parameter.name)] if parameter.alias != parameter.name else []
     notes += constraints(parameter.schema, root)
     known = parameter.required or default_of(parameter, root)[0]
-    for schema in leaves(parameter.schema, root)[: 0 if known else None]:
-        if "default" in schema:
-            # One that the signature shows as `...`.
-            notes.append("default %s" % _sample(schema["default"]))
-            break
+    # One that the signature shows as `...`.
+    notes += [] if known else _default(parameter.schema, root)
     text = description(parameter.schema, root, MAX_PARAMETER_CHARS)
     if not text and not notes:
         return ""
     return "    %s: %s" % (parameter.alias, _with_notes(text, notes))
+
+
+def _default(schema: Any, root: Any) -> List[str]:
+    """Return a note on a schema's default; none if there is none."""
+    found = [one["default"] for one in leaves(schema, root) if "default" in one]
+    return ["default %s" % _sample(found[0])] if found else []
 
 
 def description(schema: Any, root: Any, limit: int) -> str:
@@ -279,10 +282,9 @@ def _typed_dict(made: Object, defined: Set[str]) -> str:
         lines = ["class %s(TypedDict):" % made.name]
         for field in made.fields:
             text = field.text if field.required else "NotRequired[%s]" % field.text
-            note = _with_notes(
-                description(field.schema, made.root, MAX_FIELD_CHARS),
-                constraints(field.schema, made.root),
-            )
+            notes = constraints(field.schema, made.root)
+            notes += [] if field.required else _default(field.schema, made.root)
+            note = _with_notes(description(field.schema, made.root, MAX_FIELD_CHARS), notes)
             lines.append("    %s: %s%s" % (field.key, text, "  # " + note if note else ""))
         if made.more or not made.fields:
             lines.append("    # ... and %d more" % made.more if made.more else "    pass")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 
 from bridge.guest.schema.schemas import as_list, pointed_at
+from bridge.guest.schema.validation import filled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -281,6 +282,8 @@ class TypeWriter:
             self._active[key] = name
         required = schema.get("required")
         wanted = {one for one in as_list(required) if isinstance(one, str)}
+        if wanted and not self._results:
+            wanted -= filled({}, {"properties": properties, "required": required}, self.root).keys()
         if len(names) > MAX_FIELDS:
             names.sort(key=lambda one: one not in wanted)
         fields: List[Field] = []

@@ -1,6 +1,6 @@
-"""Whether a value fits a JSON Schema, and what harmless conversion would make it fit.
+"""Whether a value fits a JSON Schema, and which conversion and which defaults would make it fit.
 
-Owns both questions for arguments, in the guest before a call leaves and on the host for what a
+Owns these questions for arguments, in the guest before a call leaves and on the host for what a
 program has written out. Schemas come from servers: any JSON value is taken for one, nothing here
 raises, and work and depth are bounded. What cannot be told counts as fine: unknown keywords,
 references that lead nowhere, patterns, whatever lies beyond a bound. The server has the last word
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bridge.guest.protocol.placeholders import PREFIX, WHOLE
+from bridge.guest.schema import schemas
 from bridge.guest.schema.faults import (
     KEYS,
     NAMES,
@@ -32,13 +33,11 @@ from bridge.guest.schema.faults import (
     size_problem,
     type_problem,
 )
-from bridge.guest.schema.schemas import as_list, as_mapping, convert, pointed_at, same
+from bridge.guest.schema.schemas import as_list, as_mapping, leaves, pointed_at, same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, FrozenSet, Optional, Sequence, Tuple
-
-__all__ = ["argument_problem", "certain_types", "convert", "problem"]
+    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 MAX_STEPS = 10_000
 """Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
@@ -78,6 +77,24 @@ def argument_problem(
     if value is None and not required:
         return None
     return problem(value, schema, root, where)
+
+
+def convert(value: Any, schema: Any, root: Any) -> Any:
+    """Return `value` as the JSON value that it means under `schema`, with its defaults."""
+    return filled(schemas.convert(value, schema, root), schema, root)
+
+
+def filled(value: Any, schema: Any, root: Any) -> Any:
+    """Return `value` with the default of each required key that it leaves out, at every depth.
+
+    zod writes a key that has a default under `required`, and some servers do not fill it in. A
+    default that does not fit its own schema is no value to send: its key stays required.
+    """
+    try:
+        return _Filler(root).fill(value, schema, 0)
+    except Exception:
+        # As in `problem`.
+        return value
 
 
 def certain_types(schema: Any, inner: bool = False) -> FrozenSet[type]:
@@ -184,11 +201,7 @@ class _Check:
         found = size_problem(len(value), schema, "Items", "items")
         if found is not None:
             return found
-        items = schema.get("items", True)
-        prefix = as_list(schema.get("prefixItems"))
-        if isinstance(items, list):
-            # How older drafts write what is `prefixItems` now.
-            prefix, items = items, schema.get("additionalItems", True)
+        prefix, items = _places(schema)
         if items is False and len(value) > len(prefix):
             text = "must have at most %d items, not %d"
             return Found(text % (len(prefix), len(value)), OTHER)
@@ -232,6 +245,80 @@ class _Check:
         if choices is not None:
             return choice_problem(value, choices)
         return max(failures, key=_nearness)
+
+
+class _Filler(_Check):
+    """Fills one value's defaults in, counting the work."""
+
+    def fill(self, value: Any, schema: Any, depth: int) -> Any:
+        """Return a dict or list with its defaults; itself if there are none."""
+        self.left -= 1
+        if not isinstance(value, (dict, list)) or _not_known_yet(value):
+            return value
+        if not isinstance(schema, Mapping) or self.left < 0 or depth > MAX_DEPTH:
+            return value
+        parts = self._together(schema, depth)
+        properties: Dict[str, Any] = {}
+        for part in reversed(parts):
+            properties.update(as_mapping(part.get("properties")))
+        for part in parts:
+            if isinstance(value, list):
+                prefix, items = _places(part)
+                inside = (*prefix[: len(value)], *[items] * (len(value) - len(prefix)))
+                pairs = zip(value, inside)  # noqa: B905 - not in 3.9
+                value = [self.fill(item, own, depth + 1) for item, own in pairs]
+            else:
+                value = dict(value)
+                for name in as_list(part.get("required")):
+                    if isinstance(name, str) and name in properties and name not in value:
+                        value.update((name, one) for one in self._default(properties[name], depth))
+                others = part.get("additionalProperties")
+                for name, item in value.items():
+                    value[name] = self.fill(item, properties.get(name, others), depth + 1)
+            for key in ("anyOf", "oneOf"):
+                value = self._branch(value, as_list(part.get(key)), depth)
+        return value
+
+    def _together(self, schema: Mapping[str, Any], depth: int) -> List[Mapping[str, Any]]:
+        """Return a schema, and those that hold as well: of its `$ref`s and `allOf`s."""
+        self.left -= 1
+        known, target = pointed_at(schema.get("$ref"), self.root)
+        parts = [schema]
+        for part in [*([target] if known else []), *as_list(schema.get("allOf"))]:
+            if isinstance(part, Mapping) and self.left > 0 and depth < MAX_DEPTH:
+                parts += self._together(part, depth + 1)
+        return parts
+
+    def _branch(self, value: Any, branches: Sequence[Any], depth: int) -> Any:
+        """Return what makes a value fit one of several schemas; itself if it fits one already."""
+        some = branches[:_MAX_BRANCHES]
+        if not any(self.check(value, branch, 0) is None for branch in some):
+            for branch in some:
+                whole = self.fill(value, branch, depth + 1)
+                if self.check(whole, branch, 0) is None:
+                    return whole
+        return value
+
+    def _default(self, schema: Any, depth: int) -> Sequence[Any]:
+        """Return a schema's default, alone in a sequence; nothing without one that fits."""
+        for leaf in leaves(schema, self.root):
+            if "default" in leaf:
+                own = {key: part for key, part in leaf.items() if key != "default"}
+                value = schemas.convert(leaf["default"], own, self.root)
+                value = self.fill(value, schema, depth + 1)
+                return (
+                    [value] if all(self.check(value, s, 0) is None for s in (own, schema)) else []
+                )
+        return []
+
+
+def _places(schema: Mapping[str, Any]) -> Tuple[Sequence[Any], Any]:
+    """Return the schemas of an array's first items, and that of the others."""
+    items = schema.get("items", True)
+    if isinstance(items, list):
+        # How older drafts write what is `prefixItems` now.
+        return items, schema.get("additionalItems", True)
+    return as_list(schema.get("prefixItems")), items
 
 
 def _not_known_yet(value: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from bridge.guest.schema.parameters import read_parameters, synonyms
 from bridge.guest.schema.validation import convert, problem
 
 
@@ -121,3 +122,39 @@ def test_a_value_whose_methods_fail_stays_as_it_is() -> None:
 
     broken = Broken()
     assert convert(broken, {}, {}) is broken
+
+
+@pytest.mark.parametrize(
+    ("description", "names"),
+    [
+        ("Examples: a.\n       MCP accepts the aliases folder, dir, and path; the CLI flag is -f.",
+         {"folder", "dir", "path"}),
+        ('Natural language:\n- "2 days ago"\nAliases: since, time_range, lookback.',
+         {"since", "time_range", "lookback"}),
+        ("Page of results. Aliases: page_number", {"page_number"}),
+        ("Alias: `dir`\nMore words", {"dir"}),
+        ("The folder (aliases: dir/path).", {"dir", "path"}),
+        ("Also known by the aliases 'dir' or 'path'.", {"dir", "path"}),
+        ("A folder, dir or path.", set()),
+        ("The alias name.", set()),
+        ("Use `folder` from `dir`.", set()),
+        ("List of aliases to create.", set()),
+        ("Aliases: one for each of the tables.", set()),
+        ("Accepts alias for the table.", set()),
+        ("Aliases: other, directory.", set()),
+        (3, set()),
+    ],
+)  # fmt: skip
+def test_only_what_a_description_calls_an_alias_is_another_name(
+    description: Any, names: set[str]
+) -> None:
+    schema = {"properties": {"directory": {"description": description}, "other": {}}}
+    parameters, _ = read_parameters({**schema, "additionalProperties": False})
+    assert {*synonyms(parameters)} == names
+    assert {one.name for one in synonyms(parameters).values()} <= {"directory"}
+
+
+def test_a_name_that_two_arguments_claim_is_neithers() -> None:
+    also = {"description": "Alias: dir."}
+    parameters, _ = read_parameters({"properties": {"a": also, "b": also}})
+    assert synonyms(parameters) == {}
