@@ -588,14 +588,12 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         small = []
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
-            if isinstance(text, LargeText):
-                large += len(text)
-                small.append({**block, "text": ""})
-            elif isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
+            is_long = isinstance(text, str) and len(text) >= LARGE_CHARACTERS
+            if isinstance(text, LargeText) or is_long:
                 # Writing it as JSON only to count it takes as long as moving it.
-                large += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-                small.append({**block, "text": ""})
-            else:
-                small.append(block)
+                plain = isinstance(text, LargeText) or text.isascii()
+                large += len(text) if plain else len(text.encode("utf-8", "replace"))
+                block = {**block, "text": ""}
+            small.append(block)
         content = small
     return large + len(_TEXT.encode(content).encode("utf-8", "replace"))

@@ -124,7 +124,7 @@ def classify(ending: Ending, limits: Limits) -> Verdict:
 def _after_a_timeout(ending: Ending, limits: Limits) -> str:
     kept = "Output up to then is kept. Do less per run"
     if ending.ran_longest:
-        kept += ": no run may take longer, the wait for its tools included."
+        kept += ": no run takes longer with its tools (`max_timeout` in the settings)."
     elif limits.timeout < limits.longest_timeout:
         kept += f", or raise `timeout`, up to {limits.longest_timeout:g} s."
     else:

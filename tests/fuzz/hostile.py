@@ -17,7 +17,7 @@ import anyio
 from bridge.discovery.finder import Discovery
 from bridge.errors import BridgeError, ChannelClosedError, ServerLostError, ToolCallError
 from bridge.gate.pipeline import Gate, Grant
-from bridge.guest.protocol.wire import Reply, decode_host_frame
+from bridge.guest.protocol.wire import Reply, Stop, decode_host_frame
 from bridge.model import Isolation, Json, Limits, RunResult, ServerSpec, Source, Tool
 from bridge.model.outcome import caught
 from bridge.rpc.channel import Channel
@@ -303,6 +303,7 @@ def replies(sent: bytes) -> tuple[Counter[int], bytes]:
     for line in lines:
         assert len(line) < LIMITS.frame_bytes
         frame = decode_host_frame(line)
-        assert isinstance(frame, Reply)
-        counted[frame.id] += 1
+        assert isinstance(frame, Reply | Stop)
+        if isinstance(frame, Reply):
+            counted[frame.id] += 1
     return counted, rest

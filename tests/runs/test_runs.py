@@ -337,7 +337,7 @@ await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_pat
     result = await _run(engine, code, timeout=2.0)
     assert (result.status, result.reason, result.stdout) == ("timeout", "timeout", "before\n")
     assert "time limit of 3 s" in result.error
-    assert "no run may take longer, the wait for its tools included" in result.error
+    assert "no run takes longer with its tools" in result.error
     await until_exists(tmp_path / "c")
 
 

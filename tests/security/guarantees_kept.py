@@ -279,7 +279,6 @@ KEPT_GUARANTEES = (
             f"{STARTS}::test_nothing_starts_while_the_policy_does_not_parse",
             f"{PINS}::test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name",
             f"{PINS}::test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin",
-            f"{PINS}::test_what_was_remembered_by_name_is_the_next_definitions_that_is_pinned",
         ),
     ),
     Guarantee(

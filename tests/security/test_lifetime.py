@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,8 @@ import docker.errors
 import pytest
 
 from bridge.model import RunRequest, RunResult
+from bridge.runs import admission
+from bridge.sandbox.limits import limits_for
 from tests.contract.rig import EngineShelf
 from tests.sandbox.process.rig import with_argument
 from tests.security.rig import (
@@ -131,12 +134,19 @@ async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
     assert (own.status, own.reason) == ("error", "crash"), own
 
 
-async def test_a_call_under_way_at_the_deadline_is_called_off(arena: Arena, tmp_path: Path) -> None:
-    """Attack 13: the server hears of it, and what it would have said reaches nobody."""
+async def test_a_call_under_way_at_the_deadline_is_called_off(
+    arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attack 13: the server hears of it, and what it would have said reaches nobody.
+
+    A program's own time stands still while a call is open; that of the run does not.
+    """
+    shorter = replace(limits_for(arena.engine.settings, 2), longest_timeout=3)
+    monkeypatch.setattr(admission, "limits_for", lambda *_: shorter)
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
     code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
     await arena.with_server()
-    found = (await arena.attack(code, timeout=3)).result
+    found = (await arena.attack(code)).result
     assert (found.reason, started.exists()) == ("timeout", True), found
     await until_exists(cancelled)
     code = "[await mcp_work_shop.add(a=n, b=0) for n in (1, 2)]"

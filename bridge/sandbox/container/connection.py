@@ -305,7 +305,8 @@ class Connector:
         forward = SshForward(endpoint.target, self._runtime_dir, self._around.environ)
         forwarded = await forward.start()
         try:
-            near = replace(forwarded, origin=endpoint.origin, explicit=True, remote=True)
+            origin = f"{endpoint.origin}, over SSH to {forward.origin}"
+            near = replace(forwarded, origin=origin, explicit=True, remote=True)
             return await self._connect(near, choice, forward)
         except EngineDownError as error:
             failure = forward.failure()
