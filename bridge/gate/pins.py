@@ -131,7 +131,7 @@ def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
             # Some servers join a set to a text here, too.
             found[key] = _words([value]) if isinstance(value, str) else value
         elif key in _UNORDERED and isinstance(value, list):
-            found[key] = sorted(map(_hash, value))
+            found[key] = sorted(value, key=repr)
         else:
             found[key] = _bare(value, texts, named=key in _NAMED)
     return found

@@ -246,13 +246,16 @@ def luhn_sum(digits: str) -> int:
 _IP4 = re.compile(r"(?<![\w.-])[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![\w-]|\.[0-9])")
 _IP6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f]*:)[0-9A-Fa-f:]{3,39}(?![\w:.]|-[0-9])")
 
-_VERSION = re.compile(
-    r"(?:\b(?:v|ver|versions?|release|rev|revision|kernel|linux|build|firmware|driver|runtime|sdk|"
-    r"update|upgrade|net|core|assembly)\b\W{0,3}|[=<>~!]=\s*|[\^~]\s*)$",
-    re.IGNORECASE,
+_VERSIONED = frozenset(
+    """
+    assembly build core driver firmware kernel linux net release rev revision runtime sdk update
+    upgrade v ver version versions
+    """.split()  # noqa: SIM905 - as words they can be read
 )
-"""What stands before a version with four parts."""
+_COMPARED = ("==", ">=", "<=", "~=", "!=", "^", "~")
+"""What stands before a version with four parts: a word, or a sign."""
 
+_LAST_WORD = re.compile(r"[A-Za-z]+$")
 _NAME = re.compile(r"\s*[\w.+-]+\s+")
 _LISTED = re.compile(r"\s*\S+\s+[0-9]+(?:\.[0-9]+){1,2}(?![.0-9])")
 """The name in a line of a list of packages, and another line of it."""
@@ -279,7 +282,9 @@ _UNICAST = ipaddress.ip_network("2000::/3")
 def _is_version(text: str, start: int, end: int) -> bool:
     """Return whether four numbers are a version, by the text before them and the next lines."""
     head, tail = text[max(0, start - _LONGEST) : start], text[end : end + _LONGEST]
-    if _VERSION.search(head):
+    near = head[-24:].rstrip()
+    word = _LAST_WORD.search(near.rstrip(" :=.\"'(["))
+    if near.endswith(_COMPARED) or (word is not None and word[0].lower() in _VERSIONED):
         return True
     *others, line = head.split("\n")
     beside = [*others[-1:], *tail.split("\n")[1:2]]

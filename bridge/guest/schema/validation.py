@@ -37,7 +37,7 @@ from bridge.guest.schema.schemas import as_list, as_mapping, leaves, pointed_at,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Any, FrozenSet, List, Optional, Sequence, Tuple
 
 MAX_STEPS = 10_000
 """Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
@@ -247,6 +247,15 @@ class _Check:
         return max(failures, key=_nearness)
 
 
+def _property(name: str, parts: Sequence[Mapping[str, Any]], other: Any = None) -> Any:
+    """Return the schema of a key, in the first of several that names it; `other` if none does."""
+    for part in parts:
+        properties = as_mapping(part.get("properties"))
+        if name in properties:
+            return properties[name]
+    return other
+
+
 class _Filler(_Check):
     """Fills one value's defaults in, counting the work."""
 
@@ -258,10 +267,9 @@ class _Filler(_Check):
         if not isinstance(schema, Mapping) or self.left < 0 or depth > MAX_DEPTH:
             return value
         parts = self._together(schema, depth)
-        properties: Dict[str, Any] = {}
-        for part in reversed(parts):
-            properties.update(as_mapping(part.get("properties")))
         for part in parts:
+            if self.left < 0:
+                break
             if isinstance(value, list):
                 prefix, items = _places(part)
                 inside = (*prefix[: len(value)], *[items] * (len(value) - len(prefix)))
@@ -270,11 +278,15 @@ class _Filler(_Check):
             else:
                 value = dict(value)
                 for name in as_list(part.get("required")):
-                    if isinstance(name, str) and name in properties and name not in value:
-                        value.update((name, one) for one in self._default(properties[name], depth))
+                    self.left -= 1
+                    if isinstance(name, str) and name not in value and self.left > 0:
+                        own = _property(name, parts)
+                        value.update((name, one) for one in self._default(own, depth))
                 others = part.get("additionalProperties")
                 for name, item in value.items():
-                    value[name] = self.fill(item, properties.get(name, others), depth + 1)
+                    if isinstance(item, (dict, list)) and self.left > 0:
+                        own = _property(name, parts, others)
+                        value[name] = self.fill(item, own, depth + 1)
             for key in ("anyOf", "oneOf"):
                 value = self._branch(value, as_list(part.get(key)), depth)
         return value
@@ -285,7 +297,7 @@ class _Filler(_Check):
         known, target = pointed_at(schema.get("$ref"), self.root)
         parts = [schema]
         for part in [*([target] if known else []), *as_list(schema.get("allOf"))]:
-            if isinstance(part, Mapping) and self.left > 0 and depth < MAX_DEPTH:
+            if isinstance(part, Mapping) and len(parts) < _MAX_BRANCHES and depth < MAX_DEPTH:
                 parts += self._together(part, depth + 1)
         return parts
 
