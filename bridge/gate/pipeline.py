@@ -588,11 +588,11 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         small = []
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
-            is_long = isinstance(text, str) and len(text) >= LARGE_CHARACTERS
-            if isinstance(text, LargeText) or is_long:
-                # Writing it as JSON only to count it takes as long as moving it.
-                plain = isinstance(text, LargeText) or text.isascii()
-                large += len(text) if plain else len(text.encode("utf-8", "replace"))
+            # Writing it as JSON only to count it takes as long as moving it.
+            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS and not text.isascii():
+                text = text.encode("utf-8", "replace")
+            if isinstance(text, str | bytes | LargeText) and len(text) >= LARGE_CHARACTERS:
+                large += len(text)
                 block = {**block, "text": ""}
             small.append(block)
         content = small
