@@ -134,9 +134,7 @@ class NoSandboxError(SandboxError):
     """Nothing on this machine can run code in isolation."""
 
     code = "no_sandbox"
-    default_remedy = (
-        "Install bubblewrap, podman or docker; `mcp-code-bridge doctor --fix` says how."
-    )
+    default_remedy = "Install bubblewrap, podman or docker; `mcp-code-bridge doctor` says how."
 
 
 class EngineNotFoundError(SandboxError):

@@ -101,7 +101,6 @@ _SETUP = {
     **_SCOPE,
     "move: --move NAMES": "servers to move behind the bridge: A,B, all or none; asked otherwise",
     "skip_cost: --skip-cost": "start no server to count what its tools cost",
-    "fix: --fix": "where no sandbox works, do what `doctor --fix` does",
     **_CHANGE,
 }
 _RESTORE = {"restore: --restore": "put back the servers that moved behind the bridge"}
@@ -278,12 +277,8 @@ COMMANDS = {
     "doctor": _Command(
         "doctor:doctor",
         "Try each engine and say what would be used.",
-        {
-            "fix: --fix": "do what is safe, asking first; print what needs root",
-            "yes: --yes": "with --fix: do it without asking",
-            **_JSON,
-        },
-        ("doctor --runtime podman", "doctor --fix"),
+        _JSON,
+        ("doctor --runtime podman",),
         SETTING_UP,
     ),
     "image build": _Command(

@@ -17,9 +17,10 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from bridge.cli.output import visible, write_err, write_json, write_out, write_prose
+from bridge.cli.offers import offer, state_remedy
+from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
-from bridge.errors import BridgeError, SettingsError, UsageError, WrongSystemError
+from bridge.errors import BridgeError, SettingsError, WrongSystemError
 from bridge.model import MEBIBYTE, Directory
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
@@ -35,35 +36,18 @@ LEAST_STATE_BYTES = 1024 * 1024
 
 NOTHING_WORKS = "Nothing here can run programs in isolation, so the bridge refuses to.\n"
 
-NEXT = (
-    "Next: `mcp-code-bridge doctor --fix` does what needs no root, and prints the commands that do."
-    "\n"
-)
+NEXT = "Next: `mcp-code-bridge doctor` says what to do, and offers to build a missing image.\n"
 
 
 async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
     """Try each backend and read the configuration; exit 1 if nothing can run code.
 
     A command profile that cannot be used is reported, and does not change the exit status.
-
-    Raises:
-        UsageError: The options contradict each other.
     """
-    if not arguments.fix:
-        if arguments.yes:
-            raise UsageError("--yes needs --fix: there is nothing to agree to without it.")
-        return await _report(arguments, settings, _describe_gate(settings))
-    # Imported here: it builds images.
-    from bridge.cli.doctor_fix import commands_text, fix, plan, this_machine
-
     probes = await probe_all(settings)
-    found = plan(probes, settings, this_machine(settings))
-    if await fix(found, settings, yes=arguments.yes):
-        probes = await probe_all(settings)
-        found = plan(probes, settings, this_machine(settings))
     status = await _report(arguments, settings, _describe_gate(settings), probes)
-    # JSON is all that scripts read on stdout.
-    (write_err if arguments.json else write_out)(commands_text(found))
+    if not arguments.json and await offer(probes, settings):
+        status = await _report(arguments, settings, _describe_gate(settings))
     return status
 
 
@@ -107,7 +91,7 @@ async def _report(
     auto = settings.runtime == "auto"
     sections = [
         *(_describe(probe, enough=auto and (bool(chosen) or _is_other(probe))) for probe in probes),
-        describe_state(settings, state),
+        describe_state(settings, state, state_remedy(settings)),
         _describe_profile(settings),
         gate,
         *map(_describe_command, commands),
@@ -123,8 +107,8 @@ async def _report(
         write_prose(f"Programs run in: {chosen}{', once that is mended' if status else ''}\n")
     else:
         write_prose(NOTHING_WORKS)
-    if status and not arguments.fix:
-        write_prose(NEXT)
+    if status:
+        write_prose("Next: do what one of the remedies says; one sandbox is enough.\n")
     return status
 
 
@@ -201,13 +185,20 @@ def check_state(settings: Settings) -> str:
     return ""
 
 
-def describe_state(settings: Settings, problem: str) -> str:
-    """Return what there is to say of the state directory; empty for nothing."""
+def describe_state(settings: Settings, problem: str, command: str) -> str:
+    """Return what there is to say of the state directory; empty for nothing.
+
+    Args:
+        command: What gives it to this user alone; empty if it is.
+    """
+    mend = f"`{command}`, if nothing else is in there" if command else ""
     if not problem:
-        return ""
+        said = f"warning: others may look into {settings.state_dir}, the bridge's state: {mend}\n"
+        return said if mend else ""
+    mend = mend or "See that this user can write there"
     return (
         f"FAIL  state: nothing can be kept in {settings.state_dir}: {problem}.\n"
-        "      remedy: See that this user can write there, or set MCP_BRIDGE_STATE_DIR elsewhere.\n"
+        f"      remedy: {mend}, or set MCP_BRIDGE_STATE_DIR elsewhere.\n"
     )
 
 

@@ -26,6 +26,7 @@ from bridge.cli.install import (
     plan,
 )
 from bridge.cli.moving import ALL, with_moves
+from bridge.cli.offers import offer
 from bridge.cli.output import visible, write_err_line, write_out, write_prose
 from bridge.cli.person import MAX_TRIES, Person
 from bridge.clients.entry import own_entry
@@ -172,21 +173,15 @@ async def _show_sandbox(settings: Settings) -> Sequence[Probe]:
 
 async def _mended(probes: Sequence[Probe], arguments: SimpleNamespace, settings: Settings) -> bool:
     """Offer what makes a sandbox work, after the clients' files; return whether one works then."""
-    # Imported here: it builds images.
-    from bridge.cli import doctor_fix
-
     write_err_line("The bridge is of no use before a sandbox works.")
-    person = Person(sys.stdin, sys.stderr)
-    if arguments.dry_run or (not arguments.fix and (arguments.yes or not person.attended)):
-        write_prose(NEXT, sys.stderr)
-        return False
-    found = doctor_fix.plan(probes, settings, doctor_fix.this_machine(settings))
-    yes = arguments.fix and arguments.yes
-    if await doctor_fix.fix(found, settings, yes=yes, person=person):
+    asks = not arguments.dry_run and not arguments.yes
+    if asks and await offer(probes, settings):
         probes = await probe_all(settings)
-        found = doctor_fix.plan(probes, settings, doctor_fix.this_machine(settings))
     chosen = next((probe.backend for probe in probes if probe.ok), "")
-    write_out(f"Programs run in: {chosen}\n" if chosen else doctor_fix.commands_text(found))
+    if chosen:
+        write_out(f"Programs run in: {chosen}\n")
+    else:
+        write_prose(NEXT, sys.stderr)
     return bool(chosen)
 
 

@@ -162,7 +162,7 @@ async def select_backend(settings: Settings, *, pull: bool = True) -> Backend:
             return backend
     raise NoSandboxError(
         "No sandbox is available, so nothing was run. " + " ".join(_reasons([*failures.values()])),
-        remedy="`mcp-code-bridge doctor --fix` says what to install, and does what needs no root.",
+        remedy="`mcp-code-bridge doctor` says what to do, and offers to build a missing image.",
     )
 
 

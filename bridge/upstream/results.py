@@ -77,15 +77,17 @@ _NO_TEXTS = (type(None), bool, int, float, list, dict)
 
 def _block(item: Json) -> dict[str, Json]:
     """Return the block that an item of `content` stands for: a text, or one without its type."""
-    if isinstance(item, dict) and not isinstance(item.get("type"), str) and "text" in item:
-        item = {**item, "type": "text"}
-    if isinstance(item, dict) and item.get("type") == "text":
-        text = item.get("text")
-        return {**item, "text": text if isinstance(text, str) else _as_text(text)}
-    return {"type": "text", "text": item if isinstance(item, str) else _as_text(item)}
+    kind = item.get("type") if isinstance(item, dict) else None
+    if isinstance(item, dict) and (
+        kind == "text" or (not isinstance(kind, str) and "text" in item)
+    ):
+        return {**item, "type": "text", "text": _as_text(item.get("text"))}
+    return {"type": "text", "text": _as_text(item)}
 
 
 def _as_text(value: Json) -> str:
+    if isinstance(value, str):
+        return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 

@@ -151,9 +151,7 @@ def test_doctor_fetches_no_image_and_says_what_does(user: User) -> None:
     done = user.command("doctor", "--json", "--image", "registry.invalid/own:1")
     [probe] = json.loads(done.stdout)["backends"]
     assert (done.returncode, probe["error_code"]) == (1, "image_missing")
-    assert "doctor --fix" in probe["remedy"]
-    asked = user.command("doctor", "--fix", "--image", "registry.invalid/own:1")
-    assert f"{user.engine} pull registry.invalid/own:1\n     not done: " in asked.stderr
+    assert f"{user.engine} pull registry.invalid/own:1" in probe["remedy"]
 
 
 @on_one_engine

@@ -38,15 +38,9 @@ else:
 MAX_COMPARED = 1_000
 """Values of a structure that are compared with a text, to see whether it repeats one of them."""
 
-_OF_BLOCK = {
-    "uri": "uri",
-    "name": "name",
-    "mime_type": "mimeType",
-    "mimeType": "mimeType",
-    "annotations": "annotations",
-}
+_OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
+_OF_BLOCK["mime_type"] = "mimeType"
 """What a value of one block tells of it."""
-
 
 _TEXT_METHODS = frozenset(
     (
@@ -78,17 +72,13 @@ class Block(Result):
             return super().__getattr__(name)
 
 
-def _blocks(wire: Parts) -> List[Block]:
-    return [Block(block) for block in blocks_of(wire)]
-
-
 def _structure(wire: Parts) -> Any:
     structure = structure_of(wire)
     return Result(structure) if type(structure) is dict else structure
 
 
 _PARTS: Mapping[str, Callable[[Parts], Any]] = {
-    "content": _blocks,
+    "content": lambda wire: [Block(block) for block in blocks_of(wire)],
     "text": source_text,
     **dict.fromkeys(("structuredContent", "structured_content"), _structure),
     # An error is raised.
@@ -311,17 +301,12 @@ def with_source_texts(value: Any, schema: Any, root: Any, depth: int = 0) -> Any
         if "string" in wanted and wanted.isdisjoint(_NAMES_OF[kind]):
             return source_text(value._parts) or value
     if isinstance(value, dict):
-        known = {
-            key: part for leaf in found for key, part in as_mapping(leaf.get("properties")).items()
-        }
-        changed = {
-            key: text
-            for key in known
-            if key in value
-            and (text := with_source_texts(value[key], known[key], root, depth + 1))
-            is not value[key]
-        }
-        return {**value, **changed} if changed else value
+        known: Dict[str, Any] = {}
+        for leaf in found:
+            known.update(as_mapping(leaf.get("properties")))
+        named = [key for key in known if key in value]
+        new = {key: with_source_texts(value[key], known[key], root, depth + 1) for key in named}
+        return value if all(new[key] is value[key] for key in new) else {**value, **new}
     if isinstance(value, (list, tuple)):
         items = next((leaf["items"] for leaf in found if "items" in leaf), True)
         texts = [with_source_texts(item, items, root, depth + 1) for item in value]
@@ -395,14 +380,14 @@ def _is_repeated(text: str, value: Any) -> bool:
         parsed = parse_json(stripped)
     except (ValueError, RecursionError):
         parsed = None
-    whole = _without_nulls(parsed) if isinstance(parsed, (dict, list)) else parsed
+    whole = _without_nulls(parsed)
     for part in _parts_below(value):
         if isinstance(part, str):
             same = part == parsed or part.strip() == stripped
         elif parsed is None:
             same = str(part) == stripped
         else:
-            same = part == parsed or _without_nulls(part) == whole
+            same = _without_nulls(part) == whole
         if same:
             return True
     return False
@@ -420,11 +405,8 @@ def _parts_below(value: Any) -> Iterator[Any]:
 
 def _without_nulls(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict) and depth < 32:
-        kept: Dict[str, Any] = {}
-        for key, item in value.items():
-            if item is not None:
-                kept[key] = _without_nulls(item, depth + 1)
-        return kept
+        items = value.items()
+        return {key: _without_nulls(item, depth + 1) for key, item in items if item is not None}
     if isinstance(value, list) and depth < 32:
         return [_without_nulls(item, depth + 1) for item in value]
     return value

@@ -58,7 +58,8 @@ _RLIMIT_REMEDY = (
     " a higher one (ulimit -n, ulimit -u)."
 )
 _SUBUID_REMEDY = (
-    "Give this user a range of at least 65536 subordinate ids (/etc/subuid and /etc/subgid), run"
+    "Give this user 65536 subordinate ids that no line of /etc/subuid and /etc/subgid has (`sudo"
+    " usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER`) and run"
     " `podman system migrate`, or set MCP_BRIDGE_CONTAINER_USER to an id within its range."
 )
 

@@ -120,7 +120,7 @@ async def require_present(name: str, engine: ImageEngine) -> None:
         return
     if name == DEFAULT_FALLBACK:
         raise ImageMissingError(f"{engine.kind} has no runtime image yet.")
-    remedy = "Run `mcp-code-bridge doctor --fix` in a terminal, which fetches it."
+    remedy = f"Run `{engine.kind} pull {name}`."
     raise ImageMissingError(f"{engine.kind} has no image {name} yet.", remedy=remedy)
 
 

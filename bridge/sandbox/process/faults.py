@@ -20,9 +20,9 @@ INSTALL_REMEDY = (
 
 APPARMOR_REMEDY = (
     "This system's AppArmor restricts user namespaces (Ubuntu 23.10 and later). Either give "
-    "bubblewrap a profile: write `abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap "
-    "/usr/bin/bwrap flags=(unconfined) {\\n  userns,\\n}` to /etc/apparmor.d/bwrap and run `sudo "
-    "systemctl reload apparmor`; or lift the restriction for everything: `sudo sysctl -w "
+    "bubblewrap a profile: `printf 'abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap "
+    "/usr/bin/bwrap flags=(unconfined) {\\n  userns,\\n}\\n' | sudo tee /etc/apparmor.d/bwrap` and "
+    "`sudo systemctl reload apparmor`; or lift the restriction for everything: `sudo sysctl -w "
     "kernel.apparmor_restrict_unprivileged_userns=0`."
 )
 
