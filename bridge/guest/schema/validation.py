@@ -116,6 +116,8 @@ def certain_types(schema: Any, inner: bool = False) -> FrozenSet[type]:
 class _Check:
     """One value against one schema, counting the work."""
 
+    defaults_fit = True
+
     def __init__(self, root: Any) -> None:
         self.root = root
         self.left = MAX_STEPS
@@ -131,7 +133,7 @@ class _Check:
             return None
         if _not_known_yet(value):
             return self._type(value, schema.get("type")) if isinstance(value, str) else None
-        if "default" in schema and same(value, schema["default"]):
+        if self.defaults_fit and "default" in schema and same(value, schema["default"]):
             return None
         kind = schema.get("type")
         found = None if kind is None else self._type(value, kind)
@@ -259,6 +261,8 @@ def _property(name: str, parts: Sequence[Mapping[str, Any]], other: Any = None) 
 class _Filler(_Check):
     """Fills one value's defaults in, counting the work."""
 
+    defaults_fit = False
+
     def fill(self, value: Any, schema: Any, depth: int) -> Any:
         """Return a dict or list with its defaults; itself if there are none."""
         self.left -= 1
@@ -315,12 +319,9 @@ class _Filler(_Check):
         """Return a schema's default, alone in a sequence; nothing without one that fits."""
         for leaf in leaves(schema, self.root):
             if "default" in leaf:
-                own = {key: part for key, part in leaf.items() if key != "default"}
-                value = schemas.convert(leaf["default"], own, self.root)
+                value = schemas.convert(leaf["default"], leaf, self.root)
                 value = self.fill(value, schema, depth + 1)
-                return (
-                    [value] if all(self.check(value, s, 0) is None for s in (own, schema)) else []
-                )
+                return [value] if self.check(value, schema, 0) is None else []
         return []
 
 

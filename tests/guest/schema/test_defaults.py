@@ -133,6 +133,9 @@ def test_whatever_is_accepted_is_valid_as_it_is_sent(
         ({}, {"properties": {"m": {"anyOf": [MODE, {"type": "null"}]}}, "required": ["m"]},
          {"m": "fast"}),
         ({}, {"properties": {"m": MODE}}, {}),
+        ({"o": [{}]},
+         {"properties": {"o": {"anyOf": [{"type": "array", "items": OPTIONS, "default": [{}]}]}}},
+         {"o": [{"mode": "fast"}]}),
     ],
 )  # fmt: skip
 def test_a_default_is_sent_wherever_its_object_is(
