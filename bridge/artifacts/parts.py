@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import parse_qsl
 
 from bridge.artifacts.mime import is_text
@@ -255,12 +254,7 @@ class Content:
             raise self._damaged()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._blob.close()
 
     def read(self, start: int, size: int) -> bytes:

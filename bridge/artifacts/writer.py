@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bridge.artifacts.mime import HEAD, mime_type
@@ -207,12 +206,7 @@ class ArtifactWriter:
     def __enter__(self) -> ArtifactWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.discard()
 
 

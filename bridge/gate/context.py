@@ -13,18 +13,8 @@ from bridge.gate.approval import Approver
 from bridge.gate.audit import RunAudit
 from bridge.gate.budget import RunBudget
 from bridge.gate.flow import Flow, FlowState
-from bridge.gate.interfaces import (
-    CallApprover,
-    CallAudit,
-    CallBudget,
-    CallHolder,
-    CallPolicy,
-    FlowRules,
-    PersonalData,
-    PinnedTools,
-    RecordedCalls,
-)
-from bridge.gate.journal import RunJournal
+from bridge.gate.held_calls import HeldCalls
+from bridge.gate.journal import Replay, RunJournal
 from bridge.gate.marks import Marks
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
@@ -57,15 +47,15 @@ class GateContext:
     identify: Callable[[str], str] = lambda server: ""
     lists: Callable[[str], bool] = lambda server: False
     now: Callable[[], float] = time.monotonic
-    policy: CallPolicy = field(default_factory=Policy)
-    flow: FlowRules = field(default_factory=Flow)
+    policy: Policy = field(default_factory=Policy)
+    flow: Flow = field(default_factory=Flow)
     flow_state: FlowState = field(default_factory=FlowState)
-    budget: CallBudget = field(default_factory=RunBudget)
-    pins: PinnedTools = field(default_factory=Pins)
-    approver: CallApprover = field(default_factory=Approver)
-    audit: CallAudit = field(default_factory=RunAudit)
+    budget: RunBudget = field(default_factory=RunBudget)
+    pins: Pins = field(default_factory=Pins)
+    approver: Approver = field(default_factory=Approver)
+    audit: RunAudit = field(default_factory=RunAudit)
     journal: RunJournal = field(default_factory=RunJournal)
     marks: Marks = field(default_factory=Marks)
-    vault: PersonalData = field(default_factory=Vault)
-    replay: RecordedCalls | None = None
-    held_calls: CallHolder | None = None
+    vault: Vault = field(default_factory=Vault)
+    replay: Replay | None = None
+    held_calls: HeldCalls | None = None

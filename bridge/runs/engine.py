@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from types import TracebackType
+from typing import Any
 
 from bridge.artifacts import store_for
 from bridge.callers.client import Client, RunCaller
@@ -132,13 +132,8 @@ class Engine:
         await self._stack.enter_async_context(background_task(self.artifacts.tidying))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stack.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._stack.__aexit__(*raised)
 
     async def backend(self) -> Backend:
         """Return the backend in use; see `Sandboxes.backend`."""

@@ -145,7 +145,7 @@ class Execution:
             await parts.skills.add_provenance(run.skills, self._provenance)
         await self._program.start(frame)
         if session is not None:
-            session.begun(self._program)
+            session.begun(self._program.stop)
 
     async def serve(self) -> Facts:
         """Serve the program's calls to its end, and return how it ended and what it left."""

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -109,17 +108,6 @@ Reserved = Reservation[GuestSession]
 """A sandbox that is one run's until the reservation ends."""
 
 
-@dataclass(frozen=True)
-class ReservedForSession:
-    """A sandbox that is one session's until the reservation ends."""
-
-    reservation: Reserved
-
-    async def get(self) -> SessionGuest:
-        """Return it once it is ready."""
-        return session_guest(await self.reservation.get())
-
-
 class Sandboxes:
     """Hands out sandboxes whose guest is up. Enter before use; leaving ends every one of them."""
 
@@ -149,13 +137,8 @@ class Sandboxes:
         await self._stack.enter_async_context(self._session_pool)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._stack.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._stack.__aexit__(*raised)
 
     @property
     def report(self) -> PoolReport:
@@ -201,7 +184,7 @@ class Sandboxes:
     @asynccontextmanager
     async def reserve_lasting(
         self, limits: Limits, *, binds: tuple[Bind, ...] = ()
-    ) -> AsyncIterator[ReservedForSession]:
+    ) -> AsyncIterator[Callable[[], Awaitable[SessionGuest]]]:
         """Set a sandbox aside that runs of one session follow each other in; it is never shared.
 
         What it is in is not stopped for being idle while it is there.
@@ -214,7 +197,11 @@ class Sandboxes:
         backend = await self.backend()
         recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
         async with backend.in_use(), self._session_pool.reserve(recipe) as reservation:
-            yield ReservedForSession(reservation)
+
+            async def ready() -> SessionGuest:
+                return session_guest(await reservation.get())
+
+            yield ready
 
     async def facts(self) -> Mapping[str, Any]:
         """Return what the guest of a sandbox tells of it, such as its Python."""

@@ -16,7 +16,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import TracebackType
 
 import anyio
 from anyio.abc import TaskGroup
@@ -165,12 +164,7 @@ class SuspendedRuns:
         self._tasks = await anyio.create_task_group().__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
             tasks.cancel_scope.cancel()

@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
 from typing import Generic, Literal, TypeVar
 
 import anyio
@@ -329,12 +328,7 @@ class WarmPool(Generic[K, T]):
             self._tasks.start_soon(self._keep)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._claims and self._most > 0:
             logger.info("at the end %s", self.report)
         self._closing = True

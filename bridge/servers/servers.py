@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from types import TracebackType
 
 import anyio
 import anyio.to_thread
@@ -146,12 +145,7 @@ class Servers:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         # Without the body's exception, which the task group would wrap in an exception group.
         await self._stack.aclose()
 

@@ -70,20 +70,6 @@ class Guest(Protocol):
         """
 
 
-class Stoppable(Protocol):
-    """A program that is under way."""
-
-    async def stop(self) -> None:
-        """Interrupt it."""
-
-
-class Reserved(Protocol):
-    """A sandbox that is set aside."""
-
-    async def get(self) -> Guest:
-        """Return it once it is ready."""
-
-
 @dataclass(eq=False, kw_only=True)
 class SessionRun:
     """One run's place in its session.
@@ -104,7 +90,7 @@ class SessionRun:
     flow: FlowState
     waited: bool = False
     packages: PackageSet = NOTHING
-    begun: Callable[[Stoppable], None]
+    begun: Callable[[Callable[[], Awaitable[None]]], None]
     conclude: Callable[[RunResult, Ending], RunResult]
 
     @property
@@ -129,7 +115,7 @@ class SessionRun:
 
 
 Work = Callable[[Any, SessionRun], Awaitable[RunResult]]
-"""Runs a program in the guest that `Reserved` gave."""
+"""Runs a program in the guest of a session."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -143,7 +129,7 @@ class QueuedRun:
         ends: Whether the session ends with it.
         outcome: None if its client has gone, or the session had ended before.
         over: Set once there is nothing more to come.
-        program: What is under way.
+        stop: Interrupts the program that is under way.
         stopped: Its client has gone.
         again: Its first sandbox was gone when it was to begin.
     """
@@ -155,7 +141,7 @@ class QueuedRun:
     ends: bool = False
     outcome: RunResult | BridgeError | None = None
     over: anyio.Event = field(default_factory=anyio.Event)
-    program: Stoppable | None = None
+    stop: Callable[[], Awaitable[None]] | None = None
     stopped: bool = False
     again: bool = False
     _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -244,11 +230,11 @@ class Session:
             self._queue.remove(queued)
             queued.cancel()
             return
-        if queued.program is None:
+        if queued.stop is None:
             queued.cancel()
         with anyio.move_on_after(STOP_SECONDS):
-            if queued.program is not None:
-                await queued.program.stop()
+            if queued.stop is not None:
+                await queued.stop()
             await queued.over.wait()
         queued.cancel()
         with anyio.move_on_after(STOP_SECONDS):
@@ -326,10 +312,10 @@ class Session:
                 return
             with first.section():
                 self._packages = await self._resolved_packages(first)
-            async with self._table.reserve(limits, self._packages) as reservation:
+            async with self._table.reserve(limits, self._packages) as reserved:
                 guest: Guest | None = None
                 with first.section():
-                    guest = await reservation.get()
+                    guest = await reserved()
                 if guest is not None:
                     self.memory_bytes = limits.memory_bytes
                     await self._use(guest)
@@ -429,8 +415,8 @@ class Session:
             queued.finish(error)
             return
 
-        def begun(program: Stoppable) -> None:
-            queued.program = program
+        def begun(stop: Callable[[], Awaitable[None]]) -> None:
+            queued.stop = stop
 
         def conclude(result: RunResult, ending: Ending) -> RunResult:
             nonlocal heard
@@ -465,7 +451,7 @@ class Session:
                 queued.again = True
                 self._queue.appendleft(queued)
                 return
-        elif not heard and (queued.program is not None or not guest.is_whole):
+        elif not heard and (queued.stop is not None or not guest.is_whole):
             record.given_up()
         if queued.ends:
             await self._forget()

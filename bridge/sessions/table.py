@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -31,7 +30,7 @@ from bridge.packages.packages import NOTHING, PackageSet
 from bridge.sessions.admission import Admission
 from bridge.sessions.checkpoints import Checkpoints
 from bridge.sessions.record import ID_BYTES, Holdings, Record, holdings
-from bridge.sessions.session import SAVE_SECONDS, QueuedRun, Reserved, Session, Work
+from bridge.sessions.session import SAVE_SECONDS, Guest, QueuedRun, Session, Work
 from bridge.settings import Settings
 from bridge.store import Store
 
@@ -54,7 +53,10 @@ MAX_LISTED = 200
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
-Reserve = Callable[..., AbstractAsyncContextManager[Reserved]]
+Reserved = AbstractAsyncContextManager[Callable[[], Awaitable[Guest]]]
+"""A sandbox that is set aside while this is entered; what it gives returns it once it is ready."""
+
+Reserve = Callable[..., Reserved]
 """Sets a sandbox aside that is to last; given the limits, and `binds` where there are any."""
 
 ResolvePackages = Callable[[RunRequest, RunCaller], Awaitable[PackageSet]]
@@ -120,12 +122,7 @@ class Sessions:
             self._tasks.start_soon(self.claims.renewing)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks, self._tasks = self._tasks, None
         if tasks is None:
             return
@@ -359,9 +356,7 @@ class Sessions:
         """Seconds until an idle sandbox is put away."""
         return self._settings.session_idle_timeout
 
-    def reserve(
-        self, limits: Limits, packages: PackageSet
-    ) -> AbstractAsyncContextManager[Reserved]:
+    def reserve(self, limits: Limits, packages: PackageSet) -> Reserved:
         """Reserve a sandbox."""
         return (
             self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)

@@ -1,4 +1,4 @@
-"""The gate's parts as fakes that take notes; they implement `bridge.gate.interfaces`."""
+"""The gate's parts as fakes that take notes; each stands for a class of `bridge.gate`."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ from bridge.errors import (
     AuditError,
     CallBudgetError,
     OutcomeUnknownError,
-    UpstreamError,
 )
-from bridge.gate.approval import Approval
+from bridge.gate.approval import Approval, Approver
+from bridge.gate.audit import RunAudit
 from bridge.gate.audit.records import CallKind
+from bridge.gate.budget import RunBudget
 from bridge.gate.decision import CallFacts, Decision
-from bridge.gate.flow import FlowState
-from bridge.gate.held_calls import Placeholder
-from bridge.gate.journal import Entry, RunJournal
+from bridge.gate.flow import Flow, FlowState
+from bridge.gate.held_calls import HeldCalls, Placeholder
+from bridge.gate.journal import Entry, Replay, RunJournal
 from bridge.gate.outcomes import Outcome
-from bridge.model import Action, Effect, Json, Plan, Provenance, Tool
+from bridge.gate.pins import Pins
+from bridge.gate.policy import Policy
+from bridge.gate.privacy import Vault
+from bridge.model import Action, Effect, Json, Provenance, Tool
 from bridge.settings.policy import PolicySpec
 
 Notes = list[str]
 
 
-class FakePolicy:
+class FakePolicy(Policy):
     """Always decides the same."""
 
     def __init__(self, notes: Notes, action: Action = "allow", effect: Effect = "write") -> None:
-        self.spec = PolicySpec(present=True)
+        super().__init__(PolicySpec(present=True))
         self._notes = notes
         self._decision = Decision(action=action, rule="rule 'x'", effect=effect)
 
@@ -37,14 +41,12 @@ class FakePolicy:
         self._notes.append(f"decide {dict(call.arguments)}")
         return replace(self._decision, effect=effect or self._decision.effect)
 
-    def labels(self, server: str, tool: str, definition: Tool | None) -> frozenset[str]:
-        return frozenset()
 
-
-class FakeFlow:
+class FakeFlow(Flow):
     """Decides the same for every call; None for no rule."""
 
     def __init__(self, action: Action | None = None) -> None:
+        super().__init__()
         self._action = action
 
     def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
@@ -64,15 +66,13 @@ class NotedState(FlowState):
         self._notes.append("flow note")
 
 
-class FakePins:
+class FakePins(Pins):
     """Says the same change of every tool."""
 
     def __init__(self, notes: Notes, change: str = "") -> None:
+        super().__init__()
         self._notes = notes
         self._change = change
-
-    async def refresh(self, tool: Tool | None = None, server_definition: str = "") -> None:
-        """Do nothing: nothing is stored."""
 
     def change(self, tool: Tool, server_definition: str = "") -> str:
         return self._change
@@ -82,10 +82,11 @@ class FakePins:
         return ""
 
 
-class FakeApprover:
+class FakeApprover(Approver):
     """Approves of every call, or of none."""
 
     def __init__(self, notes: Notes, *, says: bool = True) -> None:
+        super().__init__()
         self._notes = notes
         self._says = says
 
@@ -96,15 +97,12 @@ class FakeApprover:
             raise ApprovalRefusedError(message)
         return Approval(holds="run")
 
-    async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
-        self._notes.append("ask about a plan")
-        return Approval()
 
-
-class FakeAudit:
+class FakeAudit(RunAudit):
     """Notes each record; `full` refuses those of calls that are sent next."""
 
     def __init__(self, notes: Notes, *, full: bool = False) -> None:
+        super().__init__()
         self._notes = notes
         self._full = full
 
@@ -127,9 +125,6 @@ class FakeAudit:
         self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
     ) -> None:
         self._notes.append(f"audit {kind} {number}")
-
-    def count_refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
-        """Note nothing: no record is made."""
 
     async def found(self, what: str, provenance: Provenance) -> None:
         self._notes.append(f"audit found {what}")
@@ -160,10 +155,11 @@ class NotedJournal(RunJournal):
         super().settle(entry, outcome, result)
 
 
-class FakeBudget:
+class FakeBudget(RunBudget):
     """Has room for every call, or for none."""
 
     def __init__(self, notes: Notes, *, spent: bool = False) -> None:
+        super().__init__()
         self._notes = notes
         self._spent = spent
 
@@ -173,11 +169,8 @@ class FakeBudget:
             raise CallBudgetError(message)
         self._notes.append("spend")
 
-    def took_in(self, size: int) -> None:
-        """Count nothing."""
 
-
-class FakeVault:
+class FakeVault(Vault):
     """Marks what is hidden and what is revealed."""
 
     @property
@@ -190,20 +183,12 @@ class FakeVault:
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
         return {**arguments, "revealed": True}
 
-    def hidden(self, server: str, value: Json) -> Json:
-        return value
 
-    def hide_error(self, server: str, error: UpstreamError) -> None:
-        """Change nothing."""
-
-    def conceal(self, text: str) -> str:
-        return text
-
-
-class FakeReplay:
+class FakeReplay(Replay):
     """Has the same answer for every call, or does not know the outcome of any."""
 
     def __init__(self, answer: dict[str, Json] | None, *, unknown: bool = False) -> None:
+        super().__init__(RunJournal())
         self._answer = answer
         self._nobody_knows = unknown
 
@@ -221,10 +206,11 @@ class FakeReplay:
         return self._answer
 
 
-class FakeHeldCalls:
+class FakeHeldCalls(HeldCalls):
     """Holds every call back under the same number."""
 
     def __init__(self, *, refers: bool = False) -> None:
+        super().__init__()
         self._refers = refers
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:
@@ -238,9 +224,3 @@ class FakeHeldCalls:
         flow: FlowState | None = None,
     ) -> Placeholder:
         return Placeholder(held={"number": 1})
-
-    def reading(self, call: CallFacts) -> None:
-        """Note nothing."""
-
-    def spoil(self, why: str) -> None:
-        """Note nothing."""

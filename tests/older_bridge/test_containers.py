@@ -79,12 +79,12 @@ async def test_a_program_writes_where_it_is_told_and_nothing_of_it_lasts(user: U
     assert second["result"] == [["out"], []]
 
 
-class CountingRunner:
+class CountingRunner(SystemRunner):
     """Runs command lines, and remembers them."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
+        super().__init__(env=env)
         self.told: list[Sequence[str]] = []
-        self._run = SystemRunner(env=env)
 
     async def __call__(
         self,
@@ -94,7 +94,7 @@ class CountingRunner:
         on_line: Callable[[str], None] | None = None,
     ) -> CommandResult:
         self.told.append(tuple(argv))
-        return await self._run(argv, timeout=timeout, on_line=on_line)
+        return await super().__call__(argv, timeout=timeout, on_line=on_line)
 
 
 @pytest.mark.podman

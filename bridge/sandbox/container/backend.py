@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import anyio
 import anyio.to_thread
@@ -38,7 +37,7 @@ from bridge.model import Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi, answers
-from bridge.sandbox.container.command_runner import CommandRunner, SystemRunner
+from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.connection import (
     NAMED_RUNTIME_REMEDY,
     Connection,
@@ -50,7 +49,7 @@ from bridge.sandbox.container.examination import examined_isolation, look_inside
 from bridge.sandbox.container.facts import runtime_name
 from bridge.sandbox.container.image import FLAVOURS, ensure_present, local_name, require_present
 from bridge.sandbox.container.image import choose as choose_image
-from bridge.sandbox.container.image_engine import SdkImages
+from bridge.sandbox.container.image_engine import ImageEngine
 from bridge.sandbox.container.machine import MachineContext, ensure_machine
 from bridge.sandbox.container.sandbox import ContainerSandbox, remove_with_retries, run_container
 from bridge.sandbox.container.service import SshForward, reap_services
@@ -95,7 +94,7 @@ class ContainerBackend:
         user: str = "65534:65534",
         oci_runtime: str | None = None,
         machine: EnsureMachine | None = None,
-        run: CommandRunner | None = None,
+        run: SystemRunner | None = None,
         limits: Limits | None = None,
     ) -> None:
         self._connector = Connector(
@@ -126,12 +125,7 @@ class ContainerBackend:
     async def __aenter__(self) -> ContainerBackend:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -142,14 +136,14 @@ class ContainerBackend:
                 await self._remove_leftovers(connection.api)
             await self._connector.aclose()
 
-    async def images(self) -> SdkImages:
+    async def images(self) -> ImageEngine:
         """Return the engine's images, over this backend's connection.
 
         Raises:
             SandboxError: There is no engine, or none that answers.
         """
         connection = await self._connector.connected()
-        return SdkImages(connection.api.client, connection.facts.kind)
+        return ImageEngine(connection.api.client, connection.facts.kind)
 
     @property
     def flavour(self) -> str:

@@ -1,7 +1,6 @@
 """Runs one command line to its end, with bounded output and a deadline.
 
-Owns the Protocol that `podman machine` and the image build use, and its implementation. Does not
-interpret output.
+Does not interpret output.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Protocol
 
 import anyio
 from anyio.abc import Process
@@ -63,24 +61,6 @@ class CommandResult:
         return self.exit_code == 0
 
 
-class CommandRunner(Protocol):
-    """Runs a command line. Raises nothing for a failing command."""
-
-    async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
-    ) -> CommandResult:
-        """Run `argv` without a terminal or stdin and wait for its end, at most `timeout` seconds.
-
-        Args:
-            on_line: Called with each line of either stream as it comes.
-        """
-        ...
-
-
 @dataclass(kw_only=True)
 class SystemRunner:
     """Runs commands as processes of this machine, each in its own session.
@@ -101,7 +81,13 @@ class SystemRunner:
         timeout: float,
         on_line: Callable[[str], None] | None = None,
     ) -> CommandResult:
-        """Run `argv` to its end; see `CommandRunner`."""
+        """Run `argv` without a terminal or stdin and wait for its end, at most `timeout` seconds.
+
+        Raises nothing for a failing command.
+
+        Args:
+            on_line: Called with each line of either stream as it comes.
+        """
         with _pipe() as out, _pipe() as err:
             try:
                 # Cancelled in the middle, it would leave a process that nobody waits for.

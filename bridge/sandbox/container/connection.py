@@ -23,7 +23,7 @@ from bridge.model import HostKernel
 from bridge.sandbox.container import endpoints as engines
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.api import EngineApi, connect
-from bridge.sandbox.container.command_runner import CommandRunner
+from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.endpoints import Endpoint, Surroundings
 from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
@@ -191,7 +191,7 @@ class Connector:
         around: Surroundings,
         oci_runtime: str | None,
         ensure_machine: EnsureMachine | None,
-        run: CommandRunner,
+        run: SystemRunner,
     ) -> None:
         self.machine: PodmanMachine | None = None
         self._engine = engine

@@ -24,7 +24,7 @@ import anyio
 
 from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
 from bridge.sandbox.container import faults
-from bridge.sandbox.container.command_runner import CommandRunner
+from bridge.sandbox.container.command_runner import SystemRunner
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.remote import (
     DOCKER_SOCKET,
@@ -281,7 +281,7 @@ async def _try_connect(endpoint: Endpoint) -> None:
         raise OSError(errno.EINVAL, str(error)) from error
 
 
-async def kind_of(command: str, run: CommandRunner) -> EngineKind:
+async def kind_of(command: str, run: SystemRunner) -> EngineKind:
     """Return which engine an executable is, by running it.
 
     Raises:
@@ -303,7 +303,7 @@ async def kind_of(command: str, run: CommandRunner) -> EngineKind:
 
 
 async def podman_connection(
-    podman: str, around: Surroundings, run: CommandRunner
+    podman: str, around: Surroundings, run: SystemRunner
 ) -> Endpoint | None:
     """Return the connection that podman is set to use, unless it is its own machine's.
 
@@ -347,7 +347,7 @@ def _is_remote_client(around: Surroundings) -> bool:
     return remote is True
 
 
-async def machine_endpoint(podman: str, machine: str, run: CommandRunner) -> Endpoint:
+async def machine_endpoint(podman: str, machine: str, run: SystemRunner) -> Endpoint:
     """Ask podman where its virtual machine's socket is forwarded to.
 
     Raises:

@@ -22,7 +22,8 @@ import anyio
 from bridge.errors import ChannelClosedError, SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.container import hardening
-from bridge.sandbox.container.sandbox import ContainerCalls, run_container
+from bridge.sandbox.container.api import EngineApi
+from bridge.sandbox.container.sandbox import run_container
 from bridge.sandbox.layers import require_mandatory_layers, verified
 from bridge.sandbox.probe import probe_argv, receive_facts
 
@@ -50,7 +51,7 @@ Examinations = dict[str, Mapping[str, Any] | None]
 
 
 async def examined_isolation(
-    api: ContainerCalls,
+    api: EngineApi,
     config: Mapping[str, Json],
     isolation: Isolation,
     examinations: Examinations,
@@ -96,7 +97,7 @@ def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 async def look_inside(
-    api: ContainerCalls,
+    api: EngineApi,
     config: Mapping[str, Json],
     isolation: Isolation,
     not_removed: Callable[[str], None],

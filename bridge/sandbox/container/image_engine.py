@@ -1,6 +1,6 @@
 """Images on an engine: inspect, pull, build, import, tag, remove.
 
-Owns the Protocol and its implementation on the docker SDK, for docker and podman alike: both serve
+Owns its requests through the docker SDK, for docker and podman alike: both serve
 the same calls on their sockets, so neither command need be installed, and a remote engine gets its
 context and tarballs over the same connection. Decides no names.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -62,68 +62,11 @@ class ImageFacts:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class ImageEngine(Protocol):
-    """One engine's images. Everything raises `SandboxError` when the engine does not answer."""
+class ImageEngine:
+    """One engine's images, on a client of the docker SDK that it does not close.
 
-    @property
-    def kind(self) -> EngineKind:
-        """Which engine."""
-        ...
-
-    async def inspect(self, name: str) -> ImageFacts | None:
-        """Return what is known of an image; None if there is no such."""
-        ...
-
-    async def names(self, repository: str) -> frozenset[str]:
-        """Return the names, tags included, of the images of a repository."""
-        ...
-
-    async def pull(self, name: str, *, progress: Progress) -> None:
-        """Fetch an image.
-
-        Raises:
-            ImagePullError: It could not be pulled.
-        """
-        ...
-
-    async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        """Make a nameless image of one layer from a root filesystem and return its id.
-
-        Args:
-            changes: Dockerfile instructions for its settings.
-
-        Raises:
-            ImageBuildError: The engine refused.
-        """
-        ...
-
-    async def build(
-        self,
-        context: Path,
-        name: str,
-        *,
-        target: str,
-        labels: Mapping[str, str],
-        progress: Progress,
-    ) -> None:
-        """Build the stage `target` of the context's Containerfile.
-
-        Raises:
-            ImageBuildError: A step failed.
-        """
-        ...
-
-    async def tag(self, name: str, new: str) -> None:
-        """Give an image a further name, taking it from another image that has it."""
-        ...
-
-    async def remove(self, name: str) -> None:
-        """Take a name or id away, and with the last name the image. Harmless if gone or in use."""
-        ...
-
-
-class SdkImages:
-    """`ImageEngine` on a client of the docker SDK. Does not close the client."""
+    Everything raises `SandboxError` when the engine does not answer.
+    """
 
     def __init__(self, client: docker.APIClient, kind: EngineKind) -> None:
         self._client = client
@@ -160,7 +103,7 @@ class SdkImages:
         )
 
     async def pull(self, name: str, *, progress: Progress) -> None:
-        """Fetch an image; see `ImageEngine`."""
+        """Fetch an image, or raise `ImagePullError`."""
         start = partial(self._client.pull, *_split(name), stream=True, decode=True)
         tail = await self._stream(start, f"pull {name}", PULL_SECONDS, progress)
         if tail.error:
@@ -168,7 +111,14 @@ class SdkImages:
             raise ImagePullError(message)
 
     async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        """Make an image from a root filesystem; see `ImageEngine`."""
+        """Make a nameless image of one layer from a root filesystem and return its id.
+
+        Args:
+            changes: Dockerfile instructions for its settings.
+
+        Raises:
+            ImageBuildError: The engine refused.
+        """
         doing = f"import {tarball.name}"
         said: list[str] = []
         try:
@@ -199,7 +149,7 @@ class SdkImages:
         labels: Mapping[str, str],
         progress: Progress,
     ) -> None:
-        """Build an image; see `ImageEngine`."""
+        """Build the stage `target` of the context's Containerfile, or raise `ImageBuildError`."""
         start = partial(
             self._client.build,
             path=str(context),
@@ -217,11 +167,11 @@ class SdkImages:
             raise build_failure(self.kind, f"build {name}", tail.error)
 
     async def tag(self, name: str, new: str) -> None:
-        """Give an image another name; see `ImageEngine`."""
+        """Give an image a further name, taking it from another image that has it."""
         await self._call(partial(self._client.tag, name, **_named(new), force=True), "tag an image")
 
     async def remove(self, name: str) -> None:
-        """Take a name or id away; see `ImageEngine`."""
+        """Take a name or id away, and with the last name the image. Harmless if gone or in use."""
 
         def remove() -> None:
             try:

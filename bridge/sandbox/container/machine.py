@@ -16,14 +16,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Literal
 
 import anyio
 from anyio.abc import TaskStatus
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
-from bridge.sandbox.container.command_runner import CommandResult, CommandRunner
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 
 DEFAULT_MACHINE = "podman-machine-default"
 """The name podman gives to a machine when it is told none."""
@@ -326,7 +325,7 @@ class MachineContext:
         sleep: Waits that many seconds.
     """
 
-    run: CommandRunner
+    run: SystemRunner
     env: Mapping[str, str] = field(default_factory=dict)
     podman: str = "podman"
     platform: str = sys.platform
@@ -414,12 +413,7 @@ class PodmanMachine:
     async def __aenter__(self) -> PodmanMachine:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def touch(self) -> None:

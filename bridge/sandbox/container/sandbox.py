@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import anyio
 
 from bridge.errors import EngineDownError, SandboxError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport, code_and_signal
+from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.stream import AttachedStream
 
 logger = logging.getLogger(__name__)
@@ -31,24 +31,12 @@ LAST_POLL_SECONDS = 1.0
 doubled, so that waiting for a long run costs one cheap call a second."""
 
 
-class ContainerCalls(Protocol):
-    """The engine calls for a container's life; `EngineApi` implements them."""
-
-    async def create(self, config: Mapping[str, Json], name: str) -> str: ...
-    async def attach(self, container: str) -> AttachedStream: ...
-    async def attach_separately(self, container: str) -> AttachedStream: ...
-    async def start(self, container: str) -> None: ...
-    async def inspect(self, container: str) -> Mapping[str, Json] | None: ...
-    async def kill(self, container: str) -> None: ...
-    async def remove(self, container: str) -> bool: ...
-
-
 class ContainerSandbox:
     """A started container; see `bridge.sandbox.backend.Sandbox`."""
 
     def __init__(
         self,
-        api: ContainerCalls,
+        api: EngineApi,
         container: str,
         stream: AttachedStream,
         *,
@@ -153,7 +141,7 @@ def exit_report(state: Mapping[str, Json], *, reports_oom: bool) -> ExitReport |
 
 @asynccontextmanager
 async def run_container(
-    api: ContainerCalls,
+    api: EngineApi,
     name: str,
     config: Mapping[str, Json],
     *,
@@ -197,7 +185,7 @@ async def run_container(
             stream.close()
 
 
-async def remove_with_retries(api: ContainerCalls, name: str) -> bool:
+async def remove_with_retries(api: EngineApi, name: str) -> bool:
     """Remove a container, even when cancelled; return whether it is gone.
 
     podman refuses to remove a container that is just ending, so a refusal is retried.

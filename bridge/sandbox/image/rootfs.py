@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bridge.errors import ImageBuildError
 from bridge.sandbox.bundle import guest_digest, write_guest_tree
-from bridge.sandbox.container.command_runner import CommandResult, CommandRunner
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.image import LABEL_GUEST, Flavour
 from bridge.sandbox.container.image_engine import Progress
 
@@ -58,7 +58,7 @@ class RootfsContext:
         clock: Seconds since the epoch, as files' times are.
     """
 
-    run: CommandRunner
+    run: SystemRunner
     recipe: Path
     state_dir: Path
     clock: Callable[[], float] = time.time

@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import anyio
 import anyio.lowlevel
@@ -124,12 +123,7 @@ class BubblewrapBackend:
     async def __aenter__(self) -> BubblewrapBackend:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

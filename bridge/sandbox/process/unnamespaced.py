@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import anyio
@@ -211,12 +210,7 @@ class UnnamespacedBackend(ABC, Generic[F]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:

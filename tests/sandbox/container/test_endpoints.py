@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -21,6 +21,7 @@ from bridge.sandbox.container.endpoints import (
     kind_of,
     machine_endpoint,
 )
+from tests.fakes.command_line import Scripted
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -144,24 +145,6 @@ async def test_a_port_where_nobody_listens_is_an_error() -> None:
             pytest.raises(EngineDownError, match="DOCKER_HOST"),
         ):
             await first_listening([endpoint], engine="docker")
-
-
-class Scripted:
-    """Answers command lines."""
-
-    def __init__(self, result: CommandResult) -> None:
-        self.result = result
-        self.asked: list[list[str]] = []
-
-    async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
-    ) -> CommandResult:
-        self.asked.append(list(argv))
-        return self.result
 
 
 async def test_an_executable_is_asked_what_it_is() -> None:

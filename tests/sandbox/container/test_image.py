@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -27,13 +25,20 @@ from bridge.sandbox.container.image import (
     resolve,
     status,
 )
-from bridge.sandbox.container.image_engine import ImageFacts, Progress, _split, _Tail, build_failure
+from bridge.sandbox.container.image_engine import (
+    ImageEngine,
+    ImageFacts,
+    Progress,
+    _split,
+    _Tail,
+    build_failure,
+)
 
 OURS = {LABEL_FLAVOUR: "slim", LABEL_VERSION: "3", LABEL_GUEST: "abc"}
 
 
 @dataclass
-class FakeImages:
+class FakeImages(ImageEngine):
     """An engine's images in a dictionary."""
 
     images: dict[str, ImageFacts] = field(default_factory=dict)
@@ -56,26 +61,6 @@ class FakeImages:
             raise ImagePullError(message)
         self.pulled.append(name)
         self.images[name] = ImageFacts(id="pulled")
-
-    async def import_rootfs(self, tarball: Path, *, changes: Sequence[str]) -> str:
-        raise NotImplementedError
-
-    async def build(
-        self,
-        context: Path,
-        name: str,
-        *,
-        target: str,
-        labels: Mapping[str, str],
-        progress: Progress,
-    ) -> None:
-        raise NotImplementedError
-
-    async def tag(self, name: str, new: str) -> None:
-        raise NotImplementedError
-
-    async def remove(self, name: str) -> None:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from bridge.errors import EngineDownError, EngineNotFoundError, SandboxError
 from bridge.sandbox.container import machine
-from bridge.sandbox.container.command_runner import CommandResult
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.connection import Connector
 from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
@@ -36,7 +36,7 @@ def recorded(name: str) -> CommandResult:
 
 
 @dataclass
-class FakePodman:
+class FakePodman(SystemRunner):
     """A Mac's podman: a machine with a state, answers from recordings, and a log of commands.
 
     Attributes:
@@ -170,13 +170,12 @@ async def test_linux_with_a_local_engine_sees_no_machine_command() -> None:
 
 
 async def test_a_missing_podman_is_reported() -> None:
-    async def run(
-        argv: Sequence[str], *, timeout: float, on_line: Callable[[str], None] | None = None
-    ) -> CommandResult:
-        return CommandResult(exit_code=None, missing=True)
+    class Missing(SystemRunner):
+        async def __call__(self, argv: Sequence[str], **_: object) -> CommandResult:
+            return CommandResult(exit_code=None, missing=True)
 
     with pytest.raises(EngineNotFoundError):
-        await ensure_machine(MachineContext(run=run, platform="darwin"))
+        await ensure_machine(MachineContext(run=Missing(), platform="darwin"))
 
 
 async def test_a_machine_that_is_coming_up_is_waited_for_and_stays_its_starters() -> None:

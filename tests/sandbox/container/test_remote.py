@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from bridge.sandbox.container.endpoints import Surroundings, candidates, podman_
 from bridge.sandbox.container.remote import SshTarget, names_another_machine, ssh_target
 from bridge.sandbox.selection import _admitted
 from bridge.settings import Settings
+from tests.fakes.command_line import Scripted
 
 SOCKET = Path("/run/u/engine.sock")
 
@@ -143,9 +143,7 @@ ROWS = [
 async def test_podmans_connection_is_chosen_as_podman_does(
     platform: str, name: str, url: str
 ) -> None:
-    async def run(argv: Sequence[str], **_: object) -> CommandResult:
-        return CommandResult(exit_code=0, stdout=json.dumps(ROWS))
-
+    run = Scripted(CommandResult(exit_code=0, stdout=json.dumps(ROWS)))
     environ = {"CONTAINER_CONNECTION": name, "HOME": "/nowhere"} if name else {"HOME": "/nowhere"}
     around = Surroundings(environ=environ, uid=1, platform=platform)
     found = await podman_connection("podman", around, run)
@@ -153,9 +151,7 @@ async def test_podmans_connection_is_chosen_as_podman_does(
 
 
 async def test_a_connection_that_podman_lacks_is_an_error() -> None:
-    async def run(argv: Sequence[str], **_: object) -> CommandResult:
-        return CommandResult(exit_code=0, stdout="null")
-
+    run = Scripted(CommandResult(exit_code=0, stdout="null"))
     around = Surroundings(environ={"CONTAINER_CONNECTION": "gone"}, uid=1, platform="linux")
     with pytest.raises(EngineDownError, match="no connection gone"):
         await podman_connection("podman", around, run)

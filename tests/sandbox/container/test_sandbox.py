@@ -13,6 +13,7 @@ import pytest
 from bridge.errors import EngineDownError, LaunchError
 from bridge.model import Isolation, Json
 from bridge.sandbox.backend import ExitReport
+from bridge.sandbox.container.api import EngineApi
 from bridge.sandbox.container.sandbox import ContainerSandbox, exit_report, run_container
 from bridge.sandbox.container.stream import AttachedStream
 
@@ -25,7 +26,7 @@ class Response:
         pass
 
 
-class StillEngine:
+class StillEngine(EngineApi):
     """Keeps account of its containers, and waits in the call named `at`.
 
     Attributes:

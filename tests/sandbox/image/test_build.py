@@ -12,7 +12,7 @@ import pytest
 
 from bridge.errors import ImageBuildError
 from bridge.sandbox.bundle import guest_digest
-from bridge.sandbox.container.command_runner import CommandResult
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.facts import EngineKind
 from bridge.sandbox.container.image import (
     LABEL_FLAVOUR,
@@ -24,7 +24,7 @@ from bridge.sandbox.container.image import (
     local_name,
     partial_name,
 )
-from bridge.sandbox.container.image_engine import ImageFacts, Progress
+from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image import rootfs as image_rootfs
 from bridge.sandbox.image.build import BuildRequest, assemble, build, with_guest
 from bridge.sandbox.image.rootfs import RootfsContext, cache_key, failure, recipe_dir
@@ -35,7 +35,7 @@ CONTAINERFILE = "FROM scratch AS guest\n\nFROM x AS slim\nCOPY --from=guest / /g
 
 
 @dataclass
-class FakeEngine:
+class FakeEngine(ImageEngine):
     """An engine that keeps images by id, with names pointing at them.
 
     Attributes:
@@ -116,7 +116,7 @@ class FakeEngine:
 
 
 @dataclass
-class FakeScript:
+class FakeScript(SystemRunner):
     """Stands in for the recipe's script: writes a tarball, or fails as it was told to."""
 
     result: CommandResult = CommandResult(exit_code=0)

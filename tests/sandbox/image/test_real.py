@@ -35,7 +35,7 @@ from bridge.sandbox.container.image import (
     describe,
     local_name,
 )
-from bridge.sandbox.container.image_engine import ImageFacts, Progress, SdkImages
+from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import BuildRequest, assemble, build
 from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
 
@@ -72,15 +72,13 @@ print(json.dumps({
 """
 
 
-class OwnImages(SdkImages):
+class OwnImages(ImageEngine):
     """An engine on which the runtime image's repository has a name of this test's own."""
 
     async def inspect(self, name: str) -> ImageFacts | None:
-        """See `ImageEngine`."""
         return await super().inspect(own(name))
 
     async def names(self, repository: str) -> frozenset[str]:
-        """See `ImageEngine`."""
         return frozenset(
             name.replace(OWN, REPOSITORY) for name in await super().names(own(repository))
         )
@@ -94,15 +92,12 @@ class OwnImages(SdkImages):
         labels: Mapping[str, str],
         progress: Progress,
     ) -> None:
-        """See `ImageEngine`."""
         await super().build(context, own(name), target=target, labels=labels, progress=progress)
 
     async def tag(self, name: str, new: str) -> None:
-        """See `ImageEngine`."""
         await super().tag(own(name), own(new))
 
     async def remove(self, name: str) -> None:
-        """See `ImageEngine`."""
         await super().remove(own(name))
 
 
@@ -159,7 +154,7 @@ def anyio_backend() -> str:
 )
 async def engine(
     request: pytest.FixtureRequest,
-) -> AsyncIterator[tuple[SdkImages, docker.APIClient]]:
+) -> AsyncIterator[tuple[ImageEngine, docker.APIClient]]:
     with contextmanager(_endpoint)(request.param) as url:
         await listening(url)
         client = docker.APIClient(base_url=url, version="auto")
@@ -172,7 +167,7 @@ async def engine(
 
 
 @pytest.fixture(scope="module")
-async def built(engine: tuple[SdkImages, docker.APIClient]) -> ImageStatus:
+async def built(engine: tuple[ImageEngine, docker.APIClient]) -> ImageStatus:
     """Build the image, once for all tests that only need one: it takes seconds."""
     return await build(engine[0], BuildRequest(offline=True), context(), progress=print)
 
@@ -210,7 +205,7 @@ def run(client: docker.APIClient, image: str, *argv: str) -> Any:
 
 
 async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compiled(
-    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus
+    engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus
 ) -> None:
     """Issue 2, item 7: no registry is asked, and no module is compiled at a run."""
     images, client = engine
@@ -230,7 +225,7 @@ async def test_the_offline_image_runs_python_with_the_stdlib_and_the_guest_compi
 
 
 async def test_a_rebuild_replaces_the_image_and_leaves_none_without_a_name(
-    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus
+    engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus
 ) -> None:
     images, _ = engine
     second = await build(images, BuildRequest(offline=True), context(), progress=print)
@@ -241,7 +236,7 @@ async def test_a_rebuild_replaces_the_image_and_leaves_none_without_a_name(
 
 
 async def test_a_tarball_that_is_none_is_refused_and_the_image_stays(
-    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus, tmp_path: Path
+    engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus, tmp_path: Path
 ) -> None:
     images, _ = engine
     before = await images.inspect(SLIM)
@@ -255,7 +250,7 @@ async def test_a_tarball_that_is_none_is_refused_and_the_image_stays(
 
 
 async def test_a_containerfile_is_built_through_the_engines_api(
-    engine: tuple[SdkImages, docker.APIClient], built: ImageStatus, tmp_path: Path
+    engine: tuple[ImageEngine, docker.APIClient], built: ImageStatus, tmp_path: Path
 ) -> None:
     images, client = engine
     text = (
@@ -287,7 +282,7 @@ async def test_a_containerfile_is_built_through_the_engines_api(
 
 
 async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down(
-    engine: tuple[SdkImages, docker.APIClient],
+    engine: tuple[ImageEngine, docker.APIClient],
 ) -> None:
     images, _ = engine
     assert await images.inspect("localhost/mcb-none:x") is None
@@ -302,7 +297,7 @@ async def test_what_the_engine_does_not_have_is_told_from_an_engine_that_is_down
 async def test_a_dead_engine_is_an_error_of_its_own() -> None:
     # Over TCP, because the SDK leaks the local socket of a refused connection.
     client = docker.APIClient(base_url="tcp://127.0.0.1:9", version="1.41")
-    images = SdkImages(client, "docker")
+    images = ImageEngine(client, "docker")
     with pytest.raises(EngineDownError):
         await images.inspect(SLIM)
     with pytest.raises(EngineDownError):
@@ -311,7 +306,7 @@ async def test_a_dead_engine_is_an_error_of_its_own() -> None:
 
 
 async def test_an_image_of_the_users_own_is_no_image_of_ours(
-    engine: tuple[SdkImages, docker.APIClient], tmp_path: Path
+    engine: tuple[ImageEngine, docker.APIClient], tmp_path: Path
 ) -> None:
     images, _ = engine
     with tarfile.open(tmp_path / "x.tar", "w"):

@@ -1,0 +1,26 @@
+"""Command lines that answer without a process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
+
+
+class Scripted(SystemRunner):
+    """Answers command lines."""
+
+    def __init__(self, result: CommandResult) -> None:
+        super().__init__()
+        self.result = result
+        self.asked: list[list[str]] = []
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        on_line: Callable[[str], None] | None = None,
+    ) -> CommandResult:
+        self.asked.append(list(argv))
+        return self.result
