@@ -137,10 +137,7 @@ async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
 async def test_a_call_under_way_at_the_deadline_is_called_off(
     arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Attack 13: the server hears of it, and what it would have said reaches nobody.
-
-    A program's own time stands still while a call is open; that of the run does not.
-    """
+    """Attack 13: the server hears of it, and what it would have said reaches nobody."""
     shorter = replace(limits_for(arena.engine.settings, 2), longest_timeout=3)
     monkeypatch.setattr(admission, "limits_for", lambda *_: shorter)
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
