@@ -15,7 +15,7 @@ log, teams = await asyncio.gather(
     mcp_git.git_log(repo_path=REPOSITORY, max_count=500),
     mcp_filesystem.read_text_file(path=TEAMS),
 )
-team_of = json.loads(teams.content)
+team_of = json.loads(teams)
 authors = collections.Counter(re.findall(r"Author: '?(.*?)'?\n", str(log)))
 
 by_team = collections.Counter()

@@ -33,8 +33,7 @@ FILESYSTEM = "@modelcontextprotocol/server-filesystem@2026.8.31"
 ENVIRON = {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
 
 FILES_PROGRAM = """
-names = [entry["name"] if isinstance(entry, dict) else entry for entry in
-         str((await mcp_filesystem.list_directory(path=REPOSITORY)).content).splitlines()]
+names = (await mcp_filesystem.list_directory(path=REPOSITORY)).splitlines()
 print(len(names), "entries in the repository, seen by the filesystem server")
 """
 

@@ -11,13 +11,13 @@ import re
 import sys
 
 FOLDER, OLD, NEW = sys.argv[1:] or [".", "timeout_ms", "timeout"]
-found = str((await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.toml")).content)
+found = await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.toml")
 paths = [line for line in found.splitlines() if line.startswith("/")]
 setting = re.compile(rf"^{re.escape(OLD)}(?=\s*=)", re.MULTILINE)
 
 changed = 0
 for path in paths:
-    text = (await mcp_filesystem.read_text_file(path=path)).content
+    text = await mcp_filesystem.read_text_file(path=path)
     lines = [line for line in text.splitlines() if setting.match(line)]
     if not lines:
         continue

@@ -10,7 +10,7 @@ import re
 import sys
 
 [FOLDER] = sys.argv[1:] or ["."]
-found = str((await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.md")).content)
+found = await mcp_filesystem.search_files(path=FOLDER, pattern="**/*.md")
 paths = [line for line in found.splitlines() if line.startswith("/")]
 
 words = collections.Counter()
@@ -21,7 +21,7 @@ few_at_once = asyncio.Semaphore(8)
 async def count(path):
     global done
     async with few_at_once:
-        text = (await mcp_filesystem.read_text_file(path=path)).content
+        text = await mcp_filesystem.read_text_file(path=path)
     words.update(re.findall(r"[a-z]{4,}", text.lower()))
     done += 1
     runtime.progress(done, len(paths), path.rpartition("/")[2])

@@ -180,7 +180,7 @@ async def test_a_bulk_edit_is_planned_approved_once_and_applied(office: Office, 
         (project / f"{name}.txt").write_text("colour = red\n")
     code = f"""
 listing = await mcp_files.list_directory(path={str(project)!r})
-names = [line.split()[-1] for line in listing["content"].splitlines() if ".txt" in line]
+names = [line.split()[-1] for line in listing.splitlines() if ".txt" in line]
 for name in sorted(names):
     await mcp_files.edit_file(
         path={str(project)!r} + "/" + name, edits=[{{"oldText": "red", "newText": "blue"}}]

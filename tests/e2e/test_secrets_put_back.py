@@ -26,7 +26,7 @@ COMPOSE = f"""services:
 
 PROGRAM = """
 async def text(name):
-    return (await mcp_files.read_text_file(path=f"{here}/{name}")).content
+    return await mcp_files.read_text_file(path=f"{here}/{name}")
 
 env = await text(".env")
 added = env.replace("USER=", "ROLE=") + "DEBUG=1\\n"
@@ -38,7 +38,7 @@ await mcp_files.edit_file(path=f"{here}/.env", edits=[edit])
 diff = await mcp_git.git_diff_unstaged(repo_path=here)
 patch = str(diff).partition("\\n")[2].rstrip("\\n") + "\\n"
 await mcp_files.write_file(path=f"{here}/my.patch", content=patch)
-entries = (await mcp_files.list_directory(path=here)).content.splitlines()
+entries = (await mcp_files.list_directory(path=here)).splitlines()
 [folder] = [entry.partition(" ")[2] for entry in entries if "d-" in entry]
 print(folder, await mcp_files.list_directory(path=f"{here}/{folder}"))
 print(env, await text("compose.yml"), diff)

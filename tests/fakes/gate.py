@@ -107,7 +107,12 @@ class FakeAudit(RunAudit):
         self._full = full
 
     async def calling(
-        self, number: int, call: CallFacts, decision: Decision, approval: Approval | None, note: str
+        self,
+        number: int,
+        call: CallFacts,
+        decision: Decision,
+        approval: Approval | None,
+        note: str = "",
     ) -> None:
         if self._full:
             message = "no space left"

@@ -78,7 +78,8 @@ def _structure(wire: Parts) -> Any:
 
 
 _PARTS: Mapping[str, Callable[[Parts], Any]] = {
-    "content": lambda wire: [Block(block) for block in blocks_of(wire)],
+    # Programs take it for the text where the server has a key of that name.
+    "content": lambda wire: with_parts([Block(block) for block in blocks_of(wire)], wire),
     "text": source_text,
     **dict.fromkeys(("structuredContent", "structured_content"), _structure),
     # An error is raised.
@@ -172,6 +173,9 @@ class ListResult(_Parted, _List):
 
     def __str__(self) -> str:
         return "\n".join((list.__repr__(self), *more_lines(self)))
+
+    def __add__(self, other: Any) -> Any:
+        return source_text(self._parts) + other if isinstance(other, str) else list(self) + other
 
 
 class BlobResult(Blob):

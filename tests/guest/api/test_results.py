@@ -95,6 +95,15 @@ def test_none_and_booleans_have_no_parts(value: Any) -> None:
     assert value_of({"structuredContent": {"result": value}}, wraps=True) is value
 
 
+def test_the_content_that_repeats_a_text_reads_like_that_text() -> None:
+    """Programs write `(await read_text_file(path=...)).content`, as the server's schema says."""
+    content = value_of(
+        {"content": [text("a\nb")], "structuredContent": {"content": "a\nb"}}
+    ).content
+    assert (content.splitlines(), content + "c", content[0].text) == (["a", "b"], "a\nbc", "a\nb")
+    assert Parameters("s.t", FILE).bind((), {"content": content}) == {"content": "a\nb"}
+
+
 def test_the_servers_own_keys_win_over_the_parts() -> None:
     found = value_of({"content": [text("shown")], "structuredContent": {"text": 1, "meta": 2}})
     assert (found.text, found["text"], found.get("text"), found.meta) == (1, 1, 1, 2)
