@@ -31,7 +31,6 @@ from bridge.errors import (
     WrongSystemError,
 )
 from bridge.sandbox.backend import Backend, Probe
-from bridge.sandbox.container.remote import names_another_machine
 from bridge.sandbox.limits import limits_for
 from bridge.sandbox.ownership import reap_leftovers
 from bridge.settings import Settings
@@ -221,6 +220,8 @@ def _admitted(settings: Settings) -> tuple[str, ...]:
         check_environment(settings.packages, settings.place("packages"))
     names = candidates(settings.runtime, settings.runtime_order)
     if settings.runtime == "auto":
+        from bridge.sandbox.container.remote import names_another_machine
+
         # Programs do not run here unnoticed where an engine of another machine is named.
         there = [n for n in names if n in ENGINES and names_another_machine(n, settings.environ)]
         names = tuple(there) or names

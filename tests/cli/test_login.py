@@ -100,7 +100,7 @@ async def test_a_user_logs_in_when_a_program_says_so_and_out_again(
             assert done.stdout == "Logged in to 'shop' (read).\n"
             assert "file" in done.stderr
             seen = await engine.run(RunRequest(code=ASK))
-            assert seen.stdout.strip() == "{'a': 1}"
+            assert seen.stdout.strip() == "{'a': 1}\ndone"
         (kept,) = (tmp_path / "state" / "logins").glob("*.json")
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         await logout(user.arguments("shop", "5"), settings)

@@ -60,7 +60,7 @@ AROUND_GUARANTEES = (
         attacks=(),
         tests=(
             f"{START_DIRECTORY}::test_a_python_module_imports_nothing_from_the_current_directory",
-            f"{START_DIRECTORY}::test_a_directory_that_was_chosen_is_not_kept_out",
+            f"{START_DIRECTORY}::test_npm_takes_nothing_of_a_hostile_project",
         ),
     ),
     Guarantee(
