@@ -588,10 +588,10 @@ def result_size(result: Mapping[str, Json], part: str = "content") -> int:
         small = []
         for block in content:
             text = block.get("text") if isinstance(block, dict) else None
-            # Writing it as JSON only to count it takes as long as moving it.
-            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS and not text.isascii():
-                text = text.encode("utf-8", "replace")
-            if isinstance(text, str | bytes | LargeText) and len(text) >= LARGE_CHARACTERS:
+            if isinstance(text, str) and len(text) >= LARGE_CHARACTERS:
+                # Writing it as JSON only to count it takes as long as moving it.
+                text = LargeText([text.encode("utf-8", "replace")])
+            if isinstance(text, LargeText):
                 large += len(text)
                 block = {**block, "text": ""}
             small.append(block)

@@ -60,7 +60,7 @@ def call_parts(
 
     Args:
         wraps: Whether the tool's structure only wraps a value; see `Tool.wraps_result`.
-        several: Whether the tool has ever sent several texts.
+        several: Whether the tool has sent several texts before.
     """
     blocks, structure = _blocks(result), result.get("structuredContent")
     parts: dict[str, Json] = {}
@@ -81,15 +81,10 @@ def call_parts(
         parts["value"] = structure
     if result.get("_meta"):
         parts["meta"] = result["_meta"]
-    if several:
+    texts = sum(text_of(block) is not None for block in blocks)
+    if several or (texts > 1 and structure is None):
         parts["several"] = True
     return {"parts": parts}
-
-
-def sends_several(result: Mapping[str, Json]) -> bool:
-    """Whether a result has no structure and more than one text."""
-    texts = sum(text_of(block) is not None for block in _blocks(result))
-    return texts > 1 and result.get("structuredContent") is None
 
 
 def resource_value(result: Mapping[str, Json]) -> dict[str, Json]:

@@ -21,8 +21,8 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.entries import Observation
-from bridge.catalog.shapes import NOTHING, Shape, merged, outline, shape_of, shown
-from bridge.large_text import LargeText
+from bridge.catalog.shapes import NOTHING, SAMPLED_ITEMS, Shape, merged, outline, shape_of, shown
+from bridge.guest.protocol.results import text_of
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import LARGE
 from bridge.rpc.values import shape_value
@@ -88,9 +88,12 @@ class _Tool:
 
     def _new_shape(self, parts: Mapping[str, Json]) -> Shape | None:
         """Return what a result adds to the record; None for nothing."""
-        text = parts.get("text")
-        if isinstance(text, LargeText) or (isinstance(text, str) and len(text) > LARGE):
+        text, blocks = parts.get("text"), parts.get("content") or ()
+        texts = [text, *(text_of(block) for block in blocks[:SAMPLED_ITEMS])]
+        if any(text is not None and len(text) > LARGE for text in texts):
             return None
+        if len(blocks) > SAMPLED_ITEMS:
+            parts = {**parts, "content": blocks[:SAMPLED_ITEMS]}
         shape = shape_of(shape_value({"parts": parts}))
         if text is None or "key" in parts or self.record.several:
             return shape

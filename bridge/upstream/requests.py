@@ -211,9 +211,8 @@ class Requests:
 
         answer = await self._send(connection, call)
         name, roots = self._spec.name, connection.roots
-        return parse_result(
-            await task_calls.await_result(name, call.what, answer, ask, roots=roots)
-        )
+        result = await task_calls.await_result(name, call.what, answer, ask, roots=roots)
+        return await offload(result, partial(parse_result, result))
 
     async def await_update(self, connection: Connection, uri: str, seconds: float | None) -> None:
         """Return when the server notifies a resource's change, or when its connection has ended.

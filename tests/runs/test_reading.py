@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import pytest
 
-from bridge.catalog.program.guard import Scan
 from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine, open_engine
@@ -150,14 +149,6 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
     assert parsed == [code]
     assert reading.references.servers == ("time",)
     assert bool(reading.scan.findings) is (mode != "off")
-
-
-@pytest.mark.parametrize("code", ["mcp_time.now() +", "#" * (MAX_SCANNED_CHARS + 1) + "\nmcp_time"])
-async def test_what_has_no_tree_is_read_as_text(code: str) -> None:
-    """Its servers are there all the same, and everything of them."""
-    reading = await guarding.read(code, {"time": "time"}, "off")
-    assert (reading.references.servers, reading.reach) == (("time",), None)
-    assert reading.scan == Scan()
 
 
 async def test_a_long_program_is_read_as_a_short_one_is() -> None:

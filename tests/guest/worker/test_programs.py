@@ -268,7 +268,7 @@ def test_only_the_documented_names_are_there(guest_on: Any) -> None:
         "LOADED_MCP_SERVERS",
         "MCPError",
         *("delete_memory", "get_memory_info", "list_memories", "load_memory"),
-        *("mcp", "mcp_git_hub", "mcp_servers", "memory_exists", "runtime"),
+        *("mcp", "mcp_git_hub", "mcp_mail", "mcp_servers", "memory_exists", "runtime"),
         *("save_memory", "save_tool", "update_memory"),
     ]
 
