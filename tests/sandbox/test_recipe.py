@@ -40,7 +40,7 @@ WITH_THE_RUN = {
         {"memory": 2**28},
         {"pids": 12},
         {"cpus": 0.5},
-        {"max_timeout": 600.0},
+        {"max_timeout": 700.0},
     ],
     ids=str,
 )

@@ -12,7 +12,15 @@ import re
 from itertools import islice
 
 from bridge.guest.schema.faults import fits_type
-from bridge.guest.schema.schemas import ANYTHING, as_list, convert, leaves, pointed_at, wanted_types
+from bridge.guest.schema.schemas import (
+    ANYTHING,
+    as_list,
+    as_mapping,
+    convert,
+    leaves,
+    pointed_at,
+    wanted_types,
+)
 from bridge.guest.schema.validation import filled, problem
 
 TYPE_CHECKING = False
@@ -75,6 +83,10 @@ def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
     return {name: parameter for name, parameter in found.items() if name not in taken}
 
 
+_DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})
+"""Where a schema may have a default."""
+
+
 def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
     """Return a tool's arguments in the schema's order, and whether it takes others too."""
     properties: Dict[str, Any] = {}
@@ -86,7 +98,9 @@ def read_parameters(schema: Any) -> Tuple[List[Parameter], bool]:
     if len(properties) >= MAX_PARAMETERS:
         open_ended = True
         properties = dict(islice(properties.items(), MAX_PARAMETERS))
-    defaults = filled({}, reader.root, reader.root) if required else {}
+    details = (as_mapping(properties.get(name)) for name in required)
+    some = not all(_DEFAULTS.isdisjoint(detail) for detail in details)
+    defaults = filled({}, reader.root, reader.root) if some else {}
     found: List[Parameter] = []
     taken = set(properties)
     for name, detail in properties.items():
