@@ -388,12 +388,6 @@ DURING = (
         ("name", "login"),
     ),
     Wrong(
-        "the SDK's shape of a result",
-        "me = await mcp_git_forge.get_me()\nprint(me.content[0].text)",
-        "",
-        ("content", "login"),
-    ),
-    Wrong(
         "json.loads of a value",
         "import json\nme = json.loads(await mcp_git_forge.get_me())",
         "",
@@ -410,18 +404,6 @@ DURING = (
         "commits = await mcp_git_forge.list_commits('o', 'r')\nprint(commits.sha)",
         "",
         ("take an item first",),
-    ),
-    Wrong(
-        "text used as a dict",
-        "text = await mcp_git_forge.get_file_contents(path='README.md')\nprint(text['content'])",
-        "",
-        ("this is text",),
-    ),
-    Wrong(
-        "a field of text",
-        "text = await mcp_git_forge.get_file_contents(path='README.md')\nprint(text.content)",
-        "",
-        ("this is text",),
     ),
     Wrong(
         "a wrong argument that only the run knows",
