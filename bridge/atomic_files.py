@@ -22,8 +22,6 @@ UNFINISHED = "writing-"
 TURN_SECONDS = 1.0
 """Timeout of a lock, under which bridges work for milliseconds; one that takes longer hangs."""
 
-_TURN_PAUSE_SECONDS = 0.02
-
 
 def replace_file(
     path: Path,
@@ -105,7 +103,7 @@ def exclusive_lock(lock: Path, *, seconds: float = TURN_SECONDS) -> Iterator[Non
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise TimeoutError("another bridge keeps the lock") from None
-                time.sleep(_TURN_PAUSE_SECONDS)
+                time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)

@@ -34,11 +34,8 @@ more; each attempt then has that much less room."""
 _HEADING_TOKENS = 24
 """Tokens of the longest heading."""
 
-_SENTENCE_CHARS = 80
-_SERVER_CHARS = 100
 _FEW_WORDS_CHARS = (60, 30)
 _NAME_CHARS = 60
-_TOKENS_PER_NAME = 2
 _TOKENS_PER_TOOL_LINE = 4
 """Lower bounds, with which levels that cannot fit are rejected without formatting them."""
 
@@ -184,7 +181,7 @@ def _least(server: ServerEntry, level: Level) -> int:
     """Return a lower bound of a server's tokens."""
     if level <= Level.COUNTED:
         return 1
-    each = _TOKENS_PER_NAME if level == Level.NAMES else _TOKENS_PER_TOOL_LINE
+    each = 2 if level == Level.NAMES else _TOKENS_PER_TOOL_LINE
     return each * len(server.tools)
 
 
@@ -220,9 +217,7 @@ def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
         yield _tool_line(server, entry, level)
 
 
-def _server_line(
-    server: ServerEntry, note: str, *, sentence: bool, chars: int = _SERVER_CHARS
-) -> str:
+def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int = 100) -> str:
     """Return for example "mcp_git_hub = git-hub: Issues and pull requests. (12 tools)"."""
     text = f"mcp_{server.alias}"
     if not sentence:
@@ -242,7 +237,7 @@ def _count(server: ServerEntry) -> str:
 def _tool_line(server: ServerEntry, entry: ToolEntry, level: Level) -> str:
     summary = ""
     if level in (Level.SENTENCES, Level.SUMMARIES):
-        summary = first_sentence(entry.tool.description, _SENTENCE_CHARS)
+        summary = first_sentence(entry.tool.description, 80)
     if level == Level.SENTENCES:
         return f"  {entry.alias}: {summary}" if summary else f"  {entry.alias}"
     call = call_signature(server.alias, entry, returns=level != Level.ARGUMENTS)

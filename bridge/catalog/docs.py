@@ -42,12 +42,7 @@ _NAMES_CHARS = 150
 """Length of the servers' names at the start of the instructions: Codex 0.169 shows its model the
 first 247 characters of these, and nothing else of tools that it loads on demand."""
 
-_SUMMARY_CHARS = 240
-_GUIDE_SERVERS_CHARS = 300
-_SAMPLE_CHARS = 100
-_SAMPLED_TOOLS = 50
 _MEBIBYTE = 1024 * 1024
-
 
 _KEPT = """\
 ## Output
@@ -87,7 +82,7 @@ def tool_docs(server: ServerEntry, entry: ToolEntry, detail: Detail = "summary")
         "signature": call_signature(server.alias, entry),
     }
     if detail == "summary":
-        docs["description"] = first_sentence(tool.description, _SUMMARY_CHARS)
+        docs["description"] = first_sentence(tool.description, 240)
         return docs
     docs["description"] = valid_text(tool.description)
     docs["inputSchema"] = dict(tool.input_schema)
@@ -134,7 +129,7 @@ def capabilities(
     limits = limits or Limits()
     mine = [server for server in servers if server.loaded] or list(servers)
     names = [f"`mcp_{server.alias}` ({one_line(server.name, 60)})" for server in mine]
-    listed = _joined(names, _GUIDE_SERVERS_CHARS) or "none are configured"
+    listed = _joined(names, 300) or "none are configured"
     call = _sample_call(servers)
     return f"""\
 # Programs in run_python
@@ -267,12 +262,12 @@ def _limits_text(limits: Limits, max_timeout: float) -> str:
 def _sample_call(servers: Sequence[ServerEntry]) -> str:
     """Return an example call, of an existing tool if one is known: models imitate examples."""
     every = ((server, entry) for server in servers for entry in server.tools)
-    tools = list(islice(every, _SAMPLED_TOOLS))
+    tools = list(islice(every, 50))
     # A read-only one first, in case a model runs the example.
     tools.sort(key=lambda pair: pair[1].tool.annotations.get("readOnlyHint") is not True)
     for server, entry in tools:
         call = example_call(server, entry)
-        if len(call) <= _SAMPLE_CHARS:
+        if len(call) <= 100:
             return call
     return f"await mcp_{_sample_alias(servers)}.tool_name(argument=value)"
 

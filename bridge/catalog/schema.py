@@ -35,7 +35,6 @@ _MAX_NODES = 200
 _MAX_NODES_IN_ALL = 5_000
 """Schemas visited for all parameters of one tool. Later parameters have no type."""
 
-_MAX_REF_HOPS = 16
 _MAX_PROPERTIES = 12
 
 MAX_LITERAL_CHARS = 40
@@ -195,7 +194,7 @@ class _Writer:
     ) -> tuple[Mapping[str, Json], tuple[int, ...] | None]:
         """Follow `$ref`s; the returned trail is None if they form a cycle."""
         trail = (*active, id(schema))
-        for _ in range(_MAX_REF_HOPS):
+        for _ in range(16):
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return schema, trail

@@ -41,19 +41,14 @@ MAX_TOOLS_PER_SERVER = 16_384
 _SPELLED = 4
 """Number of first columns whose words may correct a mistyped one."""
 
-_SHORTEST_PREFIX = 3
-_MENDED_WORDS = 3
 _REMEMBERED_SCORES = 131_072
 """Cached scores of tools for words of queries, until the index changes: some 12 MB."""
 
 _EXACT_NAME_BONUS = 100.0
 """Added for a query that is a tool's exact name; larger than any score."""
 
-_SCORE_DIGITS = 9
 _SAME_SCORE = 1e-8
 """Scores closer than this are equal; more than the rounding error."""
-
-_LEAST_RARITY = 1e-6
 
 _PURPOSE = "name also server lead"
 _IN_PASSING = 0.5
@@ -190,9 +185,7 @@ class ToolIndex:
     def _best(self, scores: Mapping[int, float], limit: int) -> dict[int, float]:
         """Return the `limit` best scores by row, in order."""
         least = min(heapq.nlargest(limit, scores.values()), default=0.0) - _SAME_SCORE
-        found = [
-            (row, round(score, _SCORE_DIGITS)) for row, score in scores.items() if score >= least
-        ]
+        found = [(row, round(score, 9)) for row, score in scores.items() if score >= least]
         tools = self._tools
         found.sort(key=lambda one: (-one[1], tools[one[0]].server, tools[one[0]].name))
         return dict(found[:limit])
@@ -212,7 +205,7 @@ class ToolIndex:
 
     def _rarity(self, count: int) -> float:
         """Return BM25's weight of a word that `count` of the tools have."""
-        return max(_LEAST_RARITY, log((len(self._tools) - count + 0.5) / (count + 0.5)))
+        return max(1e-6, log((len(self._tools) - count + 0.5) / (count + 0.5)))
 
     def _telling(self, term: _Term, rows: Iterable[int]) -> set[int]:
         """Return those of the rows that have a word in a column on the tool's purpose."""
@@ -290,14 +283,14 @@ class ToolIndex:
         text = _quoted(word)
         scores = self._scores(text)
         likeness = 1.0 if scores else _ONLY_LIKE
-        if not scores and len(word) >= _SHORTEST_PREFIX:
+        if not scores and len(word) >= 3:
             text = f"{_quoted(word)} *"
             scores = self._scores(text)
         if not scores:
             near = mended(word, self._vocabulary)
             # Prefer corrections that most servers have.
             near.sort(key=lambda other: -self._vocabulary[other])
-            text = f"({' OR '.join(map(_quoted, near[:_MENDED_WORDS]))})"
+            text = f"({' OR '.join(map(_quoted, near[:3]))})"
             scores = self._scores(text) if near else {}
         return _Term(text=text, scores=scores, likeness=likeness) if scores else None
 
@@ -339,12 +332,6 @@ _MAX_LEAD_CHARS = 300
 _MAX_REST_CHARS = 500
 """Parts of a description that are indexed. Real ones begin with what the tool does."""
 
-_MAX_PARAMETERS = 64
-_MAX_PARAMETER_CHARS = 64
-
-_MAX_DETAILED = 24
-_MAX_DETAIL_CHARS = 150
-_MAX_CHOICES = 12
 _MAX_CHOICE_CHARS = 30
 """Bounds of parameters' details: parameters, and their descriptions and choices."""
 
@@ -385,7 +372,7 @@ def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
     end = min(ends, default=len(lead))
     properties = tool.input_schema.get("properties")
     given = properties if isinstance(properties, Mapping) else {}
-    names = (parameter[:_MAX_PARAMETER_CHARS] for parameter in islice(given, _MAX_PARAMETERS))
+    names = (parameter[:64] for parameter in islice(given, 64))
     return (
         indexed(tool.name[:_MAX_NAME_CHARS]),
         " ".join(same([*name, *words(tool.server[:_MAX_NAME_CHARS])])),
@@ -400,13 +387,13 @@ def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
 
 def _details(properties: Mapping[str, Any]) -> Iterable[str]:
     """Yield parameters' descriptions, and the values to choose from."""
-    for schema in islice(properties.values(), _MAX_DETAILED):
+    for schema in islice(properties.values(), 24):
         if not isinstance(schema, Mapping):
             continue
         if isinstance(text := schema.get("description"), str):
-            yield text[:_MAX_DETAIL_CHARS]
+            yield text[:150]
         if isinstance(choices := schema.get("enum"), list):
-            for choice in choices[:_MAX_CHOICES]:
+            for choice in choices[:12]:
                 yield str(choice)[:_MAX_CHOICE_CHARS]
 
 

@@ -34,8 +34,6 @@ from typing import Any, Literal, NotRequired, Protocol, TypedDict
 
 """
 
-_MAX_DESCRIPTION_CHARS = 300
-
 
 def server_stub(entry: ServerEntry) -> str:
     """Return a module with a class that has a server's tools as methods."""
@@ -52,7 +50,7 @@ def server_stub(entry: ServerEntry) -> str:
         classes += own
         methods.append(method)
         size += sum(map(len, own)) + len(method)
-    about = one_line(entry.description, _MAX_DESCRIPTION_CHARS)
+    about = one_line(entry.description, 300)
     head = f"The server {one_line(entry.name, 80)}{': ' if about else '.'}{about}"
     blob = _BLOB if any("Blob" in part for part in (*classes, *methods)) else ""
     called = one_line(f"mcp_{entry.alias}: {name}", 200)

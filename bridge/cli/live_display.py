@@ -52,8 +52,6 @@ LEAST_WIDTH = 20
 MAX_NOTE = 120
 """Characters of a server's progress message."""
 
-_BAR = 20
-
 _ERASE = "\r\x1b[J"
 """Moves the cursor to the first column and clears everything after it."""
 
@@ -365,7 +363,7 @@ def status_line(run_progress: RunProgress, seconds: float, width: int, note: str
     text = " · ".join(part for part in parts if part)
     share = run_progress.share
     if share is not None:
-        size = min(_BAR, width // 3)
+        size = min(20, width // 3)
         full = round(share * size)
         text = f"[{'#' * full}{'-' * (size - full)}] {int(share * 100):3d}% {text}"
     line = Text(text)

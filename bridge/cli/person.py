@@ -30,11 +30,8 @@ LEAST_DIGITS = 32
 MAX_LINE_BYTES = 4096
 """Of an answer: a kernel's limit for one line."""
 
-
 _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 """Resets the screen, attributes, letters and cursor."""
-
-_REVERSE = "\x1b[7m"
 
 
 class Person:
@@ -60,7 +57,7 @@ class Person:
         Their text reaches a terminal without the attributes of this heading.
         """
         line = visible(f" {who} ", keep="")
-        marked = f"{_RESET}\n{_REVERSE}{line}\x1b[0m\n" if self._drawn else f"\n=={line}==\n"
+        marked = f"{_RESET}\n\x1b[7m{line}\x1b[0m\n" if self._drawn else f"\n=={line}==\n"
         self._writer.write(marked)
         self._writer.flush()
 

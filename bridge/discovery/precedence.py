@@ -41,7 +41,6 @@ SHADOWED = "shadowed by "
 TURNED_OFF = ", which turns it off"
 """Reasons why a server is left out, the place between the last two."""
 
-_MAX_SPELLED = 64
 _UNSPELLED = re.compile(r"[^a-z0-9_]+")
 
 Verdict = ServerSpec | SkippedServer | ProposedServer
@@ -265,4 +264,4 @@ def _spelling(name: str) -> str:
     """Return a name as programs spell it; two servers of one spelling would be confused."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))
-    return _UNSPELLED.sub("_", plain.lower()).strip("_")[:_MAX_SPELLED]
+    return _UNSPELLED.sub("_", plain.lower()).strip("_")[:64]

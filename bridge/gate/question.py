@@ -68,7 +68,6 @@ EFFECTS: Mapping[Effect, str] = {
 }
 
 _INDENT = "    "
-_LEAST_ITEM_CHARS = 40
 _MAX_MARKS = 2
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
@@ -382,7 +381,7 @@ def _items(pairs: Iterable[tuple[str, Json]], count: int, room: int, depth: int)
         if room <= 0 or number >= MAX_ITEMS:
             found.append(f"… {count - number:,} more")
             break
-        share = max(_LEAST_ITEM_CHARS, room // (min(count, MAX_ITEMS) - number))
+        share = max(40, room // (min(count, MAX_ITEMS) - number))
         text = shown(item, share, depth + 1)
         found.append(f"{name}: {text}" if name else text)
         room -= len(found[-1])

@@ -36,7 +36,6 @@ _LIKENESS = 0.8
 """Similarity from which on an unknown key counts as a misspelt one of these."""
 
 _OPENING = "# /// script"
-_CLOSING = "# ///"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +142,7 @@ def _end(lines: Sequence[str], first: int) -> int:
     closing = 0
     for number in range(first + 1, len(lines)):
         line = lines[number]
-        if line.rstrip() == _CLOSING:
+        if line.rstrip() == "# ///":
             closing = number
         if line != "#" and not line.startswith("# "):
             if not closing and line.startswith("#"):

@@ -41,15 +41,12 @@ MAX_VALUE = 1_000
 MAX_NAME = 80
 """Characters of a tool's or an argument's name."""
 
-MINUTE = 60
-
 DIGEST = "sha256"
 DIGEST_CHARS = 16
 """Of the digest of a call's arguments; the audit log has all of it."""
 
 UNLISTED = " (the tool describes no such argument)"
 
-_ABSENT = "–"
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 
 
@@ -114,7 +111,7 @@ def _listed(plan: Plan, how: bool, characters: int) -> _Page:
         page.add("")
         page.add(why)
     if how and plan.plan_id:
-        minutes = f"{plan.seconds / MINUTE:g} minutes"
+        minutes = f"{plan.seconds / 60:g} minutes"
         page.add("")
         page.add(
             f'run_python(apply="{plan.plan_id}") makes exactly these calls, in this order, once, '
@@ -293,7 +290,7 @@ def _row(call: HeldCall, columns: Sequence[str]) -> _Row:
     cells, cut = [f"#{call.number}"], bool(hidden)
     cut = cut or any(len(_plain_name(name, call.unlisted)) > MAX_CELL for name in columns)
     for column in columns[:MAX_COLUMNS]:
-        text = _json(call.arguments[column]) if column in call.arguments else _ABSENT
+        text = _json(call.arguments[column]) if column in call.arguments else "–"
         cut = cut or len(text) > MAX_CELL
         cells.append(_cut(text, MAX_CELL))
     cells += [call.digest[:DIGEST_CHARS]] if call.digest else []

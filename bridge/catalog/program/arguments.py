@@ -23,8 +23,6 @@ MAX_DEPTH = 8
 MAX_LITERAL_NODES = 2000
 """Nodes of one literal argument that are read."""
 
-_MAX_LITERAL_DEPTH = 64
-
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
@@ -140,7 +138,7 @@ class _Literals:
 
     def value(self, node: ast.expr, depth: int) -> Json:
         self._left -= 1
-        if self._left >= 0 and depth <= _MAX_LITERAL_DEPTH:
+        if self._left >= 0 and depth <= 64:
             match node:
                 case ast.Constant(value=str() | int() | float() | None):
                     return node.value

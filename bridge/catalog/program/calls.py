@@ -39,8 +39,6 @@ SECONDS_FOR_VALUES = 0.2
 """Time for checking the literal values in one program. Only hostile schemas take so long; the guest
 checks all values again before each call."""
 
-_FEW_TOOLS = 6
-_MAX_MISSING = 12
 _MODULE_NAMES = MODULE_NAMES | (SERVER_METHODS.keys() - NOT_OF_MODULES)
 
 _INTROSPECTIVE = frozenset(
@@ -170,7 +168,7 @@ class CallRules:
         elif near:
             entry = self._symbols.tools(server)[near]
             hint = f" Did you mean `{call_signature(server.alias, entry)}`?"
-        if not near or name in BY_NAME or len(names) <= _FEW_TOOLS:
+        if not near or name in BY_NAME or len(names) <= 6:
             hint += f" Tools: {listed(names)}."
         message = f"`mcp_{server.alias}` has no tool {quoted(name)}.{hint}"
         self._report.add(node, "unknown-tool", severity, message)
@@ -311,7 +309,7 @@ class CallRules:
             missing = self._unknown(keyword, callee, free, missing)
         if missing:
             what = "argument" if len(missing) == 1 else "arguments"
-            shown = ", ".join(quoted(name) for name in missing[:_MAX_MISSING])
+            shown = ", ".join(quoted(name) for name in missing[:12])
             self._report_call(
                 node, callee, "missing-argument", f"is missing the required {what} {shown}"
             )

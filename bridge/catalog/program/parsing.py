@@ -37,7 +37,6 @@ SYNTAX = "syntax"
 TOO_DEEP = "too-deep"
 TOO_LONG = "too-long"
 
-_FILENAME = "<program>"
 _PARSE_FLAGS = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 
 
@@ -100,7 +99,7 @@ def _parse(source: str) -> ast.Module:
 
 
 def _compile(source: str) -> ast.Module:
-    tree = compile(source, _FILENAME, "exec", _PARSE_FLAGS, dont_inherit=True)
+    tree = compile(source, "<program>", "exec", _PARSE_FLAGS, dont_inherit=True)
     assert isinstance(tree, ast.Module)
     return tree
 

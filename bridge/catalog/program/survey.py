@@ -31,7 +31,6 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SKIPPED_FIELDS = frozenset({"type_comment", "ctx", "op", "ops", "kind"})
 _BINDING = frozenset({"name", "rest"})
-_MAX_WORD_CHARS = 64
 
 _TRICKS = frozenset(
     """
@@ -292,7 +291,7 @@ class Survey:
         self._stack.append((node.value, context))
 
     def _constant(self, node: ast.Constant, _: Context) -> None:
-        if isinstance(node.value, str) and len(node.value) <= _MAX_WORD_CHARS:
+        if isinstance(node.value, str) and len(node.value) <= 64:
             self.words.add(node.value)
 
     def _call(self, node: ast.Call, context: Context) -> None:

@@ -356,8 +356,6 @@ MAX_LETTERS = 40
 FONT_LISTS = "/usr/local/share/mcp-code-bridge/matplotlib"
 """Where the image keeps the list of its fonts, as matplotlib made it."""
 
-_JPEG_QUALITY = 85
-
 _PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
 """What PIL can write as PNG."""
 
@@ -539,7 +537,7 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
         for form in ("PNG",) if image.mode == "RGBA" else ("PNG", "JPEG"):
             buffer = io.BytesIO()
             # What is about JPEG only is passed over for PNG.
-            image.save(buffer, format=form, quality=_JPEG_QUALITY)
+            image.save(buffer, format=form, quality=85)
             small = buffer.getvalue()
             if len(small) <= limit:
                 return small, _shown_as(whole, image.size, known_as, form)

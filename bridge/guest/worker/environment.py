@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bridge.guest.protocol.wire import Done, Run
 
 _SKILLS_IMPORT = "bridge.guest.api.skill_modules"
-_SHOWING = "show"
 
 _display: Any = None
 """The client and the run's limits; the `Display` once something was shown."""
@@ -43,7 +42,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         from bridge.guest.api.skill_modules import finder
 
         finder.register(run, client, namespace)
-    if _SHOWING in run.code:
+    if "show" in run.code:
         redirect_windows()
     tracebacks.packages_offered = run.packages
     if run.paths:

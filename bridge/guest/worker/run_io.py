@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from bridge.guest.protocol.wire import Done
 
 LENGTH_BYTES = 8
-_READ_BYTES = 1024 * 1024
 
 
 def read_run(fd: int) -> Run:
@@ -33,7 +32,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     """Return exactly `size` bytes: replies to the program's calls may follow."""
     parts = []
     while size:
-        data = os.read(fd, min(size, _READ_BYTES))
+        data = os.read(fd, min(size, (1024 * 1024)))
         if not data:
             # The supervisor closed the descriptor: no run will come.
             os._exit(0)

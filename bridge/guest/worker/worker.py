@@ -51,8 +51,6 @@ _RLIMITS = {
     "cpu_seconds": "RLIMIT_CPU",
 }
 
-_EXIT_BROKEN = 70
-
 
 def prepare() -> None:
     """Set up paths and builtins, which are the same for every program."""
@@ -90,7 +88,7 @@ def main(
         is_init: Whether the supervisor is PID 1.
         modules: Modules to import while waiting.
     """
-    code = _EXIT_BROKEN
+    code = 70
     try:
         channel, control = _set_up_process(channel, control, stdout, stderr, is_init)
         _make_streams()

@@ -32,8 +32,6 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 _LAST_PASS = (0, 1, 1, 2)
 """Of an interlaced PNG: where each begins, and its steps."""
 
-_UNPACKED_AT_ONCE = 1024 * 1024
-
 MAX_CHUNKS = 20_000
 """Of a PNG: ten times what libpng makes of the largest. A million that are empty take seconds."""
 
@@ -157,7 +155,7 @@ def _is_whole(chunks: Iterator[tuple[bytes, bytes]], expected: int, needs_palett
                 continue
             left = content
             while left:
-                size += len(unpacking.decompress(left, _UNPACKED_AT_ONCE))
+                size += len(unpacking.decompress(left, (1024 * 1024)))
                 left = unpacking.unconsumed_tail
                 if size > expected:
                     return False
