@@ -113,7 +113,7 @@ async def test_a_models_call_does_not_wait_for_an_image() -> None:
     await require_present("there:1", engine)
     with pytest.raises(ImageMissingError, match=r"no runtime image yet.*image build"):
         await require_present(DEFAULT_FALLBACK, engine)
-    with pytest.raises(ImageMissingError, match=r"no image own:2 yet.*doctor"):
+    with pytest.raises(ImageMissingError, match=r"no image own:2 yet.*podman pull own:2"):
         await require_present("own:2", engine)
     assert DEFAULT_FALLBACK not in engine.images
 
