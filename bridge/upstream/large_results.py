@@ -45,7 +45,7 @@ def parse_large_response(line: bytes) -> Response | None:
     if response is None or block is None or block["text"] != mark:
         return None
     pieces = _decoded(line, begins.end(), end)
-    # As data it would be parsed: see `bridge.rpc.values`.
+    # Plans, and what is learned of a tool, read such a text as data: see `bridge.rpc.values`.
     if pieces is None or pieces[0].lstrip()[:1] in (b"", b"{", b"["):
         return None
     response[1]["content"] = [{**block, "text": LargeText(pieces)}]

@@ -62,7 +62,7 @@ LEAST = 20
 Step = str | int
 
 Shape = Mapping[str, Json]
-"""What stands for a result, as `bridge.rpc.values.wire_value` gives it."""
+"""What stands for a result, as `bridge.rpc.values.shape_value` gives it."""
 
 _CORE = (
     f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
