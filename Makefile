@@ -211,7 +211,7 @@ bench-publish: venv ## put the last results into docs/performance.md
 # --- documents ---------------------------------------------------------------------------------------
 
 .PHONY: reference
-reference: venv ## write docs/reference from the code
+reference: venv ## write docs/reference and the promises in SECURITY.md from the code
 	@$(VENV)/python -m scripts.reference
 
 .PHONY: package

@@ -46,6 +46,7 @@ from bridge.settings import (
 from bridge.settings import commands as profiles_of_commands
 from bridge.settings import file as settings_file
 from bridge.settings.commands import CommandProfile
+from scripts import guarantees
 from scripts.docstrings import attributes, prose, section, summary
 from scripts.samples import nested, sample
 
@@ -570,10 +571,11 @@ def pages() -> dict[str, str]:
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages, and the promises in SECURITY.md."""
     PAGES.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (PAGES / name).write_text(text, encoding="utf-8")
+    guarantees.main()
 
 
 if __name__ == "__main__":

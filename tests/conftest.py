@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from tests.matrix import BEGUN_FIRST, left_to
-
 if TYPE_CHECKING:
     from tests.postgresql import Server
 
@@ -18,6 +16,23 @@ if TYPE_CHECKING:
 settings.register_profile("suite", deadline=None, max_examples=25)
 settings.register_profile("full", deadline=None, max_examples=400)
 settings.load_profile("suite")
+
+OTHER_CASES = frozenset({"docker", "gvisor", "rootless", "ssh", "postgresql"})
+"""`make test` runs on these the first test of each guarantee, and those with the mark `every_case`.
+It runs all tests on bubblewrap, root's podman and SQLite."""
+
+CASES = tuple(
+    f"tests/{name}/"
+    for name in ("contract", "e2e", "older_bridge", "sandbox", "security")
+    + ("artifacts", "sessions", "skills")
+)
+
+BEGUN_FIRST = (
+    *("tests/sandbox/image/test_real.py", "tests/examples/", "tests/e2e/", "tests/soak/"),
+    *("tests/clients/", "tests/security/", "tests/artifacts/test_dying.py"),
+    "tests/cli/test_first_contact.py",
+)
+"""The longest tests: if they came last, one of them would leave the other workers idle."""
 
 MEASURED_TESTS = (
     *(f"tests/{name}/" for name in ("artifacts", "catalog", "discovery", "gate", "skills")),
@@ -45,11 +60,31 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make test` leaves out, pause unwanted coverage, and begin with what is long."""
     items.sort(key=lambda item: not item.nodeid.startswith(BEGUN_FIRST))
+    first: dict[str, str] = {}
     for item in items:
-        if mark := left_to(item):
-            item.add_marker(mark)
+        if is_other_case(item) and not is_first(item, first):
+            item.add_marker("full")
         if not item.nodeid.startswith(MEASURED_TESTS):
             item.add_marker(pytest.mark.no_cover)
+
+
+def is_other_case(item: pytest.Item) -> bool:
+    """Return whether a test has a parameter of `OTHER_CASES`."""
+    callspec = getattr(item, "callspec", None)
+    values = callspec.params.values() if callspec and item.nodeid.startswith(CASES) else ()
+    return any(isinstance(value, str) and value in OTHER_CASES for value in values)
+
+
+def is_first(item: pytest.Item, first: dict[str, str]) -> bool:
+    """Return whether `make test` runs a test's other cases too.
+
+    Args:
+        first: The first test of each guarantee so far; the test is added.
+    """
+    test = item.nodeid.partition("[")[0]
+    names = [name for mark in item.iter_markers("guarantee") for name in mark.args]
+    firsts = [first.setdefault(name, test) == test for name in names]
+    return any(firsts) or item.get_closest_marker("every_case") is not None
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,7 @@ def test_what_stays_is_within_the_budget_and_no_more_goes_than_has_to(
     assert surplus(without(things, gone), budget) == []
 
 
+@pytest.mark.guarantee("shares")
 @given(THINGS, st.integers(0, 120))
 def test_nothing_of_one_with_less_than_a_share_goes_while_another_has_more(
     things: list[Thing], budget: int
@@ -80,6 +82,7 @@ def test_what_goes_is_the_same_in_one_go_and_in_several(
     assert [*first, *(places[place] for place in again)] == gone
 
 
+@pytest.mark.guarantee("shares")
 @given(CALLERS, TAKEN, st.integers(1, 8), st.lists(CALLERS, max_size=3))
 def test_a_place_is_given_up_by_an_idle_one_of_a_fair_choice(
     caller: str, taken: list[Taken], places: int, ahead: list[str]

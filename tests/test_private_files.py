@@ -15,6 +15,7 @@ NOBODY_ELSE = ("", "")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
+@pytest.mark.guarantee("other-users")
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
 def test_a_directory_and_its_missing_parents_are_private_whatever_the_umask(
     tmp_path: Path, umask: int
@@ -71,6 +72,7 @@ def test_a_directory_above_exposes_what_is_in_it_unless_it_is_sticky(tmp_path: P
     assert exposure(above / "mine") == NOBODY_ELSE
 
 
+@pytest.mark.guarantee("other-users")
 def test_links_are_followed_step_by_step(tmp_path: Path) -> None:
     """A link in an exposed directory can be turned to lead anywhere, wherever it leads now."""
     exposed, safe = tmp_path / "exposed", tmp_path / "safe"

@@ -29,7 +29,7 @@ from tests.artifacts.rig import (
 )
 from tests.postgresql import store_at
 
-pytestmark = pytest.mark.usefixtures("each_database")
+pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]
 
 
 def test_what_is_kept_is_told_listed_found_and_read(tmp_path: Path) -> None:
@@ -80,6 +80,7 @@ def test_a_runs_output_is_read_by_the_run_and_the_newest_counts(
     assert kept.read("me", output.uri + "?lines=1-2") == b"new"
 
 
+@pytest.mark.guarantee("kept-apart")
 def test_nobody_but_its_owner_finds_it_and_nothing_tells_that_it_is_there(tmp_path: Path) -> None:
     kept = store(tmp_path)
     mine = kept.of_run("me", RUN).add("secret", b"secret")

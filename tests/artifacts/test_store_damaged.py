@@ -80,6 +80,7 @@ def test_everything_is_this_users_alone(tmp_path: Path) -> None:
     assert root.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.guarantee("kept-apart")
 @pytest.mark.parametrize("name", ["", "blobs", "blobs/writing", "store.db"])
 def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:
     """Nor made there: whoever plants one gets nothing written where it points."""
@@ -114,6 +115,7 @@ def test_a_content_that_is_there_whole_is_not_written_again(tmp_path: Path) -> N
     assert path.read_bytes() == data
 
 
+@pytest.mark.guarantee("kept-apart")
 def test_a_link_in_place_of_a_content_is_not_followed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     kept = store(root)

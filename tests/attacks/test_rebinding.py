@@ -26,6 +26,7 @@ async def _refused(address: str, **headers: str) -> bool:
     )
 
 
+@pytest.mark.guarantee("http-clients")
 @pytest.mark.parametrize("address", ADDRESSES)
 async def test_every_loopback_address_refuses_a_foreign_host_or_origin(address: str) -> None:
     """Whoever gets through can run programs and call the user's servers."""
@@ -34,6 +35,7 @@ async def test_every_loopback_address_refuses_a_foreign_host_or_origin(address: 
     assert not await _refused(address, host=address)
 
 
+@pytest.mark.guarantee("http-clients")
 @pytest.mark.parametrize(
     "host",
     [

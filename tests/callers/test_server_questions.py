@@ -21,6 +21,8 @@ from tests.asker_rig import ASKER, asker
 from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import audited, opened
 
+pytestmark = pytest.mark.guarantee("servers-questions")
+
 INQUIRER = replace(
     asker(), name="shop", command=sys.executable, args=(str(ASKER.parent / "inquirer.py"),)
 )

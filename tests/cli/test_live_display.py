@@ -24,6 +24,8 @@ from bridge.cli.live_display import (
 )
 from bridge.model import Json
 
+pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
+
 
 def run_progress(done: float = 3, total: float = 10, message: str = "loading") -> RunProgress:
     """Return how some run gets on."""

@@ -26,6 +26,8 @@ from bridge.cli.output import (
     write_prose,
 )
 
+pytestmark = pytest.mark.guarantee("terminal-escapes", "terminal-questions")
+
 COMMANDS = Path(output.__file__).parent
 
 COMMAND = Path(sys.executable).with_name("mcp-code-bridge")

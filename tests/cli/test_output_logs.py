@@ -31,6 +31,7 @@ def _flood(logger: logging.Logger, times: int) -> None:
         logger.warning("server %r asked: %s", f"s{number}", number)
 
 
+@pytest.mark.guarantee("log-floods")
 def test_a_flood_from_one_place_is_counted_however_its_lines_differ(written: Written) -> None:
     """And other lines are written as if there was none."""
     logger, text, clock = written

@@ -37,6 +37,7 @@ async def _asked(typist: int, person: Person, *answers: str) -> list[str | None]
         return [await person.ask(f"Question {number}: ") for number in range(len(answers))]
 
 
+@pytest.mark.guarantee("terminal-questions")
 async def test_what_was_typed_before_a_question_stood_there_is_no_answer_to_it() -> None:
     """Whole lines, half of one, and what a stream has read ahead already."""
     with desk() as (typist, reader, person):

@@ -12,6 +12,8 @@ from bridge.errors import ArtifactStoreError, InvalidRequestError, UsageError
 from bridge.model import Artifact, InputFile
 from bridge.runs.input_files import MAX_BYTES
 
+pytestmark = pytest.mark.guarantee("files-believed", "working-directory")
+
 
 def artifact(name: str) -> Artifact:
     """Return one of which only the name matters."""

@@ -37,6 +37,7 @@ def _audited(state: Path) -> list[str]:
     return [line for file in files for line in file.read_text().splitlines()]
 
 
+@pytest.mark.guarantee("project-servers")
 def test_a_definition_is_approved_by_its_digest_where_nobody_can_be_asked(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

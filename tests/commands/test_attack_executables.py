@@ -14,6 +14,8 @@ from bridge.model import Directory
 from bridge.settings.commands import parse_commands
 from tests.commands.command_rig import SYSTEM_PYTHON, Place, place, run
 
+pytestmark = pytest.mark.guarantee("command-executables", "command-grants")
+
 
 @pytest.fixture
 def there() -> Iterator[Place]:

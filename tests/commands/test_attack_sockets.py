@@ -85,6 +85,7 @@ def sockets(there: Place) -> Iterator[tuple[socket.socket, str]]:
         yield nameless, abstract
 
 
+@pytest.mark.guarantee("command-sockets")
 @pytest.mark.parametrize("network", [False, True])
 async def test_no_socket_of_the_host_is_reached_and_no_port_opened(
     there: Place, network: bool

@@ -14,6 +14,8 @@ from bridge.commands.plan import Planner
 from bridge.errors import SettingsError
 from bridge.settings import Settings, load, packages_dir, writable_places
 
+pytestmark = pytest.mark.guarantee("written-configuration")
+
 PROFILE = """
 [commands.tool]
 executables = ["true"]

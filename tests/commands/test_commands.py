@@ -56,6 +56,7 @@ def there() -> Iterator[Place]:
         yield made
 
 
+@pytest.mark.guarantee("command-grants")
 async def test_a_command_sees_what_its_profile_grants_and_nothing_else(there: Place) -> None:
     """Environment, home, files beside the workspace, processes, network: each readable outside."""
     aws = there.home / ".aws"
@@ -129,6 +130,7 @@ def _worked(came: object) -> bool:
     return came is not None and not (isinstance(came, str) and "Error" in came.partition(":")[0])
 
 
+@pytest.mark.guarantee("command-secrets")
 async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) -> None:
     """On stdout or stderr, from a variable or a credentials file."""
     settings = there.settings(
@@ -149,6 +151,7 @@ async def test_secrets_do_not_show_wherever_a_command_puts_them(there: Place) ->
     assert FILE_SECRET not in shown
 
 
+@pytest.mark.guarantee("command-executables")
 async def test_only_the_executables_named_can_be_executed(there: Place) -> None:
     """Neither another one that was copied in nor one brought along; each runs outside."""
     shutil.copy("/usr/bin/true", there.workspace / "brought")
@@ -164,6 +167,7 @@ async def test_only_the_executables_named_can_be_executed(there: Place) -> None:
     assert "PermissionError" in named["execute"]["./brought"]
 
 
+@pytest.mark.guarantee("command-sockets")
 async def test_a_network_is_the_internet_s_families_only_and_is_told(there: Place) -> None:
     """Without netlink the C library still finds addresses."""
     families = [1, 2, 10, 16, 17, 38, 40]
@@ -209,6 +213,7 @@ async def test_stages_stream_into_each_other_and_an_early_end_is_no_failure(ther
     assert {"no-network", "own-seccomp", "granted-paths-only"} <= set(result.isolation.verified)
 
 
+@pytest.mark.guarantee("command-grants")
 async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(there: Place) -> None:
     """A bubblewrap that shows one directory too many, read-only as it may be."""
     stray = there.root / "tools" / "bwrap"
@@ -231,6 +236,7 @@ async def test_a_command_whose_sandbox_is_seen_to_hold_more_is_never_started(the
     assert made.exists()
 
 
+@pytest.mark.guarantee("command-ends")
 async def test_output_without_end_is_bounded_and_counted(there: Place) -> None:
     """A gigabyte by `head`'s count; the bridge keeps its head and its tail."""
     size = 1_000_000_000
@@ -255,6 +261,7 @@ async def test_the_first_stage_that_fails_is_named_with_its_stderr(there: Place)
     assert result.stdout.strip() == "0"
 
 
+@pytest.mark.guarantee("command-ends")
 async def test_one_deadline_ends_all_stages_and_leaves_nothing(there: Place) -> None:
     """Whatever was printed before it is in the result."""
     mark = f"987654.{os.getpid()}25"
@@ -273,6 +280,7 @@ def _is_sleep(line: str) -> bool:
     return line.startswith("sleep")
 
 
+@pytest.mark.guarantee("command-ends")
 async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
     """However many stages it has."""
     mark = f"987654.{os.getpid()}5"
@@ -287,6 +295,7 @@ async def test_a_cancelled_command_leaves_nothing(there: Place) -> None:
     assert result.stdout == "next"
 
 
+@pytest.mark.guarantee("command-ends")
 @pytest.mark.parametrize(
     ("table", "code", "told"),
     [
@@ -311,6 +320,7 @@ async def test_a_stage_that_passes_a_limit_fails_by_it(
         assert control.status == "success"
 
 
+@pytest.mark.guarantee("command-grants")
 async def test_without_bubblewrap_nothing_runs(there: Place) -> None:
     """The error says what to install."""
     settings = there.settings({"PATH": str(there.peek.parent)})
@@ -329,6 +339,7 @@ async def test_an_oci_runtime_asked_for_is_not_traded_for_bubblewrap(there: Plac
     assert 'runtime = "container"' in refused.value.remedy
 
 
+@pytest.mark.guarantee("command-grants")
 async def test_a_profile_that_grants_too_much_is_refused(there: Place) -> None:
     """A home, the system, or the place of the executables to write to."""
     for table in (

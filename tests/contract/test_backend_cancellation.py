@@ -48,6 +48,7 @@ async def _leave(rig: Rig, reached: Callable[[], None]) -> None:
         reached()
 
 
+@pytest.mark.guarantee("calls-end")
 @pytest.mark.parametrize("phase", [_send, _receive, _kill, _wait, _leave])
 async def test_cancelled_in_a_phase_nothing_is_left(
     rig: Rig, phase: Callable[[Rig, Callable[[], None]], Coroutine[Any, Any, None]]

@@ -32,6 +32,7 @@ PATIENCE = 120.0
 """For a test, on a machine that does other things too."""
 
 
+@pytest.mark.every_case
 async def test_what_is_sent_comes_back(rig: Rig) -> None:
     """stdin and stdout are one byte stream each, in order."""
     with anyio.fail_after(PATIENCE):

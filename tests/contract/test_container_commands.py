@@ -78,6 +78,7 @@ def opener(engine: Engine, runtime_dir: Path) -> Open:
     return open_runner
 
 
+@pytest.mark.guarantee("command-grants")
 @ENGINES
 async def test_commands_run_in_the_profiles_image(
     name: str, engines: EngineShelf, tmp_path: Path
@@ -120,6 +121,7 @@ async def test_commands_run_in_the_profiles_image(
     assert engine.ours() == []
 
 
+@pytest.mark.guarantee("command-sockets")
 @ENGINES
 async def test_commands_have_the_sockets_of_their_grant_and_no_way_to_the_hosts(
     name: str, engines: EngineShelf, tmp_path: Path

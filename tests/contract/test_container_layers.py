@@ -104,6 +104,7 @@ async def succeeds(engine: Engine, code: str) -> RunResult:
     return result
 
 
+@pytest.mark.guarantee("layers-seen")
 async def test_with_our_filter_programs_work_and_every_layer_is_seen(
     real_engine: str, engines: EngineShelf, settings: Settings, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ async def test_with_our_filter_programs_work_and_every_layer_is_seen(
     assert bool(lacking) is (real_engine == "rootless" and os.getuid() == 0)
 
 
+@pytest.mark.guarantee("own-kernel")
 @pytest.mark.podman
 async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
     engines: EngineShelf, settings: Settings, tmp_path: Path
@@ -142,6 +144,7 @@ async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
         assert "seccomp" not in isolation.layers
 
 
+@pytest.mark.guarantee("own-kernel")
 @pytest.mark.podman
 async def test_a_runc_that_goes_by_gvisors_name_runs_nothing(
     engines: EngineShelf, tmp_path: Path

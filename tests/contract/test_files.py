@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 import anyio
+import pytest
 
 from bridge.model import InputFile, RunRequest
 from bridge.runs import open_engine
@@ -34,6 +35,7 @@ found
 LATE = "open('out/part', 'w').write('so far')\nwhile True: pass"
 
 
+@pytest.mark.guarantee("files-out")
 async def test_files_make_the_round_and_nothing_else_does(rig: Rig, tmp_path: Path) -> None:
     """By every engine's own way of giving a program its directory."""
 

@@ -126,6 +126,7 @@ async def run(engine: Engine, code: str, *packages: str, session: str = "") -> R
         return await engine.run(request)
 
 
+@pytest.mark.guarantee("packages", "directories")
 @ENGINES
 async def test_packages_and_directories_are_there_and_nothing_else_is(
     name: str, engines: EngineShelf, tmp_path: Path

@@ -42,6 +42,7 @@ def _state(result: RunResult) -> SessionState:
     return told(result).state
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", ENGINES)
 async def test_a_session_keeps_its_state_through_a_timeout_and_says_when_a_crash_takes_it(
     name: str, engines: EngineShelf, tmp_path: Path

@@ -25,6 +25,8 @@ from bridge.discovery.report import Definition
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
 
+pytestmark = pytest.mark.guarantee("names-of-the-user", "project-servers", "working-directory")
+
 PROJECT_ROWS = [row for row in LOCATIONS if row.in_project]
 
 

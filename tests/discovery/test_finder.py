@@ -185,6 +185,7 @@ def test_no_project_server_is_used_when_so_asked(context: DiscoveryContext) -> N
     assert set(reasons(found)) == {"a", "b", "user"}
 
 
+@pytest.mark.guarantee("written-configuration")
 @pytest.mark.parametrize("by_link", [False, True])
 def test_no_file_that_programs_may_write_to_defines_a_server(
     context: DiscoveryContext, tmp_path: Path, by_link: bool

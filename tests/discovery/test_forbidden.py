@@ -10,6 +10,8 @@ import pytest
 from bridge.discovery.finder import Discovery, DiscoveryContext, discover, survey
 from tests.discovery.writing import write
 
+pytestmark = pytest.mark.guarantee("forbidden-servers", "names-of-the-user")
+
 GIT = {"command": "mcp-git", "args": ["--repository", "."]}
 WEB = {"type": "http", "url": "https://mcp.example.com/v1"}
 USER = {"mcpServers": {"git": GIT, "web": WEB}}

@@ -19,6 +19,8 @@ from bridge.upstream.launch import plan_launch, server_environment
 from tests.discovery.golden_cases import CASES
 from tests.discovery.golden_machine import machine, put
 
+pytestmark = pytest.mark.guarantee("other-users", "written-configuration")
+
 LINES = Path(__file__).parents[1] / "testdata" / "server_lines"
 
 

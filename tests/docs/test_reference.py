@@ -9,8 +9,8 @@ import pytest
 
 from bridge.guest.api import runtime as mcp_api
 from bridge.guest.protocol import wire
-from scripts import reference
-from scripts.docstrings import prose, section
+from scripts import guarantees, reference
+from scripts.docstrings import section
 
 
 @pytest.mark.parametrize("name", reference.pages())
@@ -18,6 +18,11 @@ def test_each_page_is_what_the_code_says(name: str) -> None:
     fresh = reference.pages()[name]
     written = (reference.PAGES / name).read_text("utf-8")
     assert written == fresh, f"docs/reference/{name} is outdated: run `make reference`"
+
+
+def test_security_lists_the_promises_with_their_tests() -> None:
+    written = guarantees.DOCUMENT.read_text("utf-8")
+    assert written == guarantees.with_promises(written), "SECURITY.md: run `make reference`"
 
 
 def test_there_are_no_other_pages() -> None:
@@ -47,23 +52,3 @@ def test_each_global_of_a_program_is_explained() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     given = set(done.stdout.replace("mcp_a_b", "mcp_ALIAS").split())
     assert given == section(mcp_api.build, "Names").keys()
-
-
-def test_an_entry_of_a_docstring_may_name_several_and_take_several_lines() -> None:
-    def documented() -> None:
-        """Do it.
-
-        More of it.
-
-        Args:
-            one, two: What both
-                are.
-            *three: The rest.
-        """
-
-    assert section(documented, "Args") == {
-        "one": "What both are.",
-        "two": "What both are.",
-        "*three": "The rest.",
-    }
-    assert prose(documented) == "Do it.\n\nMore of it."

@@ -133,6 +133,7 @@ def test_tools_lists_and_searches(user: User) -> None:
     assert found[0]["tool"] == "convert_time"
 
 
+@pytest.mark.every_case
 def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
     """By running something in it."""
     document = json.loads(user.command("doctor", "--json").stdout)

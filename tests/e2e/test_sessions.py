@@ -118,6 +118,7 @@ ENDS = [
 """Programs, and what their results have to say."""
 
 
+@pytest.mark.every_case
 async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None:
     """A program cannot harm the next one."""
     with anyio.fail_after(PATIENCE_SECONDS):

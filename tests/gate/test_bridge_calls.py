@@ -111,6 +111,7 @@ def _own(calls: int = 5, **parts: Any) -> tuple[BridgeCalls, Gate]:
     return BridgeCalls(oversight, gate), gate
 
 
+@pytest.mark.guarantee("kept-through-the-gate")
 async def test_what_changes_something_is_counted_and_nothing_is_changed_unrecorded(
     tmp_path: Path,
 ) -> None:
@@ -155,6 +156,7 @@ async def test_what_has_to_be_asked_is_asked_whatever_the_policy_allows() -> Non
     assert "Leave it." in str(caught.value)
 
 
+@pytest.mark.guarantee("kept-through-the-gate")
 async def test_no_server_can_be_called_as_the_bridge_itself() -> None:
     """In rules, records and journals it would be the bridge."""
     _, gate = _own()

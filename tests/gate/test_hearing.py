@@ -50,6 +50,7 @@ WAYS: Mapping[str, Callable[[Gate], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.guarantee("kept-names")
 @pytest.mark.parametrize("way", WAYS)
 async def test_an_error_counts_as_read_before_the_program_has_it(way: str) -> None:
     state = FlowState()

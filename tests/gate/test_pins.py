@@ -330,6 +330,7 @@ def test_a_digest_is_worked_out_once_for_each_definition() -> None:
     assert len(pins_module._known_digests) == before
 
 
+@pytest.mark.guarantee("starts")
 async def test_a_tool_belongs_to_its_servers_definition_and_not_to_its_name(file: Store) -> None:
     changed = replace(TOOL, output_schema={"type": "Pushes elsewhere."})
     pins = Pins(file)
@@ -361,6 +362,7 @@ async def test_a_server_is_new_once_and_another_definition_is_not(file: Store) -
     assert pins.redefined("hub", B) == ""
 
 
+@pytest.mark.guarantee("starts")
 async def test_two_bridges_that_start_two_definitions_at_once_do_not_both_pin(file: Store) -> None:
     one, two = Pins(file), Pins(file)
     async with anyio.create_task_group() as tasks:

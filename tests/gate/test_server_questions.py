@@ -26,6 +26,8 @@ from bridge.model import Json
 from bridge.settings.policy import Asking, parse_policy
 from bridge.text import visible
 
+pytestmark = pytest.mark.guarantee("servers-questions")
+
 RUN = "5f0c9a2b" + "0" * 24
 LAST = "(The server shop asks this in run 5f0c9a2b; mcp-code-bridge passes it on.)"
 

@@ -26,6 +26,8 @@ from bridge.render.plan import plan_text
 from bridge.text import escape_look_alikes
 from tests.audit_rig import records
 
+pytestmark = pytest.mark.guarantee("shown-as-sent")
+
 ASK = Decision(action="ask", rule="default for writes")
 
 SECRET = "tok-Known/1234+x"

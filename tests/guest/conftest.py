@@ -284,7 +284,7 @@ class Guest:
         self._process.wait(PATIENCE)
 
 
-@pytest.fixture(params=["3.9", "3.13"])
+@pytest.fixture(params=["3.9", pytest.param("3.13", marks=pytest.mark.full)])
 def python(request: pytest.FixtureRequest) -> str:
     """The oldest and the newest interpreter supported."""
     return require(request.param)

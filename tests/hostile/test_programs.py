@@ -11,6 +11,8 @@ from bridge.runs import Engine
 from tests.hostile.test_servers import PATIENCE_SECONDS
 from tests.watchdog import Watchdog
 
+pytestmark = pytest.mark.guarantee("loop-never-stalls", "names-counted")
+
 M = 1_000_000
 
 CHANNEL = r"""

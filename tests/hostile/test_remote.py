@@ -110,6 +110,7 @@ ANSWERS = {
 }
 
 
+@pytest.mark.guarantee("loop-never-stalls")
 @pytest.mark.parametrize("events", [False, True], ids=["body", "event"])
 @cases(ANSWERS)
 async def test_no_answer_over_http_keeps_the_loop(

@@ -65,6 +65,7 @@ CALLS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.guarantee("loop-never-stalls")
 @cases(CALLS)
 async def test_no_call_keeps_the_loop(
     engine: Engine, watchdog: Watchdog, made: Any, told: str
@@ -79,6 +80,7 @@ async def test_no_call_keeps_the_loop(
     assert len(said) < MAX_TOLD
 
 
+@pytest.mark.guarantee("loop-never-stalls")
 @pytest.mark.parametrize(
     "uri", ["bridge://tools/", "bridge://artifacts/", "bridge://runs/x/stdout?lines=1", "x"]
 )

@@ -20,6 +20,8 @@ from tests.fakes.client import FakeClient
 from tests.hostile.conftest import Made, cases
 from tests.watchdog import Watchdog
 
+pytestmark = pytest.mark.guarantee("loop-never-stalls")
+
 M = 1_000_000
 
 PATIENCE_SECONDS = 240.0

@@ -30,6 +30,7 @@ def test_what_is_no_requirement_is_refused_with_an_example(text: str) -> None:
         parse_requirements([text])
 
 
+@pytest.mark.guarantee("packages")
 def test_nothing_is_taken_from_an_address_that_the_program_names() -> None:
     with pytest.raises(PackageRefusedError, match="only the index is used") as refusal:
         parse_requirements(["polars @ https://example.org/polars-1-py3-none-any.whl"])

@@ -22,6 +22,8 @@ from bridge.store import Store
 from tests.packages.rig import PATH, TARGET, Index, allowing, entry, tree, wheel
 from tests.waiting import PATIENCE_SECONDS, until
 
+pytestmark = pytest.mark.guarantee("packages")
+
 
 class Told(list[str]):
     """What the user was told."""

@@ -105,6 +105,7 @@ def test_nothing_that_an_interpreter_would_run_by_itself_is_kept(tmp_path: Path)
     assert set(tree(tmp_path)) == {"a/fine.pth", "a/sitecustomize.py"}
 
 
+@pytest.mark.guarantee("packages")
 def test_what_is_neither_file_nor_directory_is_refused(tmp_path: Path) -> None:
     for name, make in (("link", lambda path: path.symlink_to("/etc")), ("pipe", os.mkfifo)):
         place = tmp_path / name
@@ -114,6 +115,7 @@ def test_what_is_neither_file_nor_directory_is_refused(tmp_path: Path) -> None:
             tidy(place, ROOM)
 
 
+@pytest.mark.guarantee("packages")
 def test_packages_beyond_the_bounds_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

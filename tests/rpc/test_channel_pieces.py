@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 
+import pytest
+
 from bridge.guest.protocol.wire import Run, encode
 from bridge.rpc.channel import LARGE_BYTES, PIECE_BYTES, as_base64, in_pieces
 
 LARGE = bytes(range(256)) * (3 * PIECE_BYTES // 256) + b"end"
 
 
+@pytest.mark.guarantee("event-loop")
 def test_the_line_is_the_same_as_of_the_whole_and_no_piece_is_large() -> None:
     """Its state and its files, among small ones and ones that are equal."""
     data = {"state": LARGE, "a": b"small", "b": LARGE[1:], "c": LARGE}

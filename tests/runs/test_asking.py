@@ -277,6 +277,7 @@ async def test_the_bridge_asks_on_its_own_behalf_in_the_same_way() -> None:
         await RunCaller(None, clock).elicit({"message": "May it?"})
 
 
+@pytest.mark.guarantee("identified-approvers")
 async def test_a_client_that_is_not_identified_approves_of_nothing() -> None:
     """It may be the program that asks; servers' questions are no approvals, and reach it."""
     client = FakeClient(answer=accept)

@@ -34,6 +34,8 @@ from tests.runs.injections import (
     UNSTOPPED,
 )
 
+pytestmark = pytest.mark.guarantee("kept-names", "learnt-names")
+
 SENDING = frozenset({"send", "create", "transfer", "write_note", "no_such_tool", "delete_note"})
 
 

@@ -278,6 +278,7 @@ class Asking(Silent):
         return Call(id=len(self.times), method=str(len(self.times)), params={})
 
 
+@pytest.mark.guarantee("out-of-time")
 @pytest.mark.parametrize(("stops", "made"), [(False, ["2"]), (True, [])])
 def test_no_call_of_a_program_goes_out_once_its_time_is_over(stops: bool, made: list[str]) -> None:
     """It has a moment more for coming to its end; what it asks for then is answered at once."""

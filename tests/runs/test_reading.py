@@ -77,6 +77,7 @@ async def test_advice_leaves_a_syntax_error_to_the_program_s_own_traceback(opene
         assert _rules(result) == [(2, "syntax")]
 
 
+@pytest.mark.guarantee("enforced-guard")
 @pytest.mark.parametrize(
     ("changes", "code", "reason", "said"),
     [

@@ -136,6 +136,7 @@ async def test_a_run_that_finds_too_many_waiting_is_refused_by_a_code(
             first.touch()
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_a_cancelled_run_gives_its_place_back(narrow: Engine, tmp_path: Path) -> None:
     """Under way or waiting."""
     first = tmp_path / "first"
@@ -167,6 +168,7 @@ async def test_a_command_takes_a_place_as_a_run_does(
             await commands.run(request)
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_runs_that_wait_for_people_leave_places_for_others() -> None:
     """Beyond half of the places a run cannot ask, so that the queue goes on."""
     async with SuspendedRuns(asking=1) as runs:

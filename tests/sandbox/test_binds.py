@@ -28,6 +28,7 @@ OUT = Bind(source="/srv/out", inside="/mnt/out", writable=True)
 ISOLATION = Isolation(backend="x", layers=("read-only:/packages",), weaker=())
 
 
+@pytest.mark.guarantee("directories")
 def test_what_can_be_written_to_is_told_as_weaker() -> None:
     layers, weaker = bind_layers([PACKAGES, DATA, OUT])
     assert layers == ["read-only:/packages", "read-only:/mnt/data"]
@@ -36,6 +37,7 @@ def test_what_can_be_written_to_is_told_as_weaker() -> None:
     assert has_user_directories([PACKAGES, DATA])
 
 
+@pytest.mark.guarantee("directories")
 def test_what_is_seen_to_be_writable_ends_the_sandbox() -> None:
     seen = {"binds": {"/packages": {"read_only": True}}}
     require_mandatory_layers(ISOLATION, seen)

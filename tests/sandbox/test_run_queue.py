@@ -59,6 +59,7 @@ async def _crowd(queue: RunQueue, *names: str) -> AsyncIterator[Crowd]:
     assert (queue.taken, queue.waiting) == (0, 0)
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
     """Whoever asks for a hundred runs does not keep another's first one waiting for them."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2", "a3", "b1", "b2", "c1") as crowd:
@@ -68,6 +69,7 @@ async def test_callers_have_turns_and_each_callers_runs_their_order() -> None:
     assert crowd.began == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_there_are_never_more_at_once_than_places() -> None:
     """And each place is given on as soon as it is free."""
     async with _crowd(RunQueue(3), *(f"a{number}" for number in range(100))) as crowd:
@@ -101,6 +103,7 @@ async def test_a_run_that_is_cancelled_leaves_the_queue() -> None:
         await until(lambda: crowd.began == ["a0", "a2"])
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothers() -> None:
     """Else it would be lost for good."""
     async with _crowd(RunQueue(1), "a0", "a1", "a2") as crowd:
@@ -112,6 +115,7 @@ async def test_a_place_given_to_a_run_that_is_cancelled_at_that_moment_is_anothe
         assert crowd.queue.taken == 1
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_a_queue_that_is_full_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -127,6 +131,7 @@ async def test_a_queue_that_is_full_is_told_with_what_to_do(
             assert words in mine.remedy
 
 
+@pytest.mark.guarantee("runs-at-once")
 async def test_nobody_waits_for_ever() -> None:
     """And what gave up is in nobody's way."""
     async with _crowd(RunQueue(1, 0.01), "a0", "a1") as crowd:

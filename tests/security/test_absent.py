@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import pytest
+
 from bridge.model import Limits, RunRequest
 from bridge.sandbox.backend import LaunchSpec
 from bridge.settings import Settings
 
 
+@pytest.mark.guarantee("no-partial-network")
 def test_no_run_has_a_network_that_could_be_partly_open() -> None:
     """Attack 39: there is no list of allowed addresses, no proxy, and no switch for either."""
     for kind in (Settings, Limits, RunRequest, LaunchSpec):

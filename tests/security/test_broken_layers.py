@@ -40,7 +40,10 @@ from tests.contract.rig import ordinary_user, usable_python
 from tests.engine_rig import ListFinder
 from tests.sandbox.process.rig import PATIENCE, spec
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's"),
+    pytest.mark.guarantee("no-fail-open"),
+]
 
 REAL = shutil.which("bwrap") or "/usr/bin/bwrap"
 

@@ -20,7 +20,10 @@ from tests.guest.supervised import FIND_CHANNEL
 from tests.security.rig import PATIENCE_SECONDS, Arena, control, peak_memory
 from tests.security.rig import arena as opened
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux"),
+    pytest.mark.guarantee("files-out"),
+]
 
 HOST_GROWTH = 40 * 1024
 """KiB by which the bridge may grow while it takes in 60 MiB: a few pieces of them, and slack."""

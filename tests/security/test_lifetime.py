@@ -89,16 +89,7 @@ await mcp_work_shop.slow(started={started!r}, cancelled="/dev/null")
 """
 
 
-async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> None:
-    """Attack 9: all signals blocked and ignored, then stopped, its first process if it can."""
-    assert control(STUBBORN).out == "ESCAPED\n"
-    found = (await arena.attack(STUBBORN + STOP, timeout=1)).result
-    # In gVisor the first process can be stopped: then the host ends it all, and hears nothing more.
-    said = ("ESCAPED\n", "") if arena.kind == "gvisor" else ("ESCAPED\n",)
-    assert found.reason == "timeout", found
-    assert found.stdout in said, found
-
-
+@pytest.mark.guarantee("ending")
 async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
     """Attack 10: a session of its own, an orphan, no descriptor in common."""
     outside = f"daemon-beside-{arena.name}-{os.getpid()}-"
@@ -113,6 +104,17 @@ async def test_a_daemon_dies_with_its_run(arena: Arena) -> None:
     assert with_argument(mark) == []
 
 
+@pytest.mark.guarantee("ending")
+async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> None:
+    """Attack 9: all signals blocked and ignored, then stopped, its first process if it can."""
+    assert control(STUBBORN).out == "ESCAPED\n"
+    found = (await arena.attack(STUBBORN + STOP, timeout=1)).result
+    # In gVisor the first process can be stopped: then the host ends it all, and hears nothing more.
+    said = ("ESCAPED\n", "") if arena.kind == "gvisor" else ("ESCAPED\n",)
+    assert found.reason == "timeout", found
+    assert found.stdout in said, found
+
+
 async def test_children_and_orphans_are_collected(arena: Arena) -> None:
     """Attack 11: far more than may exist at once."""
     count = PIDS + 20 if arena.kind == "gvisor" else 3 * PIDS
@@ -120,6 +122,7 @@ async def test_children_and_orphans_are_collected(arena: Arena) -> None:
     assert found.stdout == "through\n", found
 
 
+@pytest.mark.guarantee("honest-end")
 async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
     """Attack 12: whether it works or not, it is no success; and so is killing oneself."""
     code = (
@@ -134,6 +137,21 @@ async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
     assert (own.status, own.reason) == ("error", "crash"), own
 
 
+@pytest.mark.guarantee("calls-end")
+async def test_a_run_that_is_called_off_takes_all_with_it(arena: Arena, tmp_path: Path) -> None:
+    """Attack 14: as a client's cancellation arrives; the server's call goes too."""
+    started, cancelled = tmp_path / "started", tmp_path / "cancelled"
+    code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
+    await arena.with_server()
+    async with arena.unharmed() as victims, anyio.create_task_group() as tasks:
+        tasks.start_soon(arena.engine.run, RunRequest(code=code, timeout=100))
+        await until_exists(started)
+        tasks.cancel_scope.cancel()
+    assert victims
+    await until_exists(cancelled)
+
+
+@pytest.mark.guarantee("calls-end")
 async def test_a_call_under_way_at_the_deadline_is_called_off(
     arena: Arena, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,19 +169,7 @@ async def test_a_call_under_way_at_the_deadline_is_called_off(
     assert answers.result == [{"sum": 1}, {"sum": 2}], answers
 
 
-async def test_a_run_that_is_called_off_takes_all_with_it(arena: Arena, tmp_path: Path) -> None:
-    """Attack 14: as a client's cancellation arrives; the server's call goes too."""
-    started, cancelled = tmp_path / "started", tmp_path / "cancelled"
-    code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
-    await arena.with_server()
-    async with arena.unharmed() as victims, anyio.create_task_group() as tasks:
-        tasks.start_soon(arena.engine.run, RunRequest(code=code, timeout=100))
-        await until_exists(started)
-        tasks.cancel_scope.cancel()
-    assert victims
-    await until_exists(cancelled)
-
-
+@pytest.mark.guarantee("bridge-killed")
 async def test_a_bridge_that_is_killed_takes_its_sandboxes_with_it(
     arena: Arena, shelf: EngineShelf, tmp_path: Path
 ) -> None:
@@ -228,6 +234,7 @@ def _gone(sandbox: str) -> Callable[[], bool]:
 
 
 # The SDK forgets to close a socket that could not connect, and Python says so when it is collected.
+@pytest.mark.guarantee("engine-lost")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_an_engine_that_goes_away_takes_the_program_along_but_not_its_output(
     arena: Arena, tmp_path: Path
@@ -265,6 +272,7 @@ def _take_away(arena: Arena, sandbox: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.guarantee("engine-lost")
 async def test_a_sandbox_that_stands_still_is_not_mistaken_for_a_slow_program(arena: Arena) -> None:
     """Attack 16: paused on its engine, or its processes stopped, while it waits for a program."""
     async with arena.unharmed(counted=False) as victims:
@@ -297,6 +305,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.guarantee("honest-end")
 @pytest.mark.parametrize("ending", ENDINGS)
 async def test_an_end_that_is_none_is_no_success(arena: Arena, ending: str) -> None:
     """Attack 17. `sys.exit(0)` is success without a result, as anywhere."""

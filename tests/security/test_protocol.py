@@ -193,6 +193,7 @@ sys.modules.clear()
 """
 
 
+@pytest.mark.guarantee("frames-are-text")
 async def test_frames_on_the_programs_own_output_are_text(arena: Arena) -> None:
     """Attack 18."""
     found = (await arena.attack(FORGED_OUTPUT)).result
@@ -201,6 +202,7 @@ async def test_frames_on_the_programs_own_output_are_text(arena: Arena) -> None:
     assert found.usage.tool_calls == 0
 
 
+@pytest.mark.guarantee("frames-give-nothing")
 async def test_frames_on_the_channel_get_nothing_that_was_not_given(arena: Arena) -> None:
     """Attacks 19 and 20: other methods and servers, the supervisor's frames, unknown ids."""
     await arena.with_server()
@@ -213,14 +215,7 @@ async def test_frames_on_the_channel_get_nothing_that_was_not_given(arena: Arena
     assert "forged" not in found.stdout
 
 
-async def test_a_hundred_thousand_calls_are_held_back(arena: Arena) -> None:
-    """Attack 21: the program waits, not the host's memory."""
-    with peak_memory() as grown:
-        found = (await arena.attack(FLOOD, timeout=2)).result
-    assert found.reason in (None, "timeout"), found
-    assert grown[0] < HOST_GROWTH, grown
-
-
+@pytest.mark.guarantee("floods")
 async def test_a_gigabyte_in_one_line_reaches_nobody(arena: Arena) -> None:
     """Attack 21: and the channel works after it."""
     with peak_memory() as grown:
@@ -229,15 +224,16 @@ async def test_a_gigabyte_in_one_line_reaches_nobody(arena: Arena) -> None:
     assert grown[0] < HOST_GROWTH, grown
 
 
-async def test_arguments_beyond_the_limit_are_refused(arena: Arena) -> None:
-    """Attack 22: a call of twenty megabytes is refused where it is made, and the next one works."""
-    await arena.with_server()
+@pytest.mark.guarantee("floods")
+async def test_a_hundred_thousand_calls_are_held_back(arena: Arena) -> None:
+    """Attack 21: the program waits, not the host's memory."""
     with peak_memory() as grown:
-        found = (await arena.attack(LARGE)).result
-    assert ("the limit is" in found.stdout, found.result) == (True, 3), found
+        found = (await arena.attack(FLOOD, timeout=2)).result
+    assert found.reason in (None, "timeout"), found
     assert grown[0] < HOST_GROWTH, grown
 
 
+@pytest.mark.guarantee("frames-give-nothing", "malformed")
 async def test_malformed_frames_end_their_run_and_nothing_else(arena: Arena) -> None:
     """Attacks 20 and 22."""
     await arena.with_server()
@@ -250,6 +246,17 @@ async def test_malformed_frames_end_their_run_and_nothing_else(arena: Arena) -> 
         assert "protocol" in found.summary, (form, found)
 
 
+@pytest.mark.guarantee("malformed")
+async def test_arguments_beyond_the_limit_are_refused(arena: Arena) -> None:
+    """Attack 22: a call of twenty megabytes is refused where it is made, and the next one works."""
+    await arena.with_server()
+    with peak_memory() as grown:
+        found = (await arena.attack(LARGE)).result
+    assert ("the limit is" in found.stdout, found.result) == (True, 3), found
+    assert grown[0] < HOST_GROWTH, grown
+
+
+@pytest.mark.guarantee("malformed")
 async def test_odd_values_in_good_frames_are_served(arena: Arena) -> None:
     """Attack 22: half a character, a large number, names given twice: the last one counts."""
     await arena.with_server()
@@ -258,6 +265,7 @@ async def test_odd_values_in_good_frames_are_served(arena: Arena) -> None:
     assert found.result[1] == ["work-shop"]
 
 
+@pytest.mark.guarantee("floods")
 async def test_whoever_stops_reading_or_writing_meets_the_deadline(arena: Arena) -> None:
     """Attack 23: a hundred megabytes of replies not read, and half a frame."""
     await arena.with_server()
@@ -281,6 +289,7 @@ def unpickles(node: ast.AST) -> bool:
     return False
 
 
+@pytest.mark.guarantee("no-code-comes-out")
 async def test_nothing_from_a_program_is_unpickled(arena: Arena, tmp_path: Path) -> None:
     """Attack 24: neither what it sends nor what it returns."""
     await arena.with_server()
@@ -290,6 +299,7 @@ async def test_nothing_from_a_program_is_unpickled(arena: Arena, tmp_path: Path)
     assert not path.exists()
 
 
+@pytest.mark.guarantee("no-code-comes-out")
 def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
     """Attack 24: nothing outside of sandboxes knows how."""
     files = [file for file in BRIDGE.rglob("*.py") if file not in INSIDE]
@@ -299,6 +309,7 @@ def test_the_host_could_not_unpickle_if_it_wanted_to() -> None:
             assert not unpickles(node), (file, ast.unparse(node))
 
 
+@pytest.mark.guarantee("no-code-comes-out")
 async def test_what_a_program_does_to_its_own_interpreter_stays_there(arena: Arena) -> None:
     """Attack 25: modules, built-ins, hooks, tracing, exit handlers, environment."""
     found = (await arena.attack(SABOTAGE, timeout=5)).result

@@ -154,6 +154,7 @@ print([
 """
 
 
+@pytest.mark.guarantee("processes")
 async def test_processes_and_threads_are_bounded(arena: Arena) -> None:
     """Attack 1. gVisor's processes are the host's threads, many of them to one process."""
     assert control(FORK + "print(forks(200))").out == "200\n"
@@ -170,6 +171,7 @@ async def test_processes_and_threads_are_bounded(arena: Arena) -> None:
     assert all(PIDS / 2 < number <= PIDS for number in found.result), found
 
 
+@pytest.mark.guarantee("processes")
 async def test_a_fork_bomb_ends_with_its_run_and_hurts_no_neighbour(arena: Arena) -> None:
     """Attack 1: while it goes off another run does its work."""
     async with anyio.create_task_group() as tasks:
@@ -186,6 +188,7 @@ async def _bombed(arena: Arena) -> None:
     assert found.reason in ("timeout", "crash", "oom"), found
 
 
+@pytest.mark.guarantee("memory")
 async def test_memory_is_bounded_and_running_out_has_a_name(arena: Arena) -> None:
     """Attack 2."""
     hog = "blocks = [bytearray(b'x') * (1 << 20) for _ in range(600)]\nprint(len(blocks))"
@@ -196,6 +199,7 @@ async def test_memory_is_bounded_and_running_out_has_a_name(arena: Arena) -> Non
     assert found.reason in reasons, found
 
 
+@pytest.mark.guarantee("memory")
 async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
     """Attack 2: eight children of half the limit each; the limit is the sandbox's."""
     size = MEMORY // 2
@@ -231,6 +235,7 @@ async def test_memory_cannot_be_multiplied_by_children(arena: Arena) -> None:
     assert found.reason in ("oom", "crash", None), found
 
 
+@pytest.mark.guarantee("memory")
 async def test_files_are_bounded_in_bytes_and_number(arena: Arena, tmp_path: Path) -> None:
     """Attacks 3 and 4: deleted files that grow, sparse ones, and very many."""
     outside = control(FILL + f"print(sparse({str(tmp_path / 's')!r}))").out
@@ -251,6 +256,7 @@ async def test_files_are_bounded_in_bytes_and_number(arena: Arena, tmp_path: Pat
     assert rest.result[1] != "ESCAPED" or arena.best_effort("memory", rest), rest
 
 
+@pytest.mark.guarantee("output")
 async def test_output_of_any_length_is_bounded_on_the_host(arena: Arena) -> None:
     """Attack 5: a gigabyte of lines, one line of a hundred megabytes, and errors beside it."""
     flood = (
@@ -274,6 +280,7 @@ async def test_output_of_any_length_is_bounded_on_the_host(arena: Arena) -> None
     assert grown[0] < HOST_GROWTH
 
 
+@pytest.mark.guarantee("descriptors")
 async def test_descriptors_run_out_inside_only(arena: Arena) -> None:
     """Attack 6."""
     assert control(HUNGER).out == "['ESCAPED', 'ESCAPED']\n"
@@ -281,6 +288,7 @@ async def test_descriptors_run_out_inside_only(arena: Arena) -> None:
     assert found.stdout == "[24, 24]\n", found
 
 
+@pytest.mark.guarantee("processors")
 async def test_a_program_on_every_processor_leaves_time_for_others(arena: Arena) -> None:
     """Attack 7: more spinning processes than processors; another run finishes meanwhile."""
     spin = "import os\nfor _ in range(os.cpu_count()): os.fork()\nwhile True: pass"
@@ -295,6 +303,7 @@ async def test_a_program_on_every_processor_leaves_time_for_others(arena: Arena)
             assert (await arena.engine.run(RunRequest(code="1 + 1"))).result == 2
 
 
+@pytest.mark.guarantee("depth")
 async def test_depth_ends_in_an_error_and_a_crash_leaves_no_core(arena: Arena) -> None:
     """Attack 8: recursion, nesting, and a signal that would write a core file."""
     found = (await arena.attack(DEPTH)).result

@@ -149,6 +149,7 @@ def judge(
     assert judged
 
 
+@pytest.mark.guarantee("no-namespaces")
 async def test_no_mount_and_no_namespace_can_be_made(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -159,6 +160,7 @@ async def test_no_mount_and_no_namespace_can_be_made(
     assert (await arena.engine.run(RunRequest(code=threads))).stdout == "a thread\n"
 
 
+@pytest.mark.guarantee("own-processes-only")
 async def test_no_other_process_can_be_looked_into(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -166,6 +168,7 @@ async def test_no_other_process_can_be_looked_into(
     judge(27, arena, surface, controls)
 
 
+@pytest.mark.guarantee("own-processes-only")
 async def test_neither_the_interpreter_nor_the_first_process_can_be_written(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -173,6 +176,7 @@ async def test_neither_the_interpreter_nor_the_first_process_can_be_written(
     judge(28, arena, surface, controls)
 
 
+@pytest.mark.guarantee("small-kernel")
 async def test_no_door_of_the_kernel_is_open(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -180,6 +184,7 @@ async def test_no_door_of_the_kernel_is_open(
     judge(29, arena, surface, controls)
 
 
+@pytest.mark.guarantee("small-kernel")
 async def test_no_socket_of_another_kind_can_be_made(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -187,6 +192,7 @@ async def test_no_socket_of_another_kind_can_be_made(
     judge(30, arena, surface, controls)
 
 
+@pytest.mark.guarantee("no-local-sockets")
 async def test_no_local_socket_of_the_host_is_reached(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -194,6 +200,7 @@ async def test_no_local_socket_of_the_host_is_reached(
     judge(31, arena, surface, controls)
 
 
+@pytest.mark.guarantee("no-privileges")
 async def test_no_device_no_privilege_and_no_terminal(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -201,6 +208,7 @@ async def test_no_device_no_privilege_and_no_terminal(
     judge(32, arena, surface, controls)
 
 
+@pytest.mark.guarantee("no-privileges")
 async def test_what_the_kernel_offers_of_itself_is_closed(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -208,6 +216,7 @@ async def test_what_the_kernel_offers_of_itself_is_closed(
     judge(33, arena, surface, controls)
 
 
+@pytest.mark.guarantee("own-processes-only")
 async def test_no_process_of_the_host_can_be_signalled(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -215,6 +224,7 @@ async def test_no_process_of_the_host_can_be_signalled(
     judge(36, arena, surface, controls)
 
 
+@pytest.mark.guarantee("no-network")
 async def test_there_is_no_way_to_any_network(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -222,6 +232,7 @@ async def test_there_is_no_way_to_any_network(
     judge(37, arena, surface, controls)
 
 
+@pytest.mark.guarantee("no-network")
 async def test_nobody_can_be_asked_for_a_name(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -233,6 +244,7 @@ async def test_nobody_can_be_asked_for_a_name(
     assert "gaierror" in found.summary
 
 
+@pytest.mark.guarantee("no-secrets")
 async def test_no_file_name_or_secret_of_the_host_is_inside(
     arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
@@ -248,6 +260,7 @@ async def test_no_file_name_or_secret_of_the_host_is_inside(
     assert str(arena.home) not in told
 
 
+@pytest.mark.guarantee("no-local-sockets")
 async def test_only_the_channel_is_held_open(arena: Arena) -> None:
     """Attack 35: input, output, errors, and one socket to the supervisor."""
     found: RunResult = await arena.engine.run(RunRequest(code=HELD))
@@ -255,6 +268,7 @@ async def test_only_the_channel_is_held_open(arena: Arena) -> None:
     assert kinds == ["/dev/null", "pipe", "pipe", "socket"], found.result
 
 
+@pytest.mark.guarantee("fresh-randomness")
 async def test_two_runs_draw_different_numbers(arena: Arena) -> None:
     """Attack 42: nothing random is inherited from what they have in common."""
     first = (await arena.engine.run(RunRequest(code=DRAWN))).result
@@ -263,6 +277,7 @@ async def test_two_runs_draw_different_numbers(arena: Arena) -> None:
     assert not set(first) & set(second)
 
 
+@pytest.mark.guarantee("small-kernel")
 async def test_every_call_off_the_list_is_refused(arena: Arena) -> None:
     """The whole table, wherever the filter is ours; gVisor answers from a table of its own."""
     allowed = set(numbers(ALLOWED).values())
@@ -286,6 +301,7 @@ async def test_every_call_off_the_list_is_refused(arena: Arena) -> None:
     assert found == {n: errno.EPERM if n in refused else errno.ENOSYS for n in swept}
 
 
+@pytest.mark.guarantee("small-kernel")
 async def test_calls_by_another_architectures_numbers_are_deadly_or_unknown(arena: Arena) -> None:
     """Attack 30: through x32 and i386 the same numbers mean other calls."""
     assert (await arena.attack(FOREIGN_CALLS)).result.stdout == "[31, 31]\n"

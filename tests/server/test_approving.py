@@ -271,6 +271,7 @@ async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(
     assert person.count() == len(tools_recorded(log)) == MAX_ROUNDS
 
 
+@pytest.mark.guarantee("identified-approvers")
 @pytest.mark.parametrize("era", ERAS)
 async def test_over_http_without_authentication_no_answer_is_an_approval(
     opening: Opening, log: Path, era: str

@@ -92,6 +92,7 @@ async def test_what_a_run_left_is_listed_and_read_whole_and_in_parts(
     assert refused.value.code == types.INVALID_PARAMS
 
 
+@pytest.mark.guarantee("kept-apart")
 async def test_what_is_another_owners_is_as_unknown_as_what_never_was(
     engine: Engine, client: Client
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
@@ -54,6 +55,7 @@ async def _leave_much(engine: Engine, ada: Client, eve: Client) -> None:
     assert [each.name for each in engine.artifacts.listed(None)] == kept
 
 
+@pytest.mark.guarantee("shares")
 async def test_one_caller_takes_nothing_of_anothers_share(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:

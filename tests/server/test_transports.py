@@ -150,6 +150,7 @@ async def test_a_port_that_is_taken_is_told_in_one_sentence(engine: Engine) -> N
             await serve_http(engine, "127.0.0.1", port)
 
 
+@pytest.mark.guarantee("http-clients")
 async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothing(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +170,7 @@ async def test_sessions_have_a_bound_and_what_ended_makes_room_and_leaves_nothin
         assert (await web.post("/mcp", json=HELLO)).status_code == 200
 
 
+@pytest.mark.guarantee("http-clients")
 async def test_a_session_that_nobody_uses_ends(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

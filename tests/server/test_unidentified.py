@@ -24,6 +24,7 @@ from tests.server.web_rig import web
 MARKING = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('started')"
 
 
+@pytest.mark.guarantee("identified-approvers")
 @pytest.mark.parametrize("era", ERAS)
 async def test_without_authentication_no_answer_starts_a_server(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
@@ -51,6 +52,7 @@ async def test_without_authentication_no_answer_starts_a_server(
     assert not mark.exists()
 
 
+@pytest.mark.guarantee("identified-approvers")
 @pytest.mark.parametrize("era", ERAS)
 async def test_without_authentication_no_answer_approves_a_projects_server(
     settings: Settings, backend: FakeBackend, tmp_path: Path, era: str

@@ -24,6 +24,8 @@ from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.skills.skill_rig import run
 
+pytestmark = pytest.mark.guarantee("project-servers")
+
 FILES = WORKSHOP.parent / "files.py"
 SHOP = {"mcpServers": {"shop": {"command": sys.executable, "args": [str(WORKSHOP)]}}}
 USE_SHOP = "await mcp_shop.add(a=1, b=2)"

@@ -32,6 +32,8 @@ from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import applied, approve, audited, log, opened, planned
 from tests.recorder_rig import RECORDER, recorded, recorder
 
+pytestmark = pytest.mark.guarantee("starts")
+
 __all__ = ["log"]
 
 STARTER = """

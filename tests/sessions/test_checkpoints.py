@@ -17,8 +17,11 @@ from bridge.sessions.checkpoints import Checkpoints, Saved
 from bridge.store.schema import sessions
 from tests.postgresql import store_at
 
-pytestmark = pytest.mark.usefixtures("each_database")
-
+pytestmark = [
+    pytest.mark.usefixtures("each_database"),
+    pytest.mark.guarantee("checkpoints", "kept-apart", "shares"),
+    pytest.mark.every_case,
+]
 
 DAY = 24 * 3600.0
 

@@ -23,6 +23,8 @@ from tests.fakes.backend import FakeBackend
 from tests.session_rig import OWNER, reopened, run, told, value, waits_for
 from tests.waiting import until, until_exists
 
+pytestmark = pytest.mark.guarantee("kept-apart", "out-of-time")
+
 
 async def test_an_idle_session_is_put_away_and_comes_back(
     settings: Settings, backend: FakeBackend

@@ -56,6 +56,7 @@ async def _opened(settings: Settings, log: Path, **changes: Any) -> AsyncIterato
         yield engine
 
 
+@pytest.mark.guarantee("sessions-watched")
 async def test_a_later_run_may_not_send_what_an_earlier_one_has_read(
     settings: Settings, log: Path
 ) -> None:

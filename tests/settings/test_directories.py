@@ -13,6 +13,8 @@ from bridge.servers.configuration import context_for
 from bridge.settings import load
 from bridge.settings.directories import parse_directories, refusal
 
+pytestmark = pytest.mark.guarantee("directories")
+
 PLACE = "config.toml: directories"
 
 

@@ -12,6 +12,8 @@ import pytest
 from bridge.errors import SettingsError
 from bridge.settings import Settings, load, prepare_state, private_places, store_of
 
+pytestmark = pytest.mark.guarantee("other-users", "policy-lost", "working-directory")
+
 POLICY = '[policy.defaults]\nread = "allow"\n'
 
 

@@ -94,6 +94,7 @@ def test_other_things_in_the_folder_are_left_alone(files: SkillFiles, tmp_path: 
         files.save("one_more", "", "", {}, "")
 
 
+@pytest.mark.guarantee("event-loop")
 def test_of_removed_skills_the_versions_of_the_last_stay(files: SkillFiles) -> None:
     """Else a program that saves and removes under new names fills the disk."""
     own = files.folder / "own"

@@ -26,7 +26,7 @@ from bridge.skills.memories import (
 from bridge.store import owner_digest
 from tests.postgresql import store_at
 
-pytestmark = pytest.mark.usefixtures("each_database")
+pytestmark = [pytest.mark.usefixtures("each_database"), pytest.mark.every_case]
 
 
 # Few, so that they meet; hostile, so that they would hurt.

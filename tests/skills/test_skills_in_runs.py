@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from bridge.cli.run import TERMINAL
 from bridge.model import RunRequest
 from bridge.model.identity import owner_of, principal_of
@@ -262,6 +264,7 @@ told
 """
 
 
+@pytest.mark.guarantee("skills")
 async def test_parameters_of_a_hostile_guest_are_answered_as_mistakes(
     engine: Engine, settings: Settings
 ) -> None:

@@ -17,6 +17,8 @@ from tests.fakes.client import FakeClient
 from tests.plans.plan_rig import audited, opened
 from tests.skills.skill_rig import run, value
 
+pytestmark = pytest.mark.guarantee("kept-through-the-gate", "skills")
+
 __all__ = ["backend", "engine", "finder", "settings"]
 
 USE = "from skills import hello\nhello()"

@@ -38,6 +38,7 @@ async def other(
         yield opened
 
 
+@pytest.mark.guarantee("skills")
 async def test_a_person_reviews_a_skill_before_another_bridge_uses_it(
     engine: Engine, other: Engine
 ) -> None:
@@ -89,6 +90,7 @@ async def _error(engine: Engine, code: str) -> object:
         return error
 
 
+@pytest.mark.guarantee("skills")
 async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
     settings: Settings, backend: FakeBackend, finder: ListFinder, other: Engine
 ) -> None:

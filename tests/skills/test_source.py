@@ -19,6 +19,8 @@ from bridge.skills.source import (
     source_digest,
 )
 
+pytestmark = pytest.mark.guarantee("skills")
+
 GOOD = '''\
 from __future__ import annotations
 import json

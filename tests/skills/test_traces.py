@@ -21,7 +21,10 @@ from bridge.skills.source import read_skill
 from bridge.store import owner_digest
 from tests.postgresql import store_at
 
-pytestmark = pytest.mark.usefixtures("each_database")
+pytestmark = [
+    pytest.mark.usefixtures("each_database"),
+    pytest.mark.guarantee("kept-names", "kept-through-the-gate"),
+]
 
 
 READ = Provenance(run_id="r1", labels=frozenset({"private-data"}), servers=frozenset({"mail"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +118,7 @@ def test_the_tenth_more_is_taken_of_nobody_who_has_less_than_what_comes() -> Non
     assert items_to_remove(held, most, coming("she", 83)) == [held[7]]
 
 
+@pytest.mark.guarantee("shares")
 def test_however_many_come_over_http_the_person_has_half() -> None:
     """Over stdio and at the terminal together, of the nine tenths that stay."""
 

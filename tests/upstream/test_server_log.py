@@ -34,6 +34,7 @@ def test_names_that_look_alike_do_not_share_a_file(tmp_path: Path) -> None:
     assert len({log_path(tmp_path, name) for name in names}) == len(names)
 
 
+@pytest.mark.guarantee("log-floods")
 def test_a_log_is_private_and_capped(tmp_path: Path) -> None:
     """One older file is kept; nobody else may read either."""
     path = tmp_path / "new" / "server.log"
@@ -79,6 +80,7 @@ def test_the_tail_starts_at_a_line_and_holds_no_notes_of_the_bridge(tmp_path: Pa
     assert "the bridge's own" in (tmp_path / "s.log").read_text()
 
 
+@pytest.mark.guarantee("log-floods")
 @pytest.mark.parametrize(("bound", "value"), [("ALL_LOGS_BYTES", 4 * 1000), ("MAX_LOG_FILES", 4)])
 def test_all_logs_together_are_bounded_and_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int

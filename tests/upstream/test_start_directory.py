@@ -71,6 +71,7 @@ def run(*argv: str, environ: Mapping[str, str] = os.environ) -> int:
     return subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, check=False).returncode
 
 
+@pytest.mark.guarantee("start-directory")
 @pytest.mark.node
 @pytest.mark.usefixtures("hostile")
 @pytest.mark.parametrize("argv", PACKAGE_RUNNERS, ids=" ".join)
@@ -141,6 +142,7 @@ async def test_what_names_its_directory_or_belongs_to_it_is_used_as_it_is_writte
         assert (list(plan.argv), plan.cwd) == ([each.command, *each.args], each.cwd)
 
 
+@pytest.mark.guarantee("start-directory")
 @pytest.mark.parametrize(
     "options", [["-m", "raw"], ["-mraw"], ["-um", "raw"], ["-X", "dev", "-m", "raw"]]
 )

@@ -284,6 +284,7 @@ async def test_what_is_owed_is_written_before_anything_else(tmp_path: Path) -> N
     assert [found["run"] for found in records(tmp_path)] == ["one", "two", "three", "four", "five"]
 
 
+@pytest.mark.guarantee("audit-floods")
 async def test_a_log_that_has_all_it_may_have_takes_no_further_call_and_loses_nothing(
     tmp_path: Path,
 ) -> None:

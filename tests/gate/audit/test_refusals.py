@@ -20,6 +20,8 @@ from bridge.gate.pipeline import Gate, Grant
 from bridge.model import Json
 from tests.audit_rig import ALLOWED, a_call, records, whole
 
+pytestmark = pytest.mark.guarantee("audit-floods")
+
 DENIED = Decision(action="deny", rule="rule 'no force'")
 
 MOST = 2 * REFUSAL_BYTES

@@ -237,6 +237,7 @@ def test_a_name_that_cannot_be_read_goes_alone_with_what_it_shares(tmp_path: Pat
 # --- definitions ----------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("checkpoints")
 def test_restoring_runs_no_constructor_decorator_or_default(tmp_path: Path) -> None:
     first = session(
         tmp_path / "a",

@@ -36,6 +36,7 @@ def test_broken_pickles_lose_their_names(written: bytes) -> None:
     assert lost
 
 
+@pytest.mark.guarantee("checkpoints")
 def test_a_cut_checkpoint_is_refused_wherever_it_is_cut() -> None:
     data, _ = saved({"a": [1, 2], "b": "x"})
     for size in range(len(data)):

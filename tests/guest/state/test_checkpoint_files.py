@@ -21,6 +21,7 @@ def stay(tmp_path: Path) -> Iterator[None]:
     os.chdir(before)
 
 
+@pytest.mark.guarantee("checkpoints")
 def test_files_come_back_and_nothing_through_links(tmp_path: Path) -> None:
     space, other = tmp_path / "space", tmp_path / "other"
     for path in (
@@ -74,6 +75,7 @@ def test_files_have_a_share_of_the_limit_and_the_largest_go_first(tmp_path: Path
     assert sorted(p.name for p in other.iterdir()) == ["medium", "small"]
 
 
+@pytest.mark.guarantee("checkpoints")
 @pytest.mark.parametrize("path", ["../x", "/x", "a/../../x", "", ".", "a//b", "link/x", "a\0b"])
 def test_a_changed_checkpoint_writes_nothing_outside_of_the_workspace(
     tmp_path: Path, path: str

@@ -21,6 +21,8 @@ from bridge.guest.supervisor.output_files import (
 )
 from bridge.runs.program import COLLECT_SECONDS
 
+pytestmark = pytest.mark.guarantee("files-out")
+
 LIMITS = {"out_bytes": 1024 * 1024, "out_files": 100}
 
 

@@ -25,6 +25,8 @@ from bridge.store import Store
 from tests.fuzz.clock import run as played
 from tests.runs.test_program import SimpleSession
 
+pytestmark = pytest.mark.guarantee("files-believed")
+
 RUN = "0123456789abcdef"
 LIMITS = Limits(out_bytes=1000, out_files=5, timeout=5)
 

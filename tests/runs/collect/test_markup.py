@@ -39,6 +39,7 @@ def test_no_page_takes_long_and_none_brings_a_script(piece: str) -> None:
     svg_text("<svg>" + piece * (128 * 1024 // len(piece)))
 
 
+@pytest.mark.guarantee("event-loop")
 def test_a_name_that_does_not_end_takes_no_longer_than_a_text() -> None:
     """In a search that tries every end of it, this takes hours, and nothing else runs."""
     page = f"<{'a' * 1_000_000}"

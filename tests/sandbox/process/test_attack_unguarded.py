@@ -105,6 +105,7 @@ def _state(file: str) -> tuple[int, str]:
     return Path(file).stat().st_mode & 0o777, Path(file).read_text()
 
 
+@pytest.mark.guarantee("weaker-tier")
 async def test_what_landlock_does_not_guard_is_refused_all_the_same(
     target: tuple[str, int],
 ) -> None:

@@ -204,6 +204,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.guarantee("weaker-tier")
 async def test_what_any_user_may_do_outside_is_refused_inside(
     backend: LandlockBackend, target: Target
 ) -> None:
@@ -249,6 +250,7 @@ async def test_a_program_has_what_it_needs(backend: LandlockBackend) -> None:
     assert ran.out == "[] [0, 1, 2, 3]\n['', '', '', ''] 1 2\n", ran.err
 
 
+@pytest.mark.guarantee("weaker-tier")
 async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path) -> None:
     """The whole engine on it; the layers hold as seen from inside, and no more is claimed."""
 
@@ -278,6 +280,7 @@ async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path)
     assert not [text for text in result.isolation.weaker if "seen from inside" in text]
 
 
+@pytest.mark.guarantee("weaker-tier")
 async def test_a_daemon_ends_with_the_program(backend: LandlockBackend) -> None:
     """Whatever detaches itself becomes its monitor's child, and the monitor ends it."""
     mark = f"landlock-daemon-{os.getpid()}-"
@@ -368,6 +371,7 @@ async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
     assert names(room) == []
 
 
+@pytest.mark.guarantee("weaker-tier")
 async def test_a_kernel_without_landlock_runs_nothing(room: Path) -> None:
     """This tier stands on it; nothing is left out instead."""
     async with LandlockBackend(environ={"TMPDIR": str(room)}, version=lambda: 0) as backend:

@@ -1,0 +1,55 @@
+"""The list of promises in SECURITY.md, from the marks on the tests that hold them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.security.guarantees import PROMISES
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENT = ROOT / "SECURITY.md"
+
+BEGIN = "<!-- The list of promises: written by `make reference` from the marks of the tests. -->"
+END = "<!-- The list of promises ends. -->"
+
+_MARK = re.compile(r"mark\.guarantee\(([^)]*)\)")
+
+
+def files_of_promises() -> dict[str, list[str]]:
+    """Return the test files that hold each promise.
+
+    Raises:
+        ValueError: A mark names no promise, or a promise has no test.
+    """
+    files: dict[str, list[str]] = {name: [] for name in PROMISES}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        marks = _MARK.findall(path.read_text("utf-8")) if "node_modules" not in path.parts else ()
+        file = path.relative_to(ROOT).as_posix()
+        for name in {name for mark in marks for name in re.findall(r'"([^"]*)"', mark)}:
+            if name not in files:
+                raise ValueError(f"{file}: tests/security/guarantees.py has no promise {name!r}")
+            files[name].append(file)
+    if bare := [name for name in files if not files[name]]:
+        raise ValueError(f"no test has the mark guarantee({bare[0]!r})")
+    return files
+
+
+def with_promises(document: str) -> str:
+    """Return SECURITY.md with the present list between its marks."""
+    before, _, rest = document.partition(BEGIN)
+    after = rest.partition(END)[2]
+    rows = [
+        f"- {PROMISES[name]} {', '.join(f'`{file}`' for file in files)}"
+        for name, files in files_of_promises().items()
+    ]
+    return "\n".join([f"{before}{BEGIN}\n", *rows, f"\n{END}{after}"])
+
+
+def main() -> None:
+    """Write the list into SECURITY.md."""
+    DOCUMENT.write_text(with_promises(DOCUMENT.read_text("utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
