@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +54,25 @@ def settings_in(home: Path, **flags: str) -> Settings:
     return load({"warm": "0", **flags}, environ)
 
 
+def choosing(backend: object) -> Callable[[object], Awaitable[Any]]:
+    """Return a function that chooses a backend, for `open_engine`."""
+
+    async def choose(_: object) -> object:
+        return backend
+
+    return choose
+
+
+def engine_on(
+    backend: object, settings: Settings, *, config: Path | None = None, **options: Any
+) -> AbstractAsyncContextManager[Engine]:
+    """Open an engine on a backend, with the policy of a settings file if there is one."""
+    if config is not None:
+        loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
+        settings = replace(settings, policy=loaded.policy)
+    return open_engine(settings, choose_backend=choosing(backend), **options)
+
+
 @pytest.fixture
 def settings(tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
     """Settings that touch nothing outside the test's directory; a parameter has their flags."""
@@ -74,10 +96,6 @@ async def engine(
     settings: Settings, backend: FakeBackend, finder: ListFinder
 ) -> AsyncIterator[Engine]:
     """An engine, open."""
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+    async with engine_on(backend, settings, finder=finder) as opened:
         yield opened
     assert backend.live == set()

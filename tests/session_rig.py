@@ -11,9 +11,9 @@ from typing import Any
 import anyio
 
 from bridge.model import RunRequest, RunResult, SessionReport
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 
 OWNER = "ada"
@@ -53,11 +53,8 @@ async def reopened(
 ) -> AsyncIterator[Engine]:
     """Open an engine whose settings differ."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     changed = replace(settings, **changes)
     finder = ListFinder(*finds)
-    async with open_engine(changed, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, changed, finder=finder) as engine:
         yield engine
     assert backend.live == set()

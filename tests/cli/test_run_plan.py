@@ -29,7 +29,7 @@ from bridge.gate.tally import Tally
 from bridge.model import HeldCall, Plan, RunRequest, RunResult
 from bridge.runs import open_engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder, backend, settings
+from tests.engine_rig import ListFinder, backend, choosing, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
 from tests.waiting import typing_answers
@@ -49,13 +49,7 @@ async def test_a_plan_is_applied_where_somebody_says_yes_and_shown_where_nobody_
 ) -> None:
     """Since a plan is gone with the process that made it."""
     log = tmp_path / "calls.log"
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(
-        settings, finder=ListFinder(recorder("desk", log)), choose_backend=choose
-    ) as engine:
+    async with engine_on(backend, settings, finder=ListFinder(recorder("desk", log))) as engine:
 
         async def run(terminal: Terminal, *, scripted: bool = False) -> RunResult:
             request = RunRequest(code=CODE, principal=TERMINAL, mode="plan")
@@ -128,11 +122,8 @@ async def test_a_script_is_told_that_no_later_process_can_apply_a_plan(
 ) -> None:
     """It gets no id that would do nothing."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     finder = ListFinder(recorder("desk", tmp_path / "calls.log"))
-    opened = partial(open_engine, finder=finder, choose_backend=choose)
+    opened = partial(open_engine, finder=finder, choose_backend=choosing(backend))
     monkeypatch.setattr("bridge.cli.run.open_engine", opened)
     asked = read_words(["run", "--plan", "--json", "-c", CODE])
     assert isinstance(asked, Invocation)

@@ -24,11 +24,11 @@ from bridge.discovery.precedence import ITSELF, SHADOWED
 from bridge.discovery.report import ConfigWarning, Definition, ProposedServer, SkippedServer
 from bridge.errors import UnknownServerError
 from bridge.model import OAuthHints, ServerSettings, Source, ToolFilter
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings, load
 from bridge.settings.values import Settings as Values
 from bridge.tokens import count_tokens, definition_text
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 
 CURSOR = Source(client="Cursor", scope="user", path="/c.json", key="mcpServers.github")
@@ -71,10 +71,7 @@ class Commands:
 
         @asynccontextmanager
         async def opened(settings: Values) -> AsyncIterator[Engine]:
-            async def choose(_: Settings) -> FakeBackend:
-                return FakeBackend()
-
-            async with open_engine(settings, finder=self.finder, choose_backend=choose) as engine:
+            async with engine_on(FakeBackend(), settings, finder=self.finder) as engine:
                 yield engine
 
         monkeypatch.setattr(servers_module, "open_engine", opened)

@@ -18,10 +18,9 @@ from bridge.cli.main import main
 from bridge.cli.run import request_of
 from bridge.cli.setup import setup
 from bridge.errors import ImageMissingError
-from bridge.runs import open_engine
 from bridge.sandbox.backend import Probe
 from bridge.settings import load
-from tests.engine_rig import WORKSHOP, backend
+from tests.engine_rig import WORKSHOP, backend, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.waiting import typing_answers
 
@@ -178,14 +177,11 @@ def test_who_takes_out_only_the_bridge_hears_which_servers_stay_behind(
 
 
 def test_a_moved_server_answers_the_same_calls(home: Path, backend: FakeBackend) -> None:
-    async def choose(_: object) -> FakeBackend:
-        return backend
-
     async def answer() -> object:
         asked = read_words(["run", "-c", "await mcp_shop.add(a=20, b=22)"])
         assert isinstance(asked, Invocation)
         settings = load({"warm": "0"}, dict(os.environ))
-        async with open_engine(settings, choose_backend=choose) as engine:
+        async with engine_on(backend, settings) as engine:
             done = await engine.run(request_of(asked.arguments))
             return done.status, done.result
 

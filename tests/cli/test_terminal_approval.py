@@ -15,9 +15,8 @@ from bridge.cli.line import Invocation
 from bridge.cli.run import request_of
 from bridge.cli.terminal import Terminal
 from bridge.model import RunResult
-from bridge.runs import open_engine
 from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder, backend, settings
+from tests.engine_rig import ListFinder, backend, engine_on, settings
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
 from tests.waiting import typing_answers
@@ -39,13 +38,7 @@ async def test_a_person_at_a_terminal_is_asked_and_a_script_is_refused(
     log, config = tmp_path / "calls.log", tmp_path / "config.toml"
     own = replace(settings, policy=_policy(config).policy)
     typist, line = pty.openpty()
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(
-        own, finder=ListFinder(recorder("desk", log)), choose_backend=choose
-    ) as engine:
+    async with engine_on(backend, own, finder=ListFinder(recorder("desk", log))) as engine:
 
         async def run(terminal: Terminal) -> RunResult:
             asked = read_words(["run", "-c", CODE])

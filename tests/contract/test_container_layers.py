@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -13,16 +11,15 @@ import pytest
 
 from bridge.errors import OciRuntimeError
 from bridge.model import Limits, RunRequest, RunResult
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.runs.guest_session import open_guest
 from bridge.sandbox.backend import LaunchSpec
 from bridge.sandbox.bundle import BOOTSTRAP_ARGV
-from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.container.extra_layers import NAMESPACE_IDS
 from bridge.settings import Settings, load
 from tests.contract.programs import STANDARD_LIBRARY, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 
 PATIENCE = 120
 
@@ -86,17 +83,6 @@ def settings(tmp_path: Path) -> Settings:
     return load({"warm": "0"}, environ)
 
 
-@asynccontextmanager
-async def engine_on(backend: ContainerBackend, settings: Settings) -> AsyncIterator[Engine]:
-    async def choose(_: Settings) -> ContainerBackend:
-        return backend
-
-    async with open_engine(
-        settings, finder=ListFinder(workshop()), choose_backend=choose
-    ) as opened:
-        yield opened
-
-
 async def succeeds(engine: Engine, code: str) -> RunResult:
     with anyio.fail_after(PATIENCE):
         result = await engine.run(RunRequest(code=code, timeout=60))
@@ -110,7 +96,10 @@ async def test_with_our_filter_programs_work_and_every_layer_is_seen(
 ) -> None:
     """Threads, processes, shared memory, orphans; what can be seen of a layer is seen."""
     found = engines.get(real_engine)
-    async with on(found, tmp_path / "run") as backend, engine_on(backend, settings) as engine:
+    async with (
+        on(found, tmp_path / "run") as backend,
+        engine_on(backend, settings, finder=ListFinder(workshop())) as engine,
+    ):
         result = await succeeds(engine, ORDINARY_PROGRAM)
         assert (await succeeds(engine, ORPHANS)).result == 0
         assert (await succeeds(engine, SHOWN)).result == [os.ST_RDONLY]
@@ -135,7 +124,7 @@ async def test_gvisor_under_podman_is_seen_to_be_a_kernel_of_its_own(
     async with on(found, tmp_path / "run", oci_runtime="runsc") as backend:
         with anyio.fail_after(PATIENCE):
             probe = await backend.probe()
-        async with engine_on(backend, settings) as engine:
+        async with engine_on(backend, settings, finder=ListFinder(workshop())) as engine:
             result = await succeeds(engine, ORDINARY_PROGRAM)
     for isolation in (probe.isolation, result.isolation):
         assert isolation is not None
@@ -187,7 +176,7 @@ async def test_podman_maps_ids_where_it_has_some_to_give(
     )
     found = own_service(engines.get("podman"), CONTAINERS_STORAGE_CONF=conf)
     async with on(found, tmp_path / "run") as backend:
-        async with engine_on(backend, settings) as engine:
+        async with engine_on(backend, settings, finder=ListFinder(workshop())) as engine:
             isolation = (await succeeds(engine, ORDINARY_PROGRAM)).isolation
         assert isolation is not None
         assert "user-namespace" in isolation.verified

@@ -9,10 +9,8 @@ import anyio
 import pytest
 
 from bridge.model import InputFile, RunRequest
-from bridge.runs import open_engine
-from bridge.settings import Settings
 from tests.contract.rig import Rig
-from tests.engine_rig import ListFinder, settings_in
+from tests.engine_rig import ListFinder, engine_on, settings_in
 
 PATIENCE_SECONDS = 120
 
@@ -39,13 +37,10 @@ LATE = "open('out/part', 'w').write('so far')\nwhile True: pass"
 async def test_files_make_the_round_and_nothing_else_does(rig: Rig, tmp_path: Path) -> None:
     """By every engine's own way of giving a program its directory."""
 
-    async def choose(_: Settings) -> object:
-        return rig.backend
-
     data = bytes(range(256)) * 8 * 1024
     settings = settings_in(tmp_path)
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:  # type: ignore[arg-type]
+        async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
             given = (InputFile(name="data/in.bin", data=data),)
             result = await engine.run(RunRequest(code=ROUND, files=given, timeout=60))
             assert result.status == "success", result

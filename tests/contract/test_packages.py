@@ -16,14 +16,13 @@ import pytest
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
 from bridge.model import Directory, RunRequest, RunResult
-from bridge.runs import Engine, open_engine
-from bridge.sandbox.backend import Backend
+from bridge.runs import Engine
 from bridge.sandbox.container.backend import ContainerBackend
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.settings import Settings, paths
 from tests.contract.rig import Engine as EngineUnderTest
 from tests.contract.rig import EngineShelf
-from tests.engine_rig import ListFinder, settings_in
+from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.packages.rig import Index, allowing, open_directory, wheel
 
 ENGINES = pytest.mark.parametrize(
@@ -98,11 +97,7 @@ async def opened(found: EngineUnderTest, settings: Settings) -> AsyncIterator[En
             environ=found.environ,
         )
     )
-
-    async def choose(_: Settings) -> Backend:
-        return backend
-
-    async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=ListFinder()) as engine:
         yield engine
 
 

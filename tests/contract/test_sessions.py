@@ -12,11 +12,9 @@ import anyio
 import pytest
 
 from bridge.model import RunResult, SessionState
-from bridge.runs import Engine, open_engine
-from bridge.sandbox.backend import Backend
-from bridge.settings import Settings
+from bridge.runs import Engine
 from tests.contract.rig import EngineShelf, rig_on
-from tests.engine_rig import ListFinder, settings_in
+from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.session_rig import OWNER, run, told
 from tests.waiting import until
 
@@ -50,15 +48,11 @@ async def test_a_session_keeps_its_state_through_a_timeout_and_says_when_a_crash
     """Names, imports, directory and files; afterwards what was saved, in another sandbox."""
     settings = replace(settings_in(tmp_path), runtime=name, sessions=1)
     async with rig_on(engines.get(name), tmp_path / "run") as rig:
-
-        async def choose(_: Settings) -> Backend:
-            return rig.backend
-
         with anyio.fail_after(120):
-            async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+            async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
                 await _through_a_timeout(engine)
                 await _through_a_crash(engine)
-            async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+            async with engine_on(rig.backend, settings, finder=ListFinder()) as engine:
                 await _through_another_bridge(engine)
 
 

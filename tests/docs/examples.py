@@ -32,9 +32,9 @@ import anyio
 from mcp import Client
 from mcp.types import ElicitResult
 
-from bridge.runs import open_engine
 from bridge.server.app import build_server
-from bridge.settings import Settings, load
+from bridge.settings import load
+from tests.engine_rig import engine_on
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 from tests.recorder_rig import recorded, recorder_entry
@@ -203,12 +203,9 @@ async def told(home: Path, mode: Any = "auto") -> Any:
     """Begin a story: a bridge, and a client whose person answers."""
     configure(home)
 
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
     settings = load({"warm": "0"}, environ(home))
     story = Story(home=home)
-    async with open_engine(settings, choose_backend=choose, cwd=str(home / "project")) as engine:
+    async with engine_on(FakeBackend(), settings, cwd=str(home / "project")) as engine:
         server = build_server(engine, principal="example")
         async with Client(server, mode=mode, elicitation_callback=story.elicit) as client:
             story.client = client

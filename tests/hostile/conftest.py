@@ -13,8 +13,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from bridge.model import RunRequest, ServerSpec, Source
-from bridge.runs import Engine, open_engine
-from tests.engine_rig import ListFinder, settings_in
+from bridge.runs import Engine
+from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.watchdog import StalledError, Watchdog
 
@@ -74,11 +74,8 @@ async def engine_over(tmp_path: Path, **server: Any) -> AsyncIterator[Engine]:
     spec = ServerSpec(name="pb", source=source, **server)
     backend = FakeBackend()
 
-    async def choose(_: object) -> FakeBackend:
-        return backend
-
     finder = ListFinder(spec)
-    async with open_engine(settings_in(tmp_path), finder=finder, choose_backend=choose) as opened:
+    async with engine_on(backend, settings_in(tmp_path), finder=finder) as opened:
         await opened.run(RunRequest(code="1"))
         yield opened
 

@@ -18,10 +18,10 @@ from bridge.errors import (
 )
 from bridge.model import RunRequest
 from bridge.packages.packages import INSIDE, packages_of
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings, packages_dir
 from bridge.settings.dependencies import Dependencies
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.packages.rig import allowing, wheel
 
@@ -36,10 +36,7 @@ def opened(backend: FakeBackend) -> Open:
 
     @asynccontextmanager
     async def open_one(settings: Settings) -> AsyncIterator[Engine]:
-        async def choose(_: Settings) -> FakeBackend:
-            return backend
-
-        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+        async with engine_on(backend, settings, finder=ListFinder()) as engine:
             yield engine
 
     return open_one

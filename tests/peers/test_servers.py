@@ -18,10 +18,9 @@ from mcp import Client
 from mcp.types import TextContent
 
 from bridge.model import ServerSpec, Source
-from bridge.runs import open_engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.peers.rig import HERE, NODE, NPM, environment
 from tests.png import write_png
@@ -61,11 +60,8 @@ async def _bridge(
 ) -> AsyncIterator[Client]:
     """Yield a client of a bridge with one server."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     finder = ListFinder(spec)
-    opened = open_engine(settings, finder=finder, choose_backend=choose)
+    opened = engine_on(backend, settings, finder=finder)
     with anyio.fail_after(PATIENCE_SECONDS):
         async with opened as engine, Client(build_server(engine), mode="legacy") as client:
             yield client

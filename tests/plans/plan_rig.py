@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import pytest
 
 from bridge.gate.audit.reading import about
 from bridge.model import ApplyRequest, Plan, RunRequest, RunResult, ServerSpec
-from bridge.runs import Engine, open_engine
-from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from bridge.runs import Engine
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.recorder_rig import recorder
@@ -48,13 +46,9 @@ async def opened(
     """Open an engine with a policy."""
     config = tmp_path / "config.toml"
     config.write_text(policy)
-    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
-    own = replace(settings, policy=loaded.policy)
-
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
-    async with open_engine(own, finder=ListFinder(*specs), choose_backend=choose) as engine:
+    async with engine_on(
+        FakeBackend(), settings, config=config, finder=ListFinder(*specs)
+    ) as engine:
         yield engine
 
 

@@ -23,9 +23,9 @@ from bridge.gate.audit import AuditLog
 from bridge.gate.pipeline import Gate, Grant
 from bridge.guest.protocol.placeholders import WHOLE, write
 from bridge.model import ApplyRequest, Json, RunRequest
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder
 
@@ -61,11 +61,8 @@ def settings_for(home: Path) -> Settings:
 def engine_for(home: Path, log: Path) -> AbstractAsyncContextManager[Engine]:
     """Return an engine with a recorder."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
     finder = ListFinder(recorder("log", log))
-    return open_engine(settings_for(home), finder=finder, choose_backend=choose)
+    return engine_on(FakeBackend(), settings_for(home), finder=finder)
 
 
 async def plan(engine: Engine, second: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,9 @@ import pytest
 from bridge.errors import UnknownPlanError, UnknownRunError
 from bridge.model import ApplyRequest, Plan, RunRequest, RunResult
 from bridge.render.text import compact
-from bridge.runs import Engine, open_engine
-from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from bridge.runs import Engine
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorded, recorder, tools_recorded
 
@@ -43,15 +41,10 @@ async def planner(
 ) -> AsyncIterator[Engine]:
     """An engine with a recorder whose annotations are believed."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     config = tmp_path / "config.toml"
     config.write_text(POLICY)
-    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
     finder = ListFinder(recorder("rec", log, notes={"a": "note a", "b": "note b"}))
-    own = replace(settings, policy=loaded.policy)
-    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, config=config, finder=finder) as engine:
         yield engine
 
 

@@ -11,10 +11,10 @@ import pytest
 from bridge.errors import AuditError
 from bridge.gate.services import code_digest
 from bridge.model import RunRequest, RunResult
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings
 from tests.audit_rig import records, whole
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.waiting import until
 
@@ -79,11 +79,8 @@ async def test_with_the_audit_off_there_is_no_log(
 ) -> None:
     """The receipt has no hash then."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     off = replace(settings, audit="off")
-    async with open_engine(off, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, off, finder=finder) as engine:
         result = await _run(engine, CODE)
     assert (result.status, result.receipt is not None and result.receipt.audit) == ("success", "")
     assert not _log(settings).exists()

@@ -12,11 +12,11 @@ import pytest
 
 from bridge.errors import UnknownServerError
 from bridge.model import RunRequest, RunResult
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.upstream import server as session
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 
 TOOLBOX = Path(__file__).parent.parent / "fakes" / "servers" / "toolbox.py"
@@ -30,13 +30,10 @@ TYPO = "print('started')\nawait mcp_work_shop.sya(what='x')"
 def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
     """Opens an engine with settings of its own."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     @asynccontextmanager
     async def opener(**changes: object) -> AsyncIterator[Engine]:
         own = replace(settings, **changes)  # type: ignore[arg-type]
-        async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        async with engine_on(backend, own, finder=finder) as engine:
             yield engine
 
     return opener

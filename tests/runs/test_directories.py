@@ -10,9 +10,8 @@ import pytest
 from bridge.errors import LaunchError
 from bridge.model import Directory, RunRequest
 from bridge.model.outcome import failed_run
-from bridge.runs.opening import open_engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 
 
@@ -23,11 +22,8 @@ async def test_a_directory_that_became_a_link_is_not_mounted(
     place.mkdir()
     given = Directory(name="data", path=str(place), inside="/mnt/data")
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     settings = replace(settings, directories=(given,))
-    async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=finder) as engine:
         place.rmdir()
         place.symlink_to("/etc")
         with pytest.raises(LaunchError, match="The directory 'data' has become a link") as error:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bridge.errors import SettingsError
 from bridge.model import RunRequest
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.runs.guest_requests import SAID_BEFORE
-from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 
 ADD = "await mcp_work_shop.add(a=1, b=2)"
@@ -28,13 +27,7 @@ async def opened(
     settings: Settings, finder: ListFinder, backend: FakeBackend, config: Path
 ) -> AsyncIterator[Engine]:
     """Open an engine whose settings came from a file."""
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
-    own = replace(settings, policy=loaded.policy)
-    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, config=config, finder=finder) as engine:
         yield engine
 
 

@@ -16,9 +16,9 @@ import pytest
 from bridge.cli.run import TERMINAL
 from bridge.errors import RefusedError
 from bridge.model import ApplyRequest, RunRequest, RunResult, ServerSpec, Source
-from bridge.runs import Engine, open_engine
-from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from bridge.runs import Engine
+from bridge.settings import load
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorded, recorder
 from tests.runs.injections import (
@@ -82,13 +82,10 @@ async def opened(tmp_path: Path, policy: str = POLICY, *more: ServerSpec) -> Asy
     environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_CONFIG": str(config)}
     settings = load({"warm": "0", "state_dir": str(tmp_path / "state")}, environ)
 
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
     finder = ListFinder(
         *(recorder(name, logs / name, notes=notes) for name, notes in SERVERS.items()), *more
     )
-    async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(FakeBackend(), settings, finder=finder) as engine:
         yield Arena(engine=engine, logs=logs)
 
 

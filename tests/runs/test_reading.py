@@ -12,10 +12,10 @@ import pytest
 
 from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
 from bridge.model import RunRequest, RunResult
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.runs import reading as guarding
 from bridge.settings import GuardMode, Settings
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 
 SUSPECT = "import subprocess\nprint('ran')\n"
@@ -28,13 +28,10 @@ Opener = Callable[..., AbstractAsyncContextManager[Engine]]
 def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
     """Opens an engine with settings of its own."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     @asynccontextmanager
     async def opener(**changes: object) -> AsyncIterator[Engine]:
         own = dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
-        async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        async with engine_on(backend, own, finder=finder) as engine:
             yield engine
 
     return opener

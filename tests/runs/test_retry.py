@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -12,9 +10,9 @@ import pytest
 
 from bridge.errors import UnknownRunError
 from bridge.model import ApplyRequest, CallCount, RunRequest, RunResult
-from bridge.runs import Engine, open_engine
-from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from bridge.runs import Engine
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorded, recorder, tools_recorded
 
@@ -41,14 +39,9 @@ async def trusting(
     """An engine that believes what the server says of its tools, so that there are reads."""
     config = tmp_path / "config.toml"
     config.write_text(POLICY)
-    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
 
     finder = ListFinder(recorder("notes", log, notes={"a": "text"}))
-    own = replace(settings, policy=loaded.policy)
-    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, config=config, finder=finder) as engine:
         yield engine
 
 

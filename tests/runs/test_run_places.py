@@ -13,13 +13,13 @@ import pytest
 from bridge.commands.runner import Commands
 from bridge.errors import CannotAskError, OverloadedError
 from bridge.model import CommandRequest, RunRequest, RunResult
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns
 from bridge.sandbox import run_queue
 from bridge.sandbox.backend import LaunchSpec, Sandbox
 from bridge.settings import Settings
 from bridge.settings.commands import parse_commands
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.waiting import until, until_exists
@@ -28,12 +28,8 @@ from tests.waiting import until, until_exists
 @pytest.fixture
 async def narrow(settings: Settings) -> AsyncIterator[Engine]:
     """An engine with one place."""
-
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
-    async with open_engine(
-        replace(settings, runs=1), finder=ListFinder(workshop()), choose_backend=choose
+    async with engine_on(
+        FakeBackend(), replace(settings, runs=1), finder=ListFinder(workshop())
     ) as engine:
         yield engine
 
@@ -98,14 +94,9 @@ async def test_a_place_is_given_on_when_its_sandbox_is_gone_and_the_result_does_
     """Or a burst of runs would make more sandboxes than there are places."""
     backend = Clinging()
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     with anyio.fail_after(60):
         async with (
-            open_engine(
-                replace(settings, runs=1), finder=ListFinder(workshop()), choose_backend=choose
-            ) as engine,
+            engine_on(backend, replace(settings, runs=1), finder=ListFinder(workshop())) as engine,
             anyio.create_task_group() as tasks,
         ):
             assert (await engine.run(RunRequest(code="1"))).result == 1

@@ -27,11 +27,11 @@ from mcp.types import (
 )
 from pydantic import TypeAdapter
 
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.asker_rig import asker, call, text_of, value_of
-from tests.engine_rig import ListFinder, settings_in
+from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.server.pipe_rig import piped, request
 from tests.waiting import until
@@ -61,11 +61,8 @@ async def engine(
 ) -> AsyncIterator[Engine]:
     """One engine for all tests, with the server that asks, which takes a second to start."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     settings = settings_in(tmp_path_factory.mktemp("home"))
-    async with open_engine(settings, finder=ListFinder(asker()), choose_backend=choose) as opened:
+    async with engine_on(backend, settings, finder=ListFinder(asker())) as opened:
         yield opened
     assert backend.live == set()
 
@@ -339,12 +336,9 @@ async def test_the_reference_server_asks_in_all_its_ways(
         content = TextContent(text="four")
         return CreateMessageResult(role="assistant", content=content, model="m")
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     callback = answering("accept", name="Ann", check=True)
     rooted = replace(settings, roots=(tmp_path,))
-    async with open_engine(rooted, finder=ListFinder(spec), choose_backend=choose) as engine:
+    async with engine_on(backend, rooted, finder=ListFinder(spec)) as engine:
         bridge = build_server(engine, principal="test")
         async with Client(
             bridge, mode=era, elicitation_callback=callback, sampling_callback=sample

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandResult, Isolation, StageResult, Usage
 from bridge.render.commands import compact_command, structured_command
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.command_tool import (
     COMMAND_OUTPUT_SCHEMA,
@@ -22,10 +22,9 @@ from bridge.server.command_tool import (
     command_tool,
     parse_command,
 )
-from bridge.settings import Settings
 from bridge.settings.commands import parse_commands
 from tests.commands.command_rig import Place, place
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 
@@ -46,12 +45,8 @@ def there() -> Iterator[Place]:
 async def client(there: Place) -> AsyncIterator[Client]:
     """A client of a bridge with one command profile, in bubblewrap."""
     settings = there.settings(executables=["cat", "sort"], description="Text.")
-
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
     async with (
-        open_engine(settings, finder=ListFinder(), choose_backend=choose) as opened,
+        engine_on(FakeBackend(), settings, finder=ListFinder()) as opened,
         Client(build_server(opened)) as connected,
     ):
         yield connected

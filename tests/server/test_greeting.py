@@ -20,13 +20,14 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERS
 from pydantic import ValidationError
 
 from bridge.model import Tool
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.greeting import VERSIONS, answer, plain_initialize
 from bridge.server.stdio import StdinMessages, StdoutMessages
 from bridge.servers.configuration import first_instructions
 from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import Settings, store_of
+from tests.engine_rig import engine_on
 from tests.fakes.backend import FakeBackend
 from tests.server.pipe_rig import PATIENCE, hello, request
 
@@ -95,10 +96,7 @@ def raw(message: Any) -> bytes:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Engine]:
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
-    async with open_engine(settings, choose_backend=choose) as engine:
+    async with engine_on(FakeBackend(), settings) as engine:
         yield engine
 
 

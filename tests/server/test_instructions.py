@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.catalog.test_docs import CODEX_SHOWS
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.server.web_rig import web
 
@@ -43,11 +43,8 @@ async def test_a_client_that_is_quicker_than_the_configuration_is_told_of_them(
 ) -> None:
     """The bridge does not wait for its configuration before it answers; here it has to."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     finder = ListFinder(workshop())
-    async with open_engine(settings, finder=finder, choose_backend=choose, eager=False) as engine:
+    async with engine_on(backend, settings, finder=finder, eager=False) as engine:
         server = build_server(engine)
         async with Client(server, mode=era) as client:
             assert "mcp_work_shop = " in await instructions_of(client)
@@ -62,12 +59,8 @@ async def test_servers_of_a_project_that_wait_are_told_of_where_there_are_no_oth
     """First, and with what their user can do about it."""
     (tmp_path / ".git").mkdir()
     (tmp_path / ".mcp.json").write_text('{"mcpServers": {"shop": {"command": "shop"}}}')
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     async with (
-        open_engine(settings, choose_backend=choose, cwd=str(tmp_path)) as engine,
+        engine_on(backend, settings, cwd=str(tmp_path)) as engine,
         Client(build_server(engine), mode=era) as client,
     ):
         said = await instructions_of(client)

@@ -13,13 +13,12 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from bridge.runs import open_engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.server.content import RECORD_KEY
 from bridge.settings import Settings
 from bridge.tokens import count_tokens
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 
@@ -42,12 +41,8 @@ def era(request: pytest.FixtureRequest) -> Any:
 @asynccontextmanager
 async def connected(settings: Settings, era: Any, name: str = "c") -> AsyncIterator[Client]:
     """Connect a client of this name to a bridge with these settings."""
-
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
     async with (
-        open_engine(settings, finder=ListFinder(workshop()), choose_backend=choose) as engine,
+        engine_on(FakeBackend(), settings, finder=ListFinder(workshop())) as engine,
         Client(
             build_server(engine), mode=era, client_info=types.Implementation(name=name, version="1")
         ) as client,

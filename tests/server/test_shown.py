@@ -11,11 +11,11 @@ import mcp_types as types
 import pytest
 from mcp import Client
 
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.arguments import OUTPUT_SCHEMA
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.png import read_png, write_png
 from tests.record import record_of
@@ -40,11 +40,8 @@ display(png, Table(), Page(), png)
 async def engine(settings: Settings, backend: FakeBackend) -> AsyncIterator[Engine]:
     """An engine with room for one small picture."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     own = replace(settings, shown_bytes=BUDGET)
-    async with open_engine(own, finder=ListFinder(), choose_backend=choose) as opened:
+    async with engine_on(backend, own, finder=ListFinder()) as opened:
         yield opened
 
 

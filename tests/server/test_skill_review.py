@@ -9,11 +9,11 @@ import pytest
 from mcp import Client
 from mcp.types import ElicitResult
 
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.settings import Settings
 from tests.asker_rig import call, text_of, value_of
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 
 USE = "from skills import greet, bow\n[greet(), bow()]"
@@ -35,9 +35,6 @@ class Person:
 async def test_each_skill_is_shown_to_the_person_before_its_first_use(
     settings: Settings, backend: FakeBackend, finder: ListFinder, engine: Engine, era: str
 ) -> None:
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     saving = "".join(
         f"def {name}():\n    return {name!r}\nruntime.save_skill({name})\n"
         for name in ("greet", "bow")
@@ -48,9 +45,7 @@ async def test_each_skill_is_shown_to_the_person_before_its_first_use(
         assert value_of(await call(mine, saving))["import"] == "from skills import bow"
         assert value_of(await call(mine, USE)) == ["greet", "bow"]
 
-        other = await stack.enter_async_context(
-            open_engine(settings, finder=finder, choose_backend=choose)
-        )
+        other = await stack.enter_async_context(engine_on(backend, settings, finder=finder))
         person = Person("always", "no", "once", "once")
         server = build_server(other, principal="me")
         client = await stack.enter_async_context(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -12,10 +11,9 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from bridge.runs import open_engine
-from bridge.settings import Settings, load
+from bridge.settings import Settings
 from tests.asker_rig import call, text_of
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder
 from tests.server.test_approving import ERAS, Person
@@ -31,17 +29,12 @@ async def test_without_authentication_no_answer_starts_a_server(
 ) -> None:
     """Where the policy asks before each start."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     config, mark, person = tmp_path / "config.toml", tmp_path / "mark", Person("once", "always")
     config.write_text('[policy]\nstart = "ask"\n')
-    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
     server = replace(recorder("desk", tmp_path), args=("-c", MARKING, str(mark)))
-    own = replace(settings, policy=loaded.policy)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(
-            open_engine(own, finder=ListFinder(server), choose_backend=choose)
+            engine_on(backend, settings, config=config, finder=ListFinder(server))
         )
         url = await stack.enter_async_context(web(engine))
         client = await stack.enter_async_context(Client(url, mode=era, elicitation_callback=person))
@@ -59,17 +52,12 @@ async def test_without_authentication_no_answer_approves_a_projects_server(
 ) -> None:
     """Of a repository's file, which the caller may have written."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     project, mark, person = tmp_path / "project", tmp_path / "mark", Person("session", "always")
     (project / ".git").mkdir(parents=True)
     entry = {"command": sys.executable, "args": ["-c", MARKING, str(mark)]}
     (project / ".mcp.json").write_text(json.dumps({"mcpServers": {"desk": entry}}))
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(
-            open_engine(settings, choose_backend=choose, cwd=str(project))
-        )
+        engine = await stack.enter_async_context(engine_on(backend, settings, cwd=str(project)))
         url = await stack.enter_async_context(web(engine))
         client = await stack.enter_async_context(Client(url, mode=era, elicitation_callback=person))
         refused = text_of(await call(client, "await mcp_desk.list_notes()"))

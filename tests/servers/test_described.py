@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bridge.model import RunRequest
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import PreflightMode, Settings
 from bridge.tokens import count_tokens
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 
 
@@ -49,14 +49,11 @@ async def test_it_keeps_to_the_budget_of_the_settings(
 ) -> None:
     """And says that programs are checked only if they are."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     finder.specs = tuple(workshop(f"shop-{number}") for number in range(60))
     modes: tuple[tuple[int, PreflightMode], ...] = ((500, "check"), (900, "off"))
     for tokens, preflight in modes:
         set_so = replace(settings, description_tokens=tokens, preflight=preflight)
-        async with open_engine(set_so, finder=finder, choose_backend=choose) as opened:
+        async with engine_on(backend, set_so, finder=finder) as opened:
             made = await opened.guide.tool_description()
         assert tokens * 0.7 < count_tokens(made) <= tokens
         assert ("refused before anything runs" in made) is (preflight == "check")
@@ -67,12 +64,9 @@ async def test_packages_of_the_data_image_are_told_once_programs_ran_in_it(
 ) -> None:
     """A bridge tells of itself before it knows its engine, so the one before left word of it."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     for flavour, told in (("data", False), ("slim", True), ("", False)):
         backend.flavour = flavour
-        async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+        async with engine_on(backend, settings, finder=finder) as opened:
             assert ("numpy" in await opened.guide.tool_description()) is told
             await opened.backend()
 

@@ -14,12 +14,12 @@ from bridge.discovery.clients import LOCATIONS
 from bridge.discovery.locations import fill, find_project, path_variables
 from bridge.errors import ApprovalNeededError, ApprovalRefusedError, AuditError, CannotAskError
 from bridge.model import Json, RunRequest
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.search_tool import search_result
 from bridge.servers.consents import FILE_NAME
 from tests.discovery.test_precedence import in_its_spelling
 from tests.discovery.writing import write
-from tests.engine_rig import WORKSHOP, settings_in
+from tests.engine_rig import WORKSHOP, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.skills.skill_rig import run
@@ -46,11 +46,8 @@ async def bridge(project: Path) -> AsyncIterator[Engine]:
     """A bridge in that repository."""
     backend = FakeBackend()
 
-    async def choose(_: object) -> FakeBackend:
-        return backend
-
     settings = settings_in(project.parent)
-    async with open_engine(settings, choose_backend=choose, cwd=str(project)) as engine:
+    async with engine_on(backend, settings, cwd=str(project)) as engine:
         yield engine
 
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from bridge.model import RunRequest, RunResult, ServerSpec, ToolFilter
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.servers.tool_cache import listing_digest
 from bridge.settings import Settings
 from bridge.store import Store
-from tests.engine_rig import ListFinder, settings_in, workshop
+from tests.engine_rig import ListFinder, engine_on, settings_in, workshop
 from tests.fakes.backend import FakeBackend
 
 LIBRARY = Path(__file__).parents[1] / "fakes" / "servers" / "library.py"
@@ -47,12 +47,9 @@ async def reading(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Eng
     """
     backend = FakeBackend()
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     settings = settings_in(tmp_path_factory.mktemp("home"))
     finder = ListFinder(library(), workshop())
-    async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+    async with engine_on(backend, settings, finder=finder) as opened:
         both = "await mcp_library.list_resources(), await mcp_work_shop.add(a=1, b=1)"
         assert (await opened.run(RunRequest(code=both))).status == "success"
         yield opened
@@ -275,9 +272,6 @@ async def test_what_results_teach_is_known_at_once_and_to_the_next_bridge(
 ) -> None:
     """Of successes only, and not in the text that stands in front of the conversation."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     code = """
 for _ in range(3):
     await mcp_work_shop.rows()
@@ -295,7 +289,7 @@ except MCPError:
             "required": ["id", "name"],
         },
     }
-    async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=finder) as engine:
         await _run(engine, "await mcp_work_shop.echo()")
         before = engine.servers.inventory.initial_entries()
         await _run(engine, code)
@@ -313,7 +307,7 @@ except MCPError:
         "rows": 3,
         "image": 1,
     }
-    async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=finder) as engine:
         entries = {entry.name: entry for entry in engine.servers.inventory.initial_entries()}
         found = {one.tool.name: one.observed for one in entries["work-shop"].tools}
         assert found["rows"] == rows

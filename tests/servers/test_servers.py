@@ -19,7 +19,6 @@ from bridge.discovery.consents import ConsentFile
 from bridge.discovery.finder import Discovery, DiscoveryContext
 from bridge.errors import ServerStartError
 from bridge.model import RunRequest, RunResult, ServerSpec, Tool
-from bridge.runs import open_engine
 from bridge.servers.configuration import ConfigFinder
 from bridge.servers.consents import ProjectConsents
 from bridge.servers.servers import Servers
@@ -27,7 +26,7 @@ from bridge.servers.tool_cache import Listing, ToolCache
 from bridge.settings import Settings
 from bridge.store import Store
 from bridge.upstream.pool import Pool
-from tests.engine_rig import WORKSHOP, ListFinder, workshop
+from tests.engine_rig import WORKSHOP, ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
 
@@ -266,11 +265,8 @@ while not pathlib.Path({str(go)!r}).exists():
 """
     results: list[RunResult] = []
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     finder = config_finder(tmp_path)
-    async with open_engine(settings, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=finder) as engine:
 
         async def run() -> None:
             results.append(await engine.run(RunRequest(code=code)))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.model import RunRequest, Tool, ToolFilter
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.servers import tool_cache as module
 from bridge.servers.tool_cache import (
     MAX_AGE_SECONDS,
@@ -21,7 +21,7 @@ from bridge.servers.tool_cache import (
 )
 from bridge.settings import Settings
 from bridge.store import Store
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
 
 LISTING = Listing(
@@ -150,13 +150,7 @@ async def test_the_next_bridge_describes_tools_without_starting_servers(
     assert listing is not None
     assert listing.info["protocol"]
     assert listing.start_seconds is not None
-
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(
-        settings, finder=ListFinder(workshop()), choose_backend=choose
-    ) as second:
+    async with engine_on(backend, settings, finder=ListFinder(workshop())) as second:
         assert ".add(" in await second.guide.tool_description()
         assert second.servers.pool.states()["work-shop"].state == "idle"
         assert second.servers.listing("work-shop") == listing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bridge.runs import Engine, open_engine
-from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from bridge.runs import Engine
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.recorder_rig import recorder, tools_recorded
 from tests.session_rig import run, told
@@ -45,14 +44,9 @@ def log(tmp_path: Path) -> Path:
 async def _opened(settings: Settings, log: Path, **changes: Any) -> AsyncIterator[Engine]:
     config = log.with_name("config.toml")
     config.write_text(POLICY)
-    loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
-    changed = replace(settings, policy=loaded.policy, **changes)
     finder = ListFinder(recorder("log", log, notes={"topic": "text"}), recorder("chat", log))
-
-    async def choose(_: Settings) -> FakeBackend:
-        return FakeBackend()
-
-    async with open_engine(changed, finder=finder, choose_backend=choose) as engine:
+    own = replace(settings, **changes)
+    async with engine_on(FakeBackend(), own, config=config, finder=finder) as engine:
         yield engine
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from bridge.model import Json, Provenance
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings
 from bridge.skills.review import question
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Header, encode_skill, read_skill
-from tests.engine_rig import ListFinder, backend, engine, finder, settings
+from tests.engine_rig import ListFinder, backend, engine, engine_on, finder, settings
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.skills.skill_rig import run, value
@@ -29,12 +29,9 @@ async def other(
 ) -> AsyncIterator[Engine]:
     """Another bridge of the same user, who has a skill that the first one saved."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     hello = "def hello():\n    '''Greet.\\x1b[31m'''\n    return 'hello'\n"
     await value(engine, hello + "runtime.save_skill(hello)")
-    async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+    async with engine_on(backend, settings, finder=finder) as opened:
         yield opened
 
 
@@ -100,15 +97,12 @@ async def test_the_policy_and_an_unknown_caller_decide_who_has_skills(
     assert "may not save the user's skills" in (await run(other, saving, principal="")).error
     assert "it has no memories" in (await run(other, "list_memories()", principal="")).error
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     for action in ("allow", "deny"):
         path = settings.policy.path
         assert path is not None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'[policy]\nskills = "{action}"\n')
-        async with open_engine(settings, finder=finder, choose_backend=choose) as opened:
+        async with engine_on(backend, settings, finder=finder) as opened:
             result = await run(opened, REVIEWED, principal="")
             if action == "allow":
                 assert result.result == "hello"
@@ -125,14 +119,11 @@ async def test_a_skill_that_the_guard_refuses_is_used_in_no_way(
     file = engine.skills.shelf.folder / "hello.py"
     file.write_text("import ctypes\n" + file.read_text())
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     async def yes(params: Mapping[str, Json]) -> Mapping[str, Json]:
         return {"action": "accept", "content": {"decision": "always"}}
 
     enforcing = replace(settings, guard="enforce")
-    async with open_engine(enforcing, finder=finder, choose_backend=choose) as opened:
+    async with engine_on(backend, enforcing, finder=finder) as opened:
         client = FakeClient(answer=yes)
         result = await run(opened, code, client)
         assert "guard does not allow the skill 'hello'" in result.error
