@@ -1,9 +1,10 @@
-"""The gate's parts as fakes that take notes; each stands for a class of `bridge.gate`."""
+"""The gate's parts with some methods replaced: they take notes, or decide what a test says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from bridge.errors import (
     ApprovalRefusedError,
@@ -13,219 +14,136 @@ from bridge.errors import (
 )
 from bridge.gate.approval import Approval, Approver
 from bridge.gate.audit import RunAudit
-from bridge.gate.audit.records import CallKind
 from bridge.gate.budget import RunBudget
 from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls, Placeholder
 from bridge.gate.journal import Entry, Replay, RunJournal
-from bridge.gate.outcomes import Outcome
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault
-from bridge.model import Action, Effect, Json, Provenance, Tool
+from bridge.model import Action, Effect
 from bridge.settings.policy import PolicySpec
 
 Notes = list[str]
 
 
-class FakePolicy(Policy):
-    """Always decides the same."""
-
-    def __init__(self, notes: Notes, action: Action = "allow", effect: Effect = "write") -> None:
-        super().__init__(PolicySpec(present=True))
-        self._notes = notes
-        self._decision = Decision(action=action, rule="rule 'x'", effect=effect)
-
-    def decide(self, call: CallFacts, effect: Effect | None = None) -> Decision:
-        self._notes.append(f"decide {dict(call.arguments)}")
-        return replace(self._decision, effect=effect or self._decision.effect)
+def made(kind: type, *arguments: Any, **methods: Any) -> Any:
+    """Return a part of the gate with other methods."""
+    return type(kind.__name__, (kind,), methods)(*arguments)
 
 
-class FakeFlow(Flow):
-    """Decides the same for every call; None for no rule."""
+def policy(notes: Notes, action: Action = "allow", effect: Effect = "write") -> Policy:
+    """Return a policy that always decides the same."""
+    decision = Decision(action=action, rule="rule 'x'", effect=effect)
 
-    def __init__(self, action: Action | None = None) -> None:
-        super().__init__()
-        self._action = action
+    def decide(_: Policy, call: CallFacts, effect: Effect | None = None) -> Decision:
+        notes.append(f"decide {dict(call.arguments)}")
+        return replace(decision, effect=effect or decision.effect)
 
-    def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
-        if self._action is None:
-            return None
-        return Decision(action=self._action, rule="flow rule 'y'")
+    return made(Policy, PolicySpec(present=True), decide=decide)  # type: ignore[no-any-return]
 
 
-class NotedState(FlowState):
-    """Notes each call; a record of the run, and so not a part to stand in for."""
-
-    def __init__(self, notes: Notes) -> None:
-        super().__init__()
-        self._notes = notes
-
-    def add_call(self, server: str, tool: str, labels: frozenset[str]) -> None:
-        self._notes.append("flow note")
+def flow(action: Action | None = None) -> Any:
+    """Return flow rules that decide the same for every call; without an action they allow."""
+    decision = None if action is None else Decision(action=action, rule="flow rule 'y'")
+    return made(Flow, decide=lambda *_: decision)
 
 
-class FakePins(Pins):
-    """Says the same change of every tool."""
+def flow_state(notes: Notes) -> Any:
+    return made(FlowState, add_call=lambda *_: notes.append("flow note"))
 
-    def __init__(self, notes: Notes, change: str = "") -> None:
-        super().__init__()
-        self._notes = notes
-        self._change = change
 
-    def change(self, tool: Tool, server_definition: str = "") -> str:
-        return self._change
+def pins(notes: Notes, change: str = "") -> Any:
+    """Return pins that tell the same change of every tool."""
 
-    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> str:
-        self._notes.append("pin for good" if anew else "pin")
+    async def keep(*_: Any, anew: bool = False, **__: Any) -> str:
+        notes.append("pin for good" if anew else "pin")
         return ""
 
+    return made(Pins, change=lambda *_, **__: change, keep=keep)
 
-class FakeApprover(Approver):
-    """Approves of every call, or of none."""
 
-    def __init__(self, notes: Notes, *, says: bool = True) -> None:
-        super().__init__()
-        self._notes = notes
-        self._says = says
+def approver(notes: Notes, *, says: bool = True) -> Any:
+    """Return an approver that approves every call, or none."""
 
-    async def approve(self, call: CallFacts, asks: Sequence[Decision]) -> Approval:
-        self._notes.append(f"ask {[ask.rule for ask in asks]}")
-        if not self._says:
-            message = "no"
-            raise ApprovalRefusedError(message)
+    async def approve(_: Approver, call: CallFacts, asks: Sequence[Decision]) -> Approval:
+        notes.append(f"ask {[ask.rule for ask in asks]}")
+        if not says:
+            raise ApprovalRefusedError("no")
         return Approval(holds="run")
 
+    return made(Approver, approve=approve)
 
-class FakeAudit(RunAudit):
-    """Notes each record; `full` refuses those of calls that are sent next."""
 
-    def __init__(self, notes: Notes, *, full: bool = False) -> None:
-        super().__init__()
-        self._notes = notes
-        self._full = full
+def audit(notes: Notes, *, full: bool = False) -> Any:
+    """Return an audit log; if `full`, it refuses the record of a call that is sent next."""
 
     async def calling(
-        self,
-        number: int,
-        call: CallFacts,
-        decision: Decision,
-        approval: Approval | None,
-        note: str = "",
+        _: RunAudit, number: int, call: CallFacts, decision: Decision, approval: Any, note: str = ""
     ) -> None:
-        if self._full:
-            message = "no space left"
-            raise AuditError(message)
+        if full:
+            raise AuditError("no space left")
         holds = "" if approval is None else f" for {approval.holds}"
-        self._notes.append(f"audit calling {number} {decision.action}{holds} {call.arguments}")
+        notes.append(f"audit calling {number} {decision.action}{holds} {call.arguments}")
 
-    async def called(self, number: int, outcome: Outcome, *, size: int, ms: float) -> None:
-        self._notes.append(f"audit called {number} {outcome}")
+    async def called(_: RunAudit, number: int, outcome: str, **__: Any) -> None:
+        notes.append(f"audit called {number} {outcome}")
 
-    async def refused(self, number: int, call: CallFacts, decision: Decision, why: str) -> None:
-        self._notes.append(f"audit refused {number} {why}")
+    async def refused(_: RunAudit, number: int, call: CallFacts, decision: Any, why: str) -> None:
+        notes.append(f"audit refused {number} {why}")
 
-    async def unsent(
-        self, kind: CallKind, number: int, call: CallFacts, decision: Decision | None = None
-    ) -> None:
-        self._notes.append(f"audit {kind} {number}")
+    async def unsent(_: RunAudit, kind: str, number: int, *__: Any) -> None:
+        notes.append(f"audit {kind} {number}")
 
-    async def found(self, what: str, provenance: Provenance) -> None:
-        self._notes.append(f"audit found {what}")
+    return made(RunAudit, calling=calling, called=called, refused=refused, unsent=unsent)
 
 
-class NotedJournal(RunJournal):
-    """Notes each entry; a record of the run, likewise."""
+def journal(notes: Notes) -> Any:
+    def sent(self: RunJournal, *call: Any, **more: Any) -> Entry:
+        notes.append("journal sent")
+        return RunJournal.sent(self, *call, **more)
 
-    def __init__(self, notes: Notes) -> None:
-        super().__init__()
-        self._notes = notes
+    def settle(self: RunJournal, entry: Entry, outcome: Any, result: Any) -> None:
+        notes.append(f"journal {outcome}")
+        RunJournal.settle(self, entry, outcome, result)
 
-    def sent(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        number: int = 0,
-        *,
-        server_definition: str = "",
-    ) -> Entry:
-        self._notes.append("journal sent")
-        return super().sent(server, tool, arguments, effect, number)
-
-    def settle(self, entry: Entry, outcome: Outcome, result: dict[str, Json] | None) -> None:
-        self._notes.append(f"journal {outcome}")
-        super().settle(entry, outcome, result)
+    return made(RunJournal, sent=sent, settle=settle)
 
 
-class FakeBudget(RunBudget):
-    """Has room for every call, or for none."""
+def budget(notes: Notes, *, spent: bool = False) -> Any:
+    """Return a budget for every call, or for none."""
 
-    def __init__(self, notes: Notes, *, spent: bool = False) -> None:
-        super().__init__()
-        self._notes = notes
-        self._spent = spent
+    def spend(*_: Any) -> None:
+        if spent:
+            raise CallBudgetError("too much")
+        notes.append("spend")
 
-    def spend(self, server: str) -> None:
-        if self._spent:
-            message = "too much"
-            raise CallBudgetError(message)
-        self._notes.append("spend")
+    return made(RunBudget, spend=spend)
 
 
-class FakeVault(Vault):
-    """Marks what is hidden and what is revealed."""
+def vault() -> Any:
+    """Return a vault that marks what it hides and what it reveals."""
 
-    @property
-    def idle(self) -> bool:
-        return False
+    def marked(mark: str) -> Any:
+        return lambda _, server, value: {**value, mark: True}
 
-    def hide(self, server: str, value: dict[str, Json]) -> dict[str, Json]:
-        return {**value, "hidden": True}
-
-    def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
-        return {**arguments, "revealed": True}
+    idle = property(lambda _: False)
+    return made(Vault, idle=idle, hide=marked("hidden"), reveal=marked("revealed"))
 
 
-class FakeReplay(Replay):
-    """Has the same answer for every call, or does not know the outcome of any."""
+def replay(answer: Mapping[str, Any] | None, *, unknown: bool = False) -> Any:
+    """Return a replay with the same answer for every call, or with no known outcome."""
 
-    def __init__(self, answer: dict[str, Json] | None, *, unknown: bool = False) -> None:
-        super().__init__(RunJournal())
-        self._answer = answer
-        self._nobody_knows = unknown
+    def answered(*_: Any, **__: Any) -> Any:
+        if unknown:
+            raise OutcomeUnknownError("nobody knows")
+        return answer
 
-    def answer(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        effect: Effect,
-        server_definition: str = "",
-    ) -> dict[str, Json] | None:
-        if self._nobody_knows:
-            message = "nobody knows"
-            raise OutcomeUnknownError(message)
-        return self._answer
+    return made(Replay, RunJournal(), answer=answered)
 
 
-class FakeHeldCalls(HeldCalls):
-    """Holds every call back under the same number."""
-
-    def __init__(self, *, refers: bool = False) -> None:
-        super().__init__()
-        self._refers = refers
-
-    def refers(self, arguments: Mapping[str, Json]) -> bool:
-        return self._refers
-
-    def hold(
-        self,
-        call: CallFacts,
-        decision: Decision,
-        asks: Sequence[Decision] = (),
-        flow: FlowState | None = None,
-    ) -> Placeholder:
-        return Placeholder(held={"number": 1})
+def held_calls(*, refers: bool = False) -> Any:
+    """Return a plan that holds every call under the same number."""
+    placeholder = Placeholder(held={"number": 1})
+    return made(HeldCalls, refers=lambda *_: refers, hold=lambda *_, **__: placeholder)
