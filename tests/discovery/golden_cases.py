@@ -2,15 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bridge.discovery.dialect import Platform
+from bridge.discovery.dialect import PLATFORMS, Platform
 
 GOLDEN = Path(__file__).parents[1] / "testdata" / "discovery"
 
 SUPPORT = "home/Library/Application Support"
-_ROO = "globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json"
+SYSTEM_SUPPORT = "system/Library/Application Support"
+
+PLACES: Mapping[str, str | tuple[str, str, str]] = {
+    "home": "home",
+    "upwards": "home/shop",
+    "cwd": "home/shop",
+    "workspace": "home/shop",
+    "within": "home/shop",
+    "config": "xdg",
+    "library": SUPPORT,
+    "appdata": "appdata",
+    "packages": "local/Packages",
+    "programs": "programs",
+    "system": "system",
+    "claude_state": "home",
+    "claude_settings": "home/.claude",
+    "codex": "home/.codex",
+    "gemini": "home/.gemini",
+    "qwen": "home/.qwen",
+    "continue": "home/.continue",
+    "copilot": "home/.copilot",
+    "kimi": "home/.kimi-code",
+    "kimi_cli": "home/.kimi",
+    "vibe": "home/.vibe",
+    "opencode": "xdg/opencode",
+    "opencode_extra": "opencode-directory",
+    "opencode_app": f"{SUPPORT}/OpenCode",
+    "crush": "xdg/crush",
+    "opencode_file": "opencode-named.json",
+    "cline_settings": "home/.cline/data/settings/cline_mcp_settings.json",
+    "vscode": ("xdg/Code/User", f"{SUPPORT}/Code/User", "appdata/Code/User"),
+    "vscode insiders": (
+        "xdg/Code - Insiders/User",
+        f"{SUPPORT}/Code - Insiders/User",
+        "appdata/Code - Insiders/User",
+    ),
+    "trae": ("xdg/Trae/User", f"{SUPPORT}/Trae/User", "appdata/Trae/User"),
+    "devin": ("home/.config/devin", "home/.config/devin", "appdata/devin"),
+    "codex_system": ("system/etc/codex", "system/etc/codex", "data/OpenAI/Codex"),
+    "gemini_system": ("system/etc/gemini-cli", f"{SYSTEM_SUPPORT}/GeminiCli", "data/gemini-cli"),
+    "qwen_system": ("system/etc/qwen-code", f"{SYSTEM_SUPPORT}/QwenCode", "data/qwen-code"),
+    "opencode_system": ("system/etc/opencode", f"{SYSTEM_SUPPORT}/opencode", "data/opencode"),
+    "zed": ("xdg/zed", "xdg/zed", "appdata/Zed"),
+    "goose": ("xdg/goose", "xdg/goose", "appdata/Block/goose/config"),
+    "intellij": (
+        "xdg/github-copilot/intellij",
+        "xdg/github-copilot/intellij",
+        "local/github-copilot/intellij",
+    ),
+    "crush_data": ("home/.local/share/crush", "home/.local/share/crush", "local/crush"),
+    "opencode home": "home/.opencode",
+}
+"""Where the test machine has the places of templates, below its root: Linux, macOS, Windows."""
+
+STAR = "calendar"
+"""What stands for a star in a template."""
 
 
 @dataclass(frozen=True)
@@ -20,450 +76,182 @@ class Case:
     Attributes:
         template: The row's own.
         given: The input, below the test data.
-        at: Where it is put, below the test's root.
-        darwin, win32: Where it is put on those platforms, when not there.
+        at: Where it is put below the test's root, if the template does not say so.
         per_project: Tells apart two rows that read one file.
+        place_name: The place of `PLACES`, if not the template's.
     """
 
     template: str
     given: str
-    at: str
-    darwin: str = ""
-    win32: str = ""
+    at: str = ""
     per_project: bool = False
+    place_name: str = ""
 
     def place(self, platform: Platform) -> str:
-        return {"linux": "", "darwin": self.darwin, "win32": self.win32}[platform] or self.at
+        name, _, rest = self.template[1:].partition("}")
+        place = self.at or PLACES[self.place_name or name]
+        found = place if isinstance(place, str) else place[PLATFORMS.index(platform)]
+        return found if self.at else (found + rest).replace("*", STAR)
 
+
+TEMPLATES = {
+    "claude-code/managed-mcp.json": [
+        "{system}/etc/claude-code/managed-mcp.json",
+        "{system}/Library/Application Support/ClaudeCode/managed-mcp.json",
+        "{programs}/ClaudeCode/managed-mcp.json",
+    ],
+    "claude-code/claude-code-state.json": ["{claude_state}/.claude.json"],
+    "claude-code/dot-mcp.json": ["{upwards}/.mcp.json"],
+    "mcp-directory/bare-server.json": [
+        "{home}/.config/mcp/servers/*.json",
+        "{library}/Claude Code/mcp/servers/*.json",
+        "{cwd}/mcp-servers/*.json",
+    ],
+    "mcp-directory/several-servers.json": [
+        "{home}/MCPs/*.json",
+        "{library}/Claude/mcp/servers/*.json",
+    ],
+    "claude-desktop/claude_desktop_config.json": [
+        "{config}/Claude/claude_desktop_config.json",
+        "{library}/Claude/claude_desktop_config.json",
+        "{appdata}/Claude/claude_desktop_config.json",
+        "{cwd}/claude_desktop_config.json",
+        "{packages}/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
+    ],
+    "claude-code/claude_code_config.json": [
+        "{library}/Claude Code/claude_code_config.json",
+        "{library}/Claude/claude_code_config.json",
+        "{cwd}/claude_code_config.json",
+    ],
+    "cursor/mcp.json": ["{home}/.cursor/mcp.json", "{workspace}/.cursor/mcp.json"],
+    "vscode/mcp.json": [
+        "{vscode}/mcp.json",
+        "{workspace}/.vscode/mcp.json",
+        "{vscode}/profiles/*/mcp.json",
+    ],
+    "vscode/settings.json": ["{vscode}/settings.json"],
+    "windsurf/mcp_config.json": [
+        "{devin}/mcp_config.json",
+        "{home}/.codeium/windsurf/mcp_config.json",
+        "{home}/.codeium/mcp_config.json",
+        "{devin}/config.json",
+        "{workspace}/.devin/config.local.json",
+        "{workspace}/.devin/config.json",
+        "{workspace}/.devin/mcp_config.json",
+    ],
+    "codex/config.toml": [
+        "{codex}/config.toml",
+        "{codex_system}/config.toml",
+        "{within}/.codex/config.toml",
+    ],
+    "gemini/settings.json": [
+        "{gemini_system}/settings.json",
+        "{gemini_system}/system-defaults.json",
+        "{gemini}/settings.json",
+        "{cwd}/.gemini/settings.json",
+    ],
+    "zed/settings.json": ["{zed}/settings.json", "{workspace}/.zed/settings.json"],
+    "continue/server.yaml": [
+        "{continue}/mcpServers/*.yaml",
+        "{continue}/mcpServers/*.yml",
+        "{workspace}/.continue/mcpServers/*.yaml",
+        "{workspace}/.continue/mcpServers/*.yml",
+    ],
+    "continue/mcp.json": [
+        "{continue}/mcpServers/*.json",
+        "{workspace}/.continue/mcpServers/*.json",
+    ],
+    "continue/config.yaml": ["{continue}/config.yaml"],
+    "cline/cline_mcp_settings.json": [
+        "{cline_settings}",
+        "{home}/.cline/mcp.json",
+        "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
+        "{home}/Documents/Cline/MCP/cline_mcp_settings.json",
+    ],
+    "opencode/opencode.jsonc": [
+        "{opencode_system}/opencode.jsonc",
+        "{opencode_system}/opencode.json",
+        "{opencode_extra}/opencode.jsonc",
+        "{opencode_extra}/opencode.json",
+        "{opencode_file}",
+        "{opencode}/opencode.jsonc",
+        "{opencode}/config.json",
+        "{within}/opencode.jsonc",
+        "{within}/opencode.json",
+        "{within}/.opencode/opencode.jsonc",
+        "{within}/.opencode/opencode.json",
+    ],
+    "opencode/opencode_config.json": [
+        "{home}/.opencode.json",
+        "{opencode_app}/opencode_config.json",
+        "{opencode_app}/opencode_desktop_config.json",
+        "{cwd}/opencode_config.json",
+        "{cwd}/opencode_desktop_config.json",
+    ],
+    "goose/config.yaml": ["{goose}/config.yaml"],
+    "lm-studio/mcp.json": ["{home}/.lmstudio/mcp.json", "{home}/.cache/lm-studio/mcp.json"],
+    "amazon-q/mcp.json": ["{home}/.aws/amazonq/mcp.json", "{cwd}/.amazonq/mcp.json"],
+    "amazon-q/agent.json": [
+        "{home}/.aws/amazonq/default.json",
+        "{home}/.aws/amazonq/agents/*.json",
+        "{home}/.aws/amazonq/cli-agents/*.json",
+        "{cwd}/.amazonq/default.json",
+        "{cwd}/.amazonq/agents/*.json",
+        "{cwd}/.amazonq/cli-agents/*.json",
+    ],
+    "kiro/mcp.json": ["{home}/.kiro/settings/mcp.json", "{workspace}/.kiro/settings/mcp.json"],
+    "jetbrains/mcp.json": [
+        "{home}/.junie/mcp/mcp.json",
+        "{workspace}/.junie/mcp/mcp.json",
+        "{workspace}/.air/mcp.json",
+    ],
+    "jetbrains/copilot-plugin.json": ["{intellij}/mcp.json"],
+    "antigravity/mcp_config.json": [
+        "{home}/.gemini/config/mcp_config.json",
+        "{home}/.gemini/antigravity/mcp_config.json",
+        "{home}/.antigravity/mcp.json",
+        "{home}/.antigravity/settings.json",
+        "{workspace}/.agents/mcp_config.json",
+    ],
+    "copilot/mcp-config.json": ["{copilot}/mcp-config.json", "{within}/.github/mcp.json"],
+    "kiro/agent.json": ["{home}/.kiro/agents/*.json", "{workspace}/.kiro/agents/*.json"],
+    "qwen/settings.json": [
+        "{qwen_system}/settings.json",
+        "{qwen_system}/system-defaults.json",
+        "{qwen}/settings.json",
+        "{cwd}/.qwen/settings.json",
+    ],
+    "amp/settings.json": [
+        "{config}/amp/settings.json",
+        "{config}/amp/settings.jsonc",
+        "{within}/.amp/settings.json",
+        "{within}/.amp/settings.jsonc",
+    ],
+    "roo/mcp_settings.json": [
+        "{vscode}/globalStorage/rooveterinaryinc.roo-cline/settings/mcp_settings.json",
+        "{workspace}/.roo/mcp.json",
+    ],
+    "trae/mcp.json": ["{trae}/mcp.json", "{workspace}/.trae/mcp.json"],
+    "kimi/mcp.json": ["{kimi}/mcp.json", "{kimi_cli}/mcp.json", "{cwd}/.kimi-code/mcp.json"],
+    "droid/mcp.json": ["{home}/.factory/mcp.json", "{within}/.factory/mcp.json"],
+    "crush/crush.json": [
+        "{crush_data}/crush.json",
+        "{crush}/crush.json",
+        "{system}/etc/crush/crush.json",
+        "{within}/.crush.json",
+        "{within}/crush.json",
+    ],
+    "vibe/config.toml": ["{vibe}/config.toml", "{within}/.vibe/config.toml"],
+    "claude-code/installed_plugins.json": ["{claude_settings}/plugins/installed_plugins.json"],
+    "gemini/gemini-extension.json": ["{gemini}/extensions/*/gemini-extension.json"],
+    "qwen/qwen-extension.json": ["{qwen}/extensions/*/qwen-extension.json"],
+}
 
 CASES = (
     Case("{extra}", "extra/extra.json", "home/extra.json"),
     Case("{extra}", "extra/extra.toml", "home/extra.toml"),
-    Case(
-        "{system}/etc/claude-code/managed-mcp.json",
-        "claude-code/managed-mcp.json",
-        "system/etc/claude-code/managed-mcp.json",
-    ),
-    Case(
-        "{system}/Library/Application Support/ClaudeCode/managed-mcp.json",
-        "claude-code/managed-mcp.json",
-        "system/Library/Application Support/ClaudeCode/managed-mcp.json",
-    ),
-    Case(
-        "{programs}/ClaudeCode/managed-mcp.json",
-        "claude-code/managed-mcp.json",
-        "programs/ClaudeCode/managed-mcp.json",
-    ),
-    Case(
-        "{claude_state}/.claude.json",
-        "claude-code/claude-code-state.json",
-        "home/.claude.json",
-        per_project=True,
-    ),
-    Case("{claude_state}/.claude.json", "claude-code/claude-code-state.json", "home/.claude.json"),
-    Case("{upwards}/.mcp.json", "claude-code/dot-mcp.json", "home/shop/.mcp.json"),
-    Case(
-        "{home}/.config/mcp/servers/*.json",
-        "mcp-directory/bare-server.json",
-        "home/.config/mcp/servers/calendar.json",
-    ),
-    Case("{home}/MCPs/*.json", "mcp-directory/several-servers.json", "home/MCPs/several.json"),
-    Case(
-        "{config}/Claude/claude_desktop_config.json",
-        "claude-desktop/claude_desktop_config.json",
-        "xdg/Claude/claude_desktop_config.json",
-    ),
-    Case(
-        "{library}/Claude/claude_desktop_config.json",
-        "claude-desktop/claude_desktop_config.json",
-        f"{SUPPORT}/Claude/claude_desktop_config.json",
-    ),
-    Case(
-        "{appdata}/Claude/claude_desktop_config.json",
-        "claude-desktop/claude_desktop_config.json",
-        "appdata/Claude/claude_desktop_config.json",
-    ),
-    Case(
-        "{library}/Claude Code/mcp/servers/*.json",
-        "mcp-directory/bare-server.json",
-        f"{SUPPORT}/Claude Code/mcp/servers/calendar.json",
-    ),
-    Case(
-        "{library}/Claude/mcp/servers/*.json",
-        "mcp-directory/several-servers.json",
-        f"{SUPPORT}/Claude/mcp/servers/several.json",
-    ),
-    Case(
-        "{library}/Claude Code/claude_code_config.json",
-        "claude-code/claude_code_config.json",
-        f"{SUPPORT}/Claude Code/claude_code_config.json",
-    ),
-    Case(
-        "{library}/Claude/claude_code_config.json",
-        "claude-code/claude_code_config.json",
-        f"{SUPPORT}/Claude/claude_code_config.json",
-    ),
-    Case(
-        "{cwd}/mcp-servers/*.json",
-        "mcp-directory/bare-server.json",
-        "home/shop/mcp-servers/calendar.json",
-    ),
-    Case(
-        "{cwd}/claude_code_config.json",
-        "claude-code/claude_code_config.json",
-        "home/shop/claude_code_config.json",
-    ),
-    Case(
-        "{cwd}/claude_desktop_config.json",
-        "claude-desktop/claude_desktop_config.json",
-        "home/shop/claude_desktop_config.json",
-    ),
-    Case("{home}/.cursor/mcp.json", "cursor/mcp.json", "home/.cursor/mcp.json"),
-    Case("{workspace}/.cursor/mcp.json", "cursor/mcp.json", "home/shop/.cursor/mcp.json"),
-    Case(
-        "{vscode}/mcp.json",
-        "vscode/mcp.json",
-        "xdg/Code/User/mcp.json",
-        darwin=f"{SUPPORT}/Code/User/mcp.json",
-        win32="appdata/Code/User/mcp.json",
-    ),
-    Case(
-        "{vscode}/mcp.json",
-        "vscode/mcp.json",
-        "xdg/Code - Insiders/User/mcp.json",
-        darwin=f"{SUPPORT}/Code - Insiders/User/mcp.json",
-        win32="appdata/Code - Insiders/User/mcp.json",
-    ),
-    Case(
-        "{vscode}/settings.json",
-        "vscode/settings.json",
-        "xdg/Code/User/settings.json",
-        darwin=f"{SUPPORT}/Code/User/settings.json",
-        win32="appdata/Code/User/settings.json",
-    ),
-    Case("{workspace}/.vscode/mcp.json", "vscode/mcp.json", "home/shop/.vscode/mcp.json"),
-    Case(
-        "{devin}/mcp_config.json",
-        "windsurf/mcp_config.json",
-        "home/.config/devin/mcp_config.json",
-        darwin="home/.config/devin/mcp_config.json",
-        win32="appdata/devin/mcp_config.json",
-    ),
-    Case(
-        "{home}/.codeium/windsurf/mcp_config.json",
-        "windsurf/mcp_config.json",
-        "home/.codeium/windsurf/mcp_config.json",
-    ),
-    Case(
-        "{home}/.codeium/mcp_config.json",
-        "windsurf/mcp_config.json",
-        "home/.codeium/mcp_config.json",
-    ),
-    Case("{codex}/config.toml", "codex/config.toml", "home/.codex/config.toml"),
-    Case(
-        "{codex_system}/config.toml",
-        "codex/config.toml",
-        "system/etc/codex/config.toml",
-        darwin="system/etc/codex/config.toml",
-        win32="data/OpenAI/Codex/config.toml",
-    ),
-    Case("{within}/.codex/config.toml", "codex/config.toml", "home/shop/.codex/config.toml"),
-    Case(
-        "{gemini_system}/settings.json",
-        "gemini/settings.json",
-        "system/etc/gemini-cli/settings.json",
-        darwin="system/Library/Application Support/GeminiCli/settings.json",
-        win32="data/gemini-cli/settings.json",
-    ),
-    Case(
-        "{gemini_system}/system-defaults.json",
-        "gemini/settings.json",
-        "system/etc/gemini-cli/system-defaults.json",
-        darwin="system/Library/Application Support/GeminiCli/system-defaults.json",
-        win32="data/gemini-cli/system-defaults.json",
-    ),
-    Case("{gemini}/settings.json", "gemini/settings.json", "home/.gemini/settings.json"),
-    Case("{cwd}/.gemini/settings.json", "gemini/settings.json", "home/shop/.gemini/settings.json"),
-    Case(
-        "{zed}/settings.json",
-        "zed/settings.json",
-        "xdg/zed/settings.json",
-        darwin="xdg/zed/settings.json",
-        win32="appdata/Zed/settings.json",
-    ),
-    Case("{workspace}/.zed/settings.json", "zed/settings.json", "home/shop/.zed/settings.json"),
-    Case(
-        "{continue}/mcpServers/*.yaml",
-        "continue/server.yaml",
-        "home/.continue/mcpServers/server.yaml",
-    ),
-    Case(
-        "{continue}/mcpServers/*.yml",
-        "continue/server.yaml",
-        "home/.continue/mcpServers/server.yml",
-    ),
-    Case("{continue}/mcpServers/*.json", "continue/mcp.json", "home/.continue/mcpServers/mcp.json"),
-    Case("{continue}/config.yaml", "continue/config.yaml", "home/.continue/config.yaml"),
-    Case(
-        "{workspace}/.continue/mcpServers/*.yaml",
-        "continue/server.yaml",
-        "home/shop/.continue/mcpServers/server.yaml",
-    ),
-    Case(
-        "{workspace}/.continue/mcpServers/*.yml",
-        "continue/server.yaml",
-        "home/shop/.continue/mcpServers/server.yml",
-    ),
-    Case(
-        "{workspace}/.continue/mcpServers/*.json",
-        "continue/mcp.json",
-        "home/shop/.continue/mcpServers/mcp.json",
-    ),
-    Case(
-        "{cline_settings}",
-        "cline/cline_mcp_settings.json",
-        "home/.cline/data/settings/cline_mcp_settings.json",
-    ),
-    Case("{home}/.cline/mcp.json", "cline/cline_mcp_settings.json", "home/.cline/mcp.json"),
-    Case(
-        "{vscode}/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        "cline/cline_mcp_settings.json",
-        "xdg/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        darwin=f"{SUPPORT}/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-        win32="appdata/Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
-    ),
-    Case(
-        "{home}/Documents/Cline/MCP/cline_mcp_settings.json",
-        "cline/cline_mcp_settings.json",
-        "home/Documents/Cline/MCP/cline_mcp_settings.json",
-    ),
-    Case(
-        "{opencode_system}/opencode.jsonc",
-        "opencode/opencode.jsonc",
-        "system/etc/opencode/opencode.jsonc",
-        darwin="system/Library/Application Support/opencode/opencode.jsonc",
-        win32="data/opencode/opencode.jsonc",
-    ),
-    Case(
-        "{opencode_system}/opencode.json",
-        "opencode/opencode.jsonc",
-        "system/etc/opencode/opencode.json",
-        darwin="system/Library/Application Support/opencode/opencode.json",
-        win32="data/opencode/opencode.json",
-    ),
-    Case(
-        "{opencode_extra}/opencode.jsonc",
-        "opencode/opencode.jsonc",
-        "opencode-directory/opencode.jsonc",
-    ),
-    Case(
-        "{opencode_extra}/opencode.json",
-        "opencode/opencode.jsonc",
-        "opencode-directory/opencode.json",
-    ),
-    Case("{opencode_file}", "opencode/opencode.jsonc", "opencode-named.json"),
-    Case("{opencode}/opencode.jsonc", "opencode/opencode.jsonc", "xdg/opencode/opencode.jsonc"),
-    Case("{opencode}/opencode.json", "opencode/opencode.jsonc", "home/.opencode/opencode.json"),
-    Case("{opencode}/config.json", "opencode/opencode.jsonc", "xdg/opencode/config.json"),
-    Case("{home}/.opencode.json", "opencode/opencode_config.json", "home/.opencode.json"),
-    Case(
-        "{opencode_app}/opencode_config.json",
-        "opencode/opencode_config.json",
-        f"{SUPPORT}/OpenCode/opencode_config.json",
-    ),
-    Case(
-        "{opencode_app}/opencode_desktop_config.json",
-        "opencode/opencode_config.json",
-        f"{SUPPORT}/OpenCode/opencode_desktop_config.json",
-    ),
-    Case("{within}/opencode.jsonc", "opencode/opencode.jsonc", "home/shop/opencode.jsonc"),
-    Case("{within}/opencode.json", "opencode/opencode.jsonc", "home/shop/opencode.json"),
-    Case(
-        "{within}/.opencode/opencode.jsonc",
-        "opencode/opencode.jsonc",
-        "home/shop/.opencode/opencode.jsonc",
-    ),
-    Case(
-        "{within}/.opencode/opencode.json",
-        "opencode/opencode.jsonc",
-        "home/shop/.opencode/opencode.json",
-    ),
-    Case(
-        "{cwd}/opencode_config.json",
-        "opencode/opencode_config.json",
-        "home/shop/opencode_config.json",
-    ),
-    Case(
-        "{cwd}/opencode_desktop_config.json",
-        "opencode/opencode_config.json",
-        "home/shop/opencode_desktop_config.json",
-    ),
-    Case(
-        "{goose}/config.yaml",
-        "goose/config.yaml",
-        "xdg/goose/config.yaml",
-        darwin="xdg/goose/config.yaml",
-        win32="appdata/Block/goose/config/config.yaml",
-    ),
-    Case("{home}/.lmstudio/mcp.json", "lm-studio/mcp.json", "home/.lmstudio/mcp.json"),
-    Case(
-        "{home}/.cache/lm-studio/mcp.json", "lm-studio/mcp.json", "home/.cache/lm-studio/mcp.json"
-    ),
-    Case("{home}/.aws/amazonq/mcp.json", "amazon-q/mcp.json", "home/.aws/amazonq/mcp.json"),
-    Case(
-        "{home}/.aws/amazonq/default.json", "amazon-q/agent.json", "home/.aws/amazonq/default.json"
-    ),
-    Case(
-        "{home}/.aws/amazonq/agents/*.json",
-        "amazon-q/agent.json",
-        "home/.aws/amazonq/agents/default.json",
-    ),
-    Case(
-        "{home}/.aws/amazonq/cli-agents/*.json",
-        "amazon-q/agent.json",
-        "home/.aws/amazonq/cli-agents/helper.json",
-    ),
-    Case("{cwd}/.amazonq/mcp.json", "amazon-q/mcp.json", "home/shop/.amazonq/mcp.json"),
-    Case("{cwd}/.amazonq/default.json", "amazon-q/agent.json", "home/shop/.amazonq/default.json"),
-    Case(
-        "{cwd}/.amazonq/agents/*.json",
-        "amazon-q/agent.json",
-        "home/shop/.amazonq/agents/default.json",
-    ),
-    Case(
-        "{cwd}/.amazonq/cli-agents/*.json",
-        "amazon-q/agent.json",
-        "home/shop/.amazonq/cli-agents/helper.json",
-    ),
-    Case("{home}/.kiro/settings/mcp.json", "kiro/mcp.json", "home/.kiro/settings/mcp.json"),
-    Case(
-        "{workspace}/.kiro/settings/mcp.json", "kiro/mcp.json", "home/shop/.kiro/settings/mcp.json"
-    ),
-    Case("{home}/.junie/mcp/mcp.json", "jetbrains/mcp.json", "home/.junie/mcp/mcp.json"),
-    Case(
-        "{intellij}/mcp.json",
-        "jetbrains/copilot-plugin.json",
-        "xdg/github-copilot/intellij/mcp.json",
-        darwin="xdg/github-copilot/intellij/mcp.json",
-        win32="local/github-copilot/intellij/mcp.json",
-    ),
-    Case("{workspace}/.junie/mcp/mcp.json", "jetbrains/mcp.json", "home/shop/.junie/mcp/mcp.json"),
-    Case("{workspace}/.air/mcp.json", "jetbrains/mcp.json", "home/shop/.air/mcp.json"),
-    Case(
-        "{home}/.gemini/config/mcp_config.json",
-        "antigravity/mcp_config.json",
-        "home/.gemini/config/mcp_config.json",
-    ),
-    Case(
-        "{home}/.gemini/antigravity/mcp_config.json",
-        "antigravity/mcp_config.json",
-        "home/.gemini/antigravity/mcp_config.json",
-    ),
-    Case(
-        "{home}/.antigravity/mcp.json", "antigravity/mcp_config.json", "home/.antigravity/mcp.json"
-    ),
-    Case(
-        "{home}/.antigravity/settings.json",
-        "antigravity/mcp_config.json",
-        "home/.antigravity/settings.json",
-    ),
-    Case(
-        "{workspace}/.agents/mcp_config.json",
-        "antigravity/mcp_config.json",
-        "home/shop/.agents/mcp_config.json",
-    ),
-    Case("{copilot}/mcp-config.json", "copilot/mcp-config.json", "home/.copilot/mcp-config.json"),
-    Case("{within}/.github/mcp.json", "copilot/mcp-config.json", "home/shop/.github/mcp.json"),
-    Case(
-        "{packages}/Claude_*/LocalCache/Roaming/Claude/claude_desktop_config.json",
-        "claude-desktop/claude_desktop_config.json",
-        "local/Packages/Claude_pzs8sxrjxfjjc/LocalCache/Roaming/Claude/claude_desktop_config.json",
-    ),
-    Case(
-        "{vscode}/profiles/*/mcp.json",
-        "vscode/mcp.json",
-        "xdg/Code/User/profiles/-5d1/mcp.json",
-        darwin=f"{SUPPORT}/Code/User/profiles/-5d1/mcp.json",
-        win32="appdata/Code/User/profiles/-5d1/mcp.json",
-    ),
-    Case(
-        "{devin}/config.json",
-        "windsurf/mcp_config.json",
-        "home/.config/devin/config.json",
-        darwin="home/.config/devin/config.json",
-        win32="appdata/devin/config.json",
-    ),
-    *(
-        Case(f"{{workspace}}/.devin/{name}", "windsurf/mcp_config.json", f"home/shop/.devin/{name}")
-        for name in ("config.local.json", "config.json", "mcp_config.json")
-    ),
-    Case("{home}/.kiro/agents/*.json", "kiro/agent.json", "home/.kiro/agents/reviewer.json"),
-    Case(
-        "{workspace}/.kiro/agents/*.json", "kiro/agent.json", "home/shop/.kiro/agents/reviewer.json"
-    ),
-    *(
-        Case(
-            f"{{qwen_system}}/{name}",
-            "qwen/settings.json",
-            f"system/etc/qwen-code/{name}",
-            darwin=f"system/Library/Application Support/QwenCode/{name}",
-            win32=f"data/qwen-code/{name}",
-        )
-        for name in ("settings.json", "system-defaults.json")
-    ),
-    Case("{qwen}/settings.json", "qwen/settings.json", "home/.qwen/settings.json"),
-    Case("{cwd}/.qwen/settings.json", "qwen/settings.json", "home/shop/.qwen/settings.json"),
-    *(
-        Case(f"{place}/{name}", "amp/settings.json", f"{at}/{name}")
-        for place, at in (("{config}/amp", "xdg/amp"), ("{within}/.amp", "home/shop/.amp"))
-        for name in ("settings.json", "settings.jsonc")
-    ),
-    Case(
-        f"{{vscode}}/{_ROO}",
-        "roo/mcp_settings.json",
-        f"xdg/Code/User/{_ROO}",
-        darwin=f"{SUPPORT}/Code/User/{_ROO}",
-        win32=f"appdata/Code/User/{_ROO}",
-    ),
-    Case("{workspace}/.roo/mcp.json", "roo/mcp_settings.json", "home/shop/.roo/mcp.json"),
-    Case(
-        "{trae}/mcp.json",
-        "trae/mcp.json",
-        "xdg/Trae/User/mcp.json",
-        darwin=f"{SUPPORT}/Trae/User/mcp.json",
-        win32="appdata/Trae/User/mcp.json",
-    ),
-    Case("{workspace}/.trae/mcp.json", "trae/mcp.json", "home/shop/.trae/mcp.json"),
-    Case("{kimi}/mcp.json", "kimi/mcp.json", "home/.kimi-code/mcp.json"),
-    Case("{kimi_cli}/mcp.json", "kimi/mcp.json", "home/.kimi/mcp.json"),
-    Case("{cwd}/.kimi-code/mcp.json", "kimi/mcp.json", "home/shop/.kimi-code/mcp.json"),
-    Case("{home}/.factory/mcp.json", "droid/mcp.json", "home/.factory/mcp.json"),
-    Case("{within}/.factory/mcp.json", "droid/mcp.json", "home/shop/.factory/mcp.json"),
-    Case(
-        "{crush_data}/crush.json",
-        "crush/crush.json",
-        "home/.local/share/crush/crush.json",
-        win32="local/crush/crush.json",
-    ),
-    Case("{crush}/crush.json", "crush/crush.json", "xdg/crush/crush.json"),
-    Case("{system}/etc/crush/crush.json", "crush/crush.json", "system/etc/crush/crush.json"),
-    Case("{within}/.crush.json", "crush/crush.json", "home/shop/.crush.json"),
-    Case("{within}/crush.json", "crush/crush.json", "home/shop/crush.json"),
-    Case("{vibe}/config.toml", "vibe/config.toml", "home/.vibe/config.toml"),
-    Case("{within}/.vibe/config.toml", "vibe/config.toml", "home/shop/.vibe/config.toml"),
-    Case(
-        "{claude_settings}/plugins/installed_plugins.json",
-        "claude-code/installed_plugins.json",
-        "home/.claude/plugins/installed_plugins.json",
-    ),
-    Case(
-        "{gemini}/extensions/*/gemini-extension.json",
-        "gemini/gemini-extension.json",
-        "home/.gemini/extensions/maps/gemini-extension.json",
-    ),
-    Case(
-        "{qwen}/extensions/*/qwen-extension.json",
-        "qwen/qwen-extension.json",
-        "home/.qwen/extensions/maps/qwen-extension.json",
-    ),
+    Case("{claude_state}/.claude.json", "claude-code/claude-code-state.json", per_project=True),
+    Case("{vscode}/mcp.json", "vscode/mcp.json", place_name="vscode insiders"),
+    Case("{opencode}/opencode.json", "opencode/opencode.jsonc", place_name="opencode home"),
+    *(Case(template, given) for given in TEMPLATES for template in TEMPLATES[given]),
 )

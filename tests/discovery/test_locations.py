@@ -31,7 +31,7 @@ def test_a_client_s_file_is_read_as_the_golden_output_says(
 ) -> None:
     context = machine(tmp_path, platform)
     if case.template == "{extra}":
-        context = replace(context, extra_config=tmp_path / case.at)
+        context = replace(context, extra_config=tmp_path / case.place(platform))
     file = put(tmp_path, case, platform)
     found = discover(context)
     assert rendered(found, tmp_path, file) == json.loads(expected_file(case).read_text())
@@ -60,7 +60,7 @@ def test_a_file_of_another_platform_is_not_read(
     case: Case, place: str, platform: Platform, tmp_path: Path
 ) -> None:
     context = machine(tmp_path, platform)
-    put(tmp_path, replace(case, at=place, darwin="", win32=""))
+    put(tmp_path, replace(case, at=place))
     assert discover(context).servers == ()
 
 

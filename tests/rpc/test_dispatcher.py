@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -68,27 +69,31 @@ def _call(number: int, method: str = "echo", **params: Any) -> Call:
 LIMITS = DispatchLimits(concurrent=4, reply_bytes=10_000, pending=8)
 
 
-async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> None:
+@asynccontextmanager
+async def dispatching(host: _Host, limits: DispatchLimits = LIMITS) -> AsyncIterator[Dispatcher]:
+    """Dispatch calls to a host, until all are answered."""
     with anyio.fail_after(PATIENCE_SECONDS):
         async with anyio.create_task_group() as tasks:
             dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
-            for call in calls:
-                await dispatcher.accept(call)
+            yield dispatcher
             dispatcher.close()
+
+
+async def _serve(host: _Host, *calls: Call, limits: DispatchLimits = LIMITS) -> None:
+    async with dispatching(host, limits) as dispatcher:
+        for call in calls:
+            await dispatcher.accept(call)
 
 
 async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
     """Serving them one by one is what made the older bridge's gather useless."""
     host = _Host()
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
-            for number in range(8):
-                await dispatcher.accept(_call(number, "wait"))
-            while host.running < 4:
-                await anyio.lowlevel.checkpoint()
-            host.release.set()
-            dispatcher.close()
+    async with dispatching(host) as dispatcher:
+        for number in range(8):
+            await dispatcher.accept(_call(number, "wait"))
+        while host.running < 4:
+            await anyio.lowlevel.checkpoint()
+        host.release.set()
     assert host.most_running == 4
     assert len(host.replies) == 8
 
@@ -96,16 +101,13 @@ async def test_calls_run_at_the_same_time_up_to_the_limit() -> None:
 async def test_the_guest_is_not_read_while_too_many_calls_are_pending() -> None:
     """What a flood can queue on the host is bounded."""
     host = _Host()
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
-            for number in range(8):
-                await dispatcher.accept(_call(number, "wait"))
-            with anyio.move_on_after(0.01) as scope:
-                await dispatcher.accept(_call(99, "wait"))
-            assert scope.cancelled_caught
-            host.release.set()
-            dispatcher.close()
+    async with dispatching(host) as dispatcher:
+        for number in range(8):
+            await dispatcher.accept(_call(number, "wait"))
+        with anyio.move_on_after(0.01) as scope:
+            await dispatcher.accept(_call(99, "wait"))
+        assert scope.cancelled_caught
+        host.release.set()
 
 
 async def test_an_id_in_use_is_a_violation() -> None:
@@ -123,17 +125,14 @@ async def test_an_id_in_use_is_a_violation() -> None:
 async def test_a_cancelled_call_ends_and_gets_no_reply() -> None:
     """The program gave up on it; the server is told through the handler's cancellation."""
     host = _Host()
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
-            await dispatcher.accept(_call(1, "wait"))
-            while not host.running:
-                await anyio.lowlevel.checkpoint()
-            dispatcher.cancel(1)
-            dispatcher.cancel(2)
-            while dispatcher.under_way:
-                await anyio.lowlevel.checkpoint()
-            dispatcher.close()
+    async with dispatching(host) as dispatcher:
+        await dispatcher.accept(_call(1, "wait"))
+        while not host.running:
+            await anyio.lowlevel.checkpoint()
+        dispatcher.cancel(1)
+        dispatcher.cancel(2)
+        while dispatcher.under_way:
+            await anyio.lowlevel.checkpoint()
     assert (host.cancelled, host.replies) == (1, [])
 
 
@@ -205,16 +204,13 @@ async def test_the_guest_is_not_read_while_large_calls_are_pending() -> None:
     """Few calls with large arguments fill a host as well as many small ones."""
     host = _Host()
     limits = DispatchLimits(concurrent=1, reply_bytes=10_000, pending=8, pending_cost=100)
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, limits)
-            await dispatcher.accept(_call(1, "wait"), 1_000)
-            with anyio.move_on_after(0.01) as scope:
-                await dispatcher.accept(_call(2, "wait"), 1)
-            assert scope.cancelled_caught
-            host.release.set()
-            await dispatcher.accept(_call(3), 99)
-            dispatcher.close()
+    async with dispatching(host, limits) as dispatcher:
+        await dispatcher.accept(_call(1, "wait"), 1_000)
+        with anyio.move_on_after(0.01) as scope:
+            await dispatcher.accept(_call(2, "wait"), 1)
+        assert scope.cancelled_caught
+        host.release.set()
+        await dispatcher.accept(_call(3), 99)
     assert len(host.replies) == 2
 
 
@@ -244,17 +240,14 @@ async def test_a_reply_under_way_is_written_whole_although_its_call_is_cancelled
 async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
     """The program gave up before the host had begun: there is nothing to stop or to do."""
     host = _Host()
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
-            await dispatcher.accept(_call(1))
-            dispatcher.cancel(1)
-            for number in range(2, 8):
-                await dispatcher.accept(_call(number, "wait"))
-            # No task is free for the last of them.
-            dispatcher.cancel(7)
-            host.release.set()
-            dispatcher.close()
+    async with dispatching(host) as dispatcher:
+        await dispatcher.accept(_call(1))
+        dispatcher.cancel(1)
+        for number in range(2, 8):
+            await dispatcher.accept(_call(number, "wait"))
+        # No task is free for the last of them.
+        dispatcher.cancel(7)
+        host.release.set()
     assert sorted(reply.id for reply in host.replies) == [2, 3, 4, 5, 6]
     assert host.cancelled == 0
 
@@ -262,18 +255,15 @@ async def test_a_call_cancelled_before_it_began_is_never_made() -> None:
 async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled() -> None:
     """A task ends with the call that is called off; its place is taken by another."""
     host = _Host()
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
-            for number in range(4):
-                await dispatcher.accept(_call(number, "wait"))
-            while host.running < 4:
-                await anyio.lowlevel.checkpoint()
-            for number in range(4, 8):
-                await dispatcher.accept(_call(number))
-            for number in range(4):
-                dispatcher.cancel(number)
-            dispatcher.close()
+    async with dispatching(host) as dispatcher:
+        for number in range(4):
+            await dispatcher.accept(_call(number, "wait"))
+        while host.running < 4:
+            await anyio.lowlevel.checkpoint()
+        for number in range(4, 8):
+            await dispatcher.accept(_call(number))
+        for number in range(4):
+            dispatcher.cancel(number)
     assert host.cancelled == 4
     assert sorted(reply.id for reply in host.replies) == [4, 5, 6, 7]
 
@@ -281,19 +271,16 @@ async def test_calls_that_wait_are_served_after_those_under_way_were_cancelled()
 async def test_a_cancellation_meant_for_one_call_spares_the_next_of_the_same_task() -> None:
     """It may come when the answer is there already, and the task is about to go on."""
     host = _Host()
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with anyio.create_task_group() as tasks:
-            dispatcher = Dispatcher(tasks, host.send, host.handle, LIMITS)
-            await dispatcher.accept(_call(1, "wait"))
-            while not host.running:
-                await anyio.lowlevel.checkpoint()
-            host.release.set()
-            dispatcher.cancel(1)
-            while dispatcher.under_way:
-                await anyio.lowlevel.checkpoint()
-            await dispatcher.accept(_call(1))
-            await dispatcher.accept(_call(2))
-            dispatcher.close()
+    async with dispatching(host) as dispatcher:
+        await dispatcher.accept(_call(1, "wait"))
+        while not host.running:
+            await anyio.lowlevel.checkpoint()
+        host.release.set()
+        dispatcher.cancel(1)
+        while dispatcher.under_way:
+            await anyio.lowlevel.checkpoint()
+        await dispatcher.accept(_call(1))
+        await dispatcher.accept(_call(2))
     assert [reply.id for reply in host.replies] == [1, 2]
 
 

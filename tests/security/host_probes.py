@@ -4,45 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.security.probing import Probe
+from tests.security.probing import Probe, apart, on_host
 
 
 def _files() -> Iterable[tuple[str, Probe]]:
     ordinary = {"EPERM": "the tests run as an ordinary user"}
     for kind, mode, device in (("character", 0o020666, 259), ("block", 0o060666, 1793)):
-        yield (
+        yield on_host(
+            32,
             f"make a {kind} device",
-            Probe(
-                attack=32,
-                outside="host",
-                code='place = HOST["directory"] if os.path.isdir(HOST["directory"]) else "/tmp"\n'
-                f'os.mknod(place + "/{kind}", {mode}, {device})\n'
-                f'try: return os.open(place + "/{kind}", os.O_RDONLY) >= 0\n'
-                f'finally: os.unlink(place + "/{kind}")',
-                absent={**ordinary, "ENXIO": "this kernel has no driver for it, but was asked"},
-            ),
+            'place = HOST["directory"] if os.path.isdir(HOST["directory"]) else "/tmp"\n'
+            f'os.mknod(place + "/{kind}", {mode}, {device})\n'
+            f'try: return os.open(place + "/{kind}", os.O_RDONLY) >= 0\n'
+            f'finally: os.unlink(place + "/{kind}")',
+            {**ordinary, "ENXIO": "this kernel has no driver for it, but was asked"},
         )
 
 
 def _privileges() -> Iterable[tuple[str, Probe]]:
-    yield "become root", Probe(attack=32, code="os.setuid(0)\nreturn os.getuid() == 0")
-    yield (
+    yield apart(32, "become root", "os.setuid(0)\nreturn os.getuid() == 0")
+    yield apart(
+        32,
         "execute a file with a set-user-id bit",
-        Probe(
-            attack=32,
-            code="import glob, shutil, stat, subprocess, tempfile\n"
-            "with tempfile.TemporaryDirectory() as place:\n"
-            '    copy = place + "/python"\n'
-            "    shutil.copy(sys.executable, copy)\n"
-            "    os.chmod(copy, 0o4755)\n"
-            '    done = subprocess.run([copy, "-I", "-S", "-c", "import os; os._exit(7)"])\n'
-            "return done.returncode == 7",
-        ),
+        "import glob, shutil, stat, subprocess, tempfile\n"
+        "with tempfile.TemporaryDirectory() as place:\n"
+        '    copy = place + "/python"\n'
+        "    shutil.copy(sys.executable, copy)\n"
+        "    os.chmod(copy, 0o4755)\n"
+        '    done = subprocess.run([copy, "-I", "-S", "-c", "import os; os._exit(7)"])\n'
+        "return done.returncode == 7",
     )
-    yield (
-        "speak to a terminal",
-        Probe(attack=32, outside="host", code='return open("/dev/tty", "r+b", 0).fileno() >= 0'),
-    )
+    yield on_host(32, "speak to a terminal", 'return open("/dev/tty", "r+b", 0).fileno() >= 0')
 
 
 def _offers() -> Iterable[tuple[str, Probe]]:
@@ -55,32 +47,17 @@ def _offers() -> Iterable[tuple[str, Probe]]:
         "/sys/fs/cgroup/memory/release_agent",
         "/sys/fs/cgroup/cgroup.procs",
     ):
-        yield (
-            f"open {path} to write",
-            Probe(
-                attack=33,
-                outside="host",
-                code=f"return os.open({path!r}, os.O_WRONLY) >= 0",
-                absent=private,
-            ),
+        yield on_host(
+            33, f"open {path} to write", f"return os.open({path!r}, os.O_WRONLY) >= 0", private
         )
-    yield (
-        "read the kernel's memory",
-        Probe(
-            attack=33,
-            outside="host",
-            code='return open("/proc/kcore", "rb").read(4)',
-            absent=private,
-        ),
+    yield on_host(
+        33, "read the kernel's memory", 'return open("/proc/kcore", "rb").read(4)', private
     )
-    yield (
+    yield on_host(
+        33,
         "read the kernel's addresses",
-        Probe(
-            attack=33,
-            outside="host",
-            code='return any(int(line.split()[0], 16) for line in open("/proc/kallsyms"))',
-            absent={**private, "nothing": "this machine's settings hide them"},
-        ),
+        'return any(int(line.split()[0], 16) for line in open("/proc/kallsyms"))',
+        {**private, "nothing": "this machine's settings hide them"},
     )
 
 
@@ -93,18 +70,15 @@ def _secrets() -> Iterable[tuple[str, Probe]]:
         "see where its files lie": 'return HOST["mount"] in open("/proc/self/mounts").read()',
     }
     for name, code in texts.items():
-        yield name, Probe(attack=41, outside="host", code=code)
-    yield (
+        yield on_host(41, name, code)
+    yield on_host(
+        41,
         "find the host's environment in a process",
-        Probe(
-            attack=41,
-            outside="host",
-            code="def text(path):\n"
-            "    try: return open(path, 'rb').read()\n"
-            "    except OSError: return b''\n"
-            "pids = [name for name in os.listdir('/proc') if name.isdigit()]\n"
-            "return any(HOST['canary'].encode() in text('/proc/%s/environ' % p) for p in pids)",
-        ),
+        "def text(path):\n"
+        "    try: return open(path, 'rb').read()\n"
+        "    except OSError: return b''\n"
+        "pids = [name for name in os.listdir('/proc') if name.isdigit()]\n"
+        "return any(HOST['canary'].encode() in text('/proc/%s/environ' % p) for p in pids)",
     )
 
 
@@ -119,14 +93,11 @@ def _network() -> Iterable[tuple[str, Probe]]:
         "a mapped address": ("INET6", "::ffff:127.0.0.1"),
     }
     for name, (family, address) in here.items():
-        yield (
+        yield on_host(
+            37,
             f"connect to {name}",
-            Probe(
-                attack=37,
-                outside="host",
-                code=f'return connected(socket.AF_{family}, ({address!r}, HOST["port"]))',
-                absent={"EADDRNOTAVAIL": "this machine has no IPv6"} if family == "INET6" else None,
-            ),
+            f'return connected(socket.AF_{family}, ({address!r}, HOST["port"]))',
+            {"EADDRNOTAVAIL": "this machine has no IPv6"} if family == "INET6" else None,
         )
 
 
@@ -140,38 +111,29 @@ def _ways() -> Iterable[tuple[str, Probe]]:
         "a private network of IPv6": ("INET6", "fd00:ec2::254", 80),
     }
     for name, (family, address, port) in there.items():
-        yield (
+        yield on_host(
+            37,
             f"find a way to {name}",
-            Probe(
-                attack=37,
-                outside="host",
-                code=f"at = ({address!r}, {port})\n"
-                f"return connected(socket.AF_{family}, at, socket.SOCK_DGRAM)",
-                absent={
-                    "ENETUNREACH": "this machine has no network",
-                    "EADDRNOTAVAIL": "this machine has no IPv6",
-                },
-            ),
+            f"at = ({address!r}, {port})\n"
+            f"return connected(socket.AF_{family}, at, socket.SOCK_DGRAM)",
+            {
+                "ENETUNREACH": "this machine has no network",
+                "EADDRNOTAVAIL": "this machine has no IPv6",
+            },
         )
-    yield (
+    yield on_host(
+        38,
         "ask somebody by datagram",
-        Probe(
-            attack=38,
-            outside="host",
-            code="with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:\n"
-            "    asker.settimeout(1)\n"
-            '    asker.sendto(b"secret.example.", ("127.0.0.1", HOST["datagrams"]))\n'
-            '    return asker.recv(100) == b"answer"',
-        ),
+        "with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:\n"
+        "    asker.settimeout(1)\n"
+        '    asker.sendto(b"secret.example.", ("127.0.0.1", HOST["datagrams"]))\n'
+        '    return asker.recv(100) == b"answer"',
     )
-    yield (
+    yield on_host(
+        38,
         "find a resolver",
-        Probe(
-            attack=38,
-            outside="host",
-            code='return "nameserver" in open("/etc/resolv.conf").read()',
-            absent={"nothing": "this machine has none", "ENOENT": "this machine has none"},
-        ),
+        'return "nameserver" in open("/etc/resolv.conf").read()',
+        {"nothing": "this machine has none", "ENOENT": "this machine has none"},
     )
 
 

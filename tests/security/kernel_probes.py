@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.security.probing import Probe
+from tests.security.probing import Probe, apart, on_host
 
 
 def _mounts() -> Iterable[tuple[str, Probe]]:
@@ -26,7 +26,7 @@ return call("pivot_root", b"/tmp", b"/tmp/old")
         "change the root directory": 'os.chroot("/tmp")\nreturn True',
     }
     for name, code in texts.items():
-        yield name, Probe(attack=26, code=code)
+        yield apart(26, name, code)
 
 
 def _namespaces() -> Iterable[tuple[str, Probe]]:
@@ -41,62 +41,49 @@ def _namespaces() -> Iterable[tuple[str, Probe]]:
     }
     for name, flag in kinds.items():
         code = f"return ask(libc.unshare({flag}))"
-        yield f"unshare {name} namespace", Probe(attack=26, code=code)
-    yield (
-        "clone into a user namespace",
-        Probe(attack=26, code="return new_process(0x10000000)"),
-    )
-    yield (
+        yield apart(26, f"unshare {name} namespace", code)
+    yield apart(26, "clone into a user namespace", "return new_process(0x10000000)")
+    yield apart(
+        26,
         "clone3 into a user namespace",
-        Probe(
-            attack=26,
-            code='arguments = struct.pack("8Q", 0x10000000, 0, 0, 0, 17, 0, 0, 0)\n'
-            'pid = libc.syscall(N["clone3"], arguments, 64)\n'
-            "if pid == 0: os._exit(0)\n"
-            "return ask(pid)",
-        ),
+        'arguments = struct.pack("8Q", 0x10000000, 0, 0, 0, 17, 0, 0, 0)\n'
+        'pid = libc.syscall(N["clone3"], arguments, 64)\n'
+        "if pid == 0: os._exit(0)\n"
+        "return ask(pid)",
     )
-    yield (
+    yield apart(
+        26,
         "join a namespace",
-        Probe(
-            attack=26,
-            code='fd = os.open("/proc/self/ns/uts", os.O_RDONLY)\nreturn call("setns", fd, 0)',
-        ),
+        'fd = os.open("/proc/self/ns/uts", os.O_RDONLY)\nreturn call("setns", fd, 0)',
     )
 
 
 def _processes() -> Iterable[tuple[str, Probe]]:
-    yield "be traced", Probe(attack=27, code="return ask(libc.ptrace(0, 0, 0, 0))")
-    yield (
+    yield apart(27, "be traced", "return ask(libc.ptrace(0, 0, 0, 0))")
+    yield apart(
+        27,
         "trace a child",
-        Probe(
-            attack=27,
-            code="pid = os.fork()\nif not pid: time.sleep(10)\n"
-            "try: return ask(libc.ptrace(16, pid, 0, 0))\nfinally: os.kill(pid, 9)",
-        ),
+        "pid = os.fork()\nif not pid: time.sleep(10)\n"
+        "try: return ask(libc.ptrace(16, pid, 0, 0))\nfinally: os.kill(pid, 9)",
     )
-    yield (
+    yield apart(
+        27,
         "read memory through the kernel",
-        Probe(
-            attack=27,
-            code='there = ctypes.create_string_buffer(b"secret")\n'
-            "here = ctypes.create_string_buffer(6)\n"
-            "a = (ctypes.c_size_t * 2)(ctypes.addressof(here), 6)\n"
-            "b = (ctypes.c_size_t * 2)(ctypes.addressof(there), 6)\n"
-            'return call("process_vm_readv", os.getpid(), a, 1, b, 1, 0)',
-        ),
+        'there = ctypes.create_string_buffer(b"secret")\n'
+        "here = ctypes.create_string_buffer(6)\n"
+        "a = (ctypes.c_size_t * 2)(ctypes.addressof(here), 6)\n"
+        "b = (ctypes.c_size_t * 2)(ctypes.addressof(there), 6)\n"
+        'return call("process_vm_readv", os.getpid(), a, 1, b, 1, 0)',
     )
-    yield (
+    yield apart(
+        27,
         "take a descriptor of another process",
-        Probe(
-            attack=27,
-            code="pid = os.fork()\nif not pid: time.sleep(10)\n"
-            "try:\n"
-            "    ctypes.set_errno(0)\n"
-            '    pidfd = libc.syscall(N["pidfd_open"], pid, 0)\n'
-            '    return ask(pidfd) and call("pidfd_getfd", pidfd, 1, 0)\n'
-            "finally: os.kill(pid, 9)",
-        ),
+        "pid = os.fork()\nif not pid: time.sleep(10)\n"
+        "try:\n"
+        "    ctypes.set_errno(0)\n"
+        '    pidfd = libc.syscall(N["pidfd_open"], pid, 0)\n'
+        '    return ask(pidfd) and call("pidfd_getfd", pidfd, 1, 0)\n'
+        "finally: os.kill(pid, 9)",
     )
     for what in ("mem", "environ", "maps", "fd/0", "cwd"):
         code = f'os.stat("/proc/1/{what}")\nreturn open("/proc/1/{what}", "rb", 0).fileno() > 0'
@@ -104,102 +91,74 @@ def _processes() -> Iterable[tuple[str, Probe]]:
             code = 'return os.listdir("/proc/1/cwd/")'
         if what == "fd/0":
             code = 'return os.readlink("/proc/1/fd/0")'
-        yield f"see the first process's {what}", Probe(attack=27, code=code)
+        yield apart(27, f"see the first process's {what}", code)
 
 
 def _others() -> Iterable[tuple[str, Probe]]:
-    yield (
-        "write the first process's memory",
-        Probe(attack=28, code='return open("/proc/1/mem", "r+b", 0).fileno() > 0'),
+    yield apart(
+        28, "write the first process's memory", 'return open("/proc/1/mem", "r+b", 0).fileno() > 0'
     )
-    yield (
+    yield on_host(
+        28,
         "write the interpreter's file",
-        Probe(
-            attack=28,
-            outside="host",
-            code='return open("/proc/self/exe", "r+b", 0)',
-            absent={"ETXTBSY": "no file that runs can be written, inside or outside"},
-        ),
+        'return open("/proc/self/exe", "r+b", 0)',
+        {"ETXTBSY": "no file that runs can be written, inside or outside"},
     )
-    yield (
-        "signal a process of the host",
-        Probe(attack=36, outside="host", code='os.kill(HOST["pid"], 0)\nreturn True'),
-    )
-    yield (
-        "find a process of the host",
-        Probe(attack=36, outside="host", code='return os.path.exists("/proc/%d" % HOST["pid"])'),
+    yield on_host(36, "signal a process of the host", 'os.kill(HOST["pid"], 0)\nreturn True')
+    yield on_host(
+        36, "find a process of the host", 'return os.path.exists("/proc/%d" % HOST["pid"])'
     )
 
 
 def _kernel() -> Iterable[tuple[str, Probe]]:
     gone = {"ENOSYS": "this kernel was built without it"}
-    yield "use a keyring", Probe(attack=29, code='return call("keyctl", 0, -2, 1)')
-    yield (
+    yield apart(29, "use a keyring", 'return call("keyctl", 0, -2, 1)')
+    yield on_host(
+        29,
         "load a program into the kernel",
-        Probe(
-            attack=29,
-            outside="host",
-            code='return call("bpf", 0, struct.pack("4I", 2, 4, 4, 1) + bytes(112), 128)',
-            absent=gone,
-        ),
+        'return call("bpf", 0, struct.pack("4I", 2, 4, 4, 1) + bytes(112), 128)',
+        gone,
     )
-    yield (
+    yield on_host(
+        29,
         "measure the kernel",
-        Probe(
-            attack=29,
-            outside="host",
-            code='about = struct.pack("=IIQQQQQ", 1, 112, 0, 0, 0, 0, 0) + bytes(64)\n'
-            'return call("perf_event_open", about, 0, -1, -1, 0)',
-            absent=gone,
-        ),
+        'about = struct.pack("=IIQQQQQ", 1, 112, 0, 0, 0, 0, 0) + bytes(64)\n'
+        'return call("perf_event_open", about, 0, -1, -1, 0)',
+        gone,
     )
-    yield (
-        "handle page faults",
-        Probe(attack=29, outside="host", code='return call("userfaultfd", 0o2000000)', absent=gone),
-    )
-    yield (
+    yield on_host(29, "handle page faults", 'return call("userfaultfd", 0o2000000)', gone)
+    yield on_host(
+        29,
         "use an io ring",
-        Probe(
-            attack=29,
-            outside="host",
-            code='return call("io_uring_setup", 8, bytes(120))',
-            absent={**gone, "EPERM": "this machine's settings forbid it"},
-        ),
+        'return call("io_uring_setup", 8, bytes(120))',
+        {**gone, "EPERM": "this machine's settings forbid it"},
     )
     # No segment: it asks for nothing to be loaded.
-    yield (
-        "prepare another kernel",
-        Probe(attack=29, outside="host", code='return call("kexec_load", 0, 0, 0, 0)', absent=gone),
-    )
+    yield on_host(29, "prepare another kernel", 'return call("kexec_load", 0, 0, 0, 0)', gone)
 
 
 def _powers() -> Iterable[tuple[str, Probe]]:
     gone = {"ENOSYS": "this kernel was built without it"}
-    yield (
+    yield on_host(
+        29,
         "load a module",
-        Probe(
-            attack=29,
-            outside="host",
-            code='try: return call("init_module", b"x" * 4096, 4096, b"")\n'
-            "except OSError as error:\n"
-            "    if error.errno == errno.ENOEXEC: return True  # it was let in, and is none\n"
-            "    raise",
-            absent=gone,
-        ),
+        'try: return call("init_module", b"x" * 4096, 4096, b"")\n'
+        "except OSError as error:\n"
+        "    if error.errno == errno.ENOEXEC: return True  # it was let in, and is none\n"
+        "    raise",
+        gone,
     )
-    yield "change the personality", Probe(attack=29, code='return call("personality", 0x40000)')
-    yield (
+    yield apart(29, "change the personality", 'return call("personality", 0x40000)')
+    yield apart(
+        32,
         "make an executable file in memory",
-        Probe(
-            attack=32,
-            code='fd = libc.syscall(N["memfd_create"], b"x", 0)\n'
-            "ask(fd)\n"
-            "os.write(fd, open(sys.executable, 'rb').read())\n"
-            "pid = os.fork()\n"
-            "if not pid:\n"
-            "    os.execve(fd, ['python', '-I', '-S', '-c', 'import os; os._exit(7)'], {})\n"
-            "return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7",
-        ),
+        'fd = libc.syscall(N["memfd_create"], b"x", 0)\n'
+        "ask(fd)\n"
+        "os.write(fd, open(sys.executable, 'rb').read())\n"
+        "pid = os.fork()\n"
+        "if not pid:\n"
+        "    os.execve(fd, ['python', '-I', '-S', '-c', 'import os; os._exit(7)'], {})\n"
+        "return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7",
     )
 
 
@@ -213,25 +172,19 @@ def _sockets() -> Iterable[tuple[str, Probe]]:
         "raw packets": "2, 3, 1",
     }
     for name, arguments in kinds.items():
-        yield (
+        yield apart(
+            30,
             f"make a socket for {name}",
-            Probe(
-                attack=30,
-                code=f"return socket.socket({arguments}).fileno() >= 0",
-                absent=absent,
-            ),
+            f"return socket.socket({arguments}).fileno() >= 0",
+            absent,
         )
-    yield (
+    yield on_host(
+        31,
         "reach an abstract socket of the host",
-        Probe(
-            attack=31,
-            outside="host",
-            code='return connected(socket.AF_UNIX, chr(0) + HOST["abstract"])',
-        ),
+        'return connected(socket.AF_UNIX, chr(0) + HOST["abstract"])',
     )
-    yield (
-        "reach a named socket of the host",
-        Probe(attack=31, outside="host", code='return connected(socket.AF_UNIX, HOST["socket"])'),
+    yield on_host(
+        31, "reach a named socket of the host", 'return connected(socket.AF_UNIX, HOST["socket"])'
     )
 
 

@@ -36,6 +36,19 @@ class Probe:
     absent: Mapping[str, str] | None = None
 
 
+Named = tuple[str, Probe]
+
+
+def apart(attack: int, name: str, code: str, absent: Mapping[str, str] | None = None) -> Named:
+    """Return a probe whose control runs in namespaces of its own."""
+    return name, Probe(attack=attack, code=code, absent=absent)
+
+
+def on_host(attack: int, name: str, code: str, absent: Mapping[str, str] | None = None) -> Named:
+    """Return a probe whose control runs as a plain process."""
+    return name, Probe(attack=attack, code=code, absent=absent, outside="host")
+
+
 _CALLS = """
 clone3 fsopen open_tree mount_setattr pivot_root setns pidfd_open pidfd_getfd process_vm_readv
 keyctl bpf perf_event_open userfaultfd io_uring_setup kexec_load init_module personality

@@ -160,76 +160,24 @@ async def test_no_mount_and_no_namespace_can_be_made(
     assert (await arena.engine.run(RunRequest(code=threads))).stdout == "a thread\n"
 
 
-@pytest.mark.guarantee("own-processes-only")
-async def test_no_other_process_can_be_looked_into(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(27, marks=pytest.mark.guarantee("own-processes-only"), id="look into others"),
+        pytest.param(28, marks=pytest.mark.guarantee("own-processes-only"), id="write to others"),
+        pytest.param(29, marks=pytest.mark.guarantee("small-kernel"), id="doors of the kernel"),
+        pytest.param(30, marks=pytest.mark.guarantee("small-kernel"), id="other sockets"),
+        pytest.param(31, marks=pytest.mark.guarantee("no-local-sockets"), id="local sockets"),
+        pytest.param(32, marks=pytest.mark.guarantee("no-privileges"), id="devices, privileges"),
+        pytest.param(33, marks=pytest.mark.guarantee("no-privileges"), id="the kernel's offers"),
+        pytest.param(36, marks=pytest.mark.guarantee("own-processes-only"), id="signals"),
+        pytest.param(37, marks=pytest.mark.guarantee("no-network"), id="networks"),
+    ],
+)
+async def test_no_attempt_of_an_attack_succeeds(
+    attack: int, arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
 ) -> None:
-    """Attack 27."""
-    judge(27, arena, surface, controls)
-
-
-@pytest.mark.guarantee("own-processes-only")
-async def test_neither_the_interpreter_nor_the_first_process_can_be_written(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 28."""
-    judge(28, arena, surface, controls)
-
-
-@pytest.mark.guarantee("small-kernel")
-async def test_no_door_of_the_kernel_is_open(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 29: keys, programs for the kernel, tracing, page faults, rings, modules."""
-    judge(29, arena, surface, controls)
-
-
-@pytest.mark.guarantee("small-kernel")
-async def test_no_socket_of_another_kind_can_be_made(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 30: packets, virtual machines, netlink, ciphers, raw."""
-    judge(30, arena, surface, controls)
-
-
-@pytest.mark.guarantee("no-local-sockets")
-async def test_no_local_socket_of_the_host_is_reached(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 31: abstract and named ones."""
-    judge(31, arena, surface, controls)
-
-
-@pytest.mark.guarantee("no-privileges")
-async def test_no_device_no_privilege_and_no_terminal(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 32."""
-    judge(32, arena, surface, controls)
-
-
-@pytest.mark.guarantee("no-privileges")
-async def test_what_the_kernel_offers_of_itself_is_closed(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 33: settings, memory, addresses, control groups."""
-    judge(33, arena, surface, controls)
-
-
-@pytest.mark.guarantee("own-processes-only")
-async def test_no_process_of_the_host_can_be_signalled(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 36."""
-    judge(36, arena, surface, controls)
-
-
-@pytest.mark.guarantee("no-network")
-async def test_there_is_no_way_to_any_network(
-    arena: Arena, surface: Mapping[str, str], controls: Mapping[str, str]
-) -> None:
-    """Attack 37: this machine, its neighbours, cloud metadata, in every notation."""
-    judge(37, arena, surface, controls)
+    judge(attack, arena, surface, controls)
 
 
 @pytest.mark.guarantee("no-network")

@@ -14,23 +14,16 @@ from bridge.errors import InvalidRequestError
 from bridge.model import (
     ApplyRequest,
     Artifact,
-    CallCount,
     Finding,
-    HeldCall,
-    Isolation,
-    Loss,
-    Plan,
-    Receipt,
     RunRequest,
     RunResult,
-    SessionReport,
-    Shown,
 )
 from bridge.render.structured import structured
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema, parse_request
 from bridge.server.command_tool import command_tool
 from bridge.server.search_tool import search_tool
 from bridge.settings.commands import CommandProfile
+from scripts.samples import sample
 
 KEPT = Artifact(
     uri="bridge://artifacts/0", name="a.png", mime_type="image/png", size=1, digest="0", run_id="1"
@@ -105,54 +98,8 @@ def test_schemas_stay_within_what_strict_clients_convert() -> None:
 
 def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None:
     """So that a client's types know every field."""
-    counts = (
-        CallCount(server="s", tool="t", count=2, why="deny"),
-        CallCount(server="", tool="", count=1),
-    )
-    held = HeldCall(number=1, server="s", tool="t", arguments={"a": [1]}, rule="r")
-    result = RunResult(
-        run_id="r1",
-        status="error",
-        summary="x",
-        reason="policy",
-        exit_code=0,
-        stdout="a",
-        stderr="b\n",
-        has_result=True,
-        result=None,
-        result_repr="<x>",
-        error="e",
-        servers=("s",),
-        timeout_seconds=1.5,
-        truncated={"stdout": 3},
-        findings=(Finding(line=1, rule="process", message="x"),),
-        findings_omitted=1,
-        isolation=Isolation(backend="fake"),
-        plan=Plan(plan_id="ab" * 8, seconds=60, calls=(held,) * 1_000, stopped="why", stale="why"),
-        replayed=counts,
-        unused=counts,
-        refused=counts,
-        unknown=counts,
-        receipt=Receipt(
-            calls={"s": 1},
-            replayed=1,
-            held=1,
-            refused=1,
-            unknown=1,
-            result_bytes=1,
-            returned_bytes=1,
-            tokens_kept=1,
-            code_ms=1,
-            calls_ms=1,
-            waiting_ms=1,
-            audit="0" * 64,
-            masked=("A of s",),
-        ),
-        shown=(Shown(mime_type="image/png", note="smaller", artifact=KEPT),),
-        artifacts=(KEPT, replace(KEPT, kind="stdout")),
-        missing=(Loss(name="fifo", why="no regular file"),),
-        session=SessionReport(session_id="a" * 32, name="s", run=2, state="kept"),
-    )
+    full = sample(RunResult)
+    result = replace(full, plan=replace(full.plan, calls=full.plan.calls * 1_000))
     document = structured(result)
     jsonschema.validate(document, OUTPUT_SCHEMA)
     known = OUTPUT_SCHEMA["properties"]

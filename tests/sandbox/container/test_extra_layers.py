@@ -23,21 +23,14 @@ from bridge.sandbox.container.extra_layers import (
 )
 from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.syscalls import oci_profile
+from tests.sandbox.container.test_facts import ROOT
 
-PODMAN = EngineFacts(
+PODMAN = replace(
+    ROOT,
     kind="podman",
     version="4.3.1",
-    rootless=False,
-    oci_runtime="runc",
     oci_runtimes=(),
     cgroup_version="2",
-    cpus=2,
-    limits_memory=True,
-    limits_pids=True,
-    limits_cpu=True,
-    obeys_ulimits=True,
-    seccomp=True,
-    mandatory_access="",
     kernel="6.1.0-9-amd64",
     storage="overlay",
 )

@@ -8,7 +8,6 @@ import pytest
 
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.backend import LaunchSpec
-from bridge.sandbox.container.facts import EngineFacts
 from bridge.sandbox.container.hardening import (
     GVISOR_TASKS,
     Placement,
@@ -16,22 +15,9 @@ from bridge.sandbox.container.hardening import (
     container_name,
     isolation,
 )
+from tests.sandbox.container.test_facts import ROOT
 
-DOCKER = EngineFacts(
-    kind="docker",
-    version="20.10.24",
-    rootless=False,
-    oci_runtime="runc",
-    oci_runtimes=("runc",),
-    cgroup_version="1",
-    cpus=2,
-    limits_memory=True,
-    limits_pids=True,
-    limits_cpu=True,
-    obeys_ulimits=True,
-    seccomp=True,
-    mandatory_access="apparmor",
-)
+DOCKER = replace(ROOT, version="20.10.24", mandatory_access="apparmor")
 PODMAN = replace(DOCKER, kind="podman", version="4.3.1", cgroup_version="2", mandatory_access="")
 ROOTLESS = replace(
     PODMAN,

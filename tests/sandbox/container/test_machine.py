@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,19 +19,9 @@ from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from bridge.sandbox.container.connection import Connector
 from bridge.sandbox.container.endpoints import Surroundings
 from bridge.sandbox.container.machine import MachineContext, PodmanMachine, ensure_machine
+from tests.sandbox.container.test_machine_plan import MACHINE, recorded
 
-RECORDINGS = Path(__file__).parents[2] / "testdata" / "podman_machine"
-MACHINE = "podman-machine-default"
 DEADLINE = 120.0
-
-
-def recorded(name: str) -> CommandResult:
-    value = json.loads((RECORDINGS / f"{name}.json").read_text(encoding="utf-8"))
-    return CommandResult(
-        exit_code=value["exit_code"],
-        stdout="\n".join(value["stdout"]),
-        stderr="\n".join(value["stderr"]),
-    )
 
 
 @dataclass
