@@ -155,7 +155,7 @@ test-fleet: packages venv ## Kubernetes: builds it once, starts two nodes in own
 .PHONY: test-noise
 test-noise: ## the tests that use engines, beside another bridge at work, of which they must see nothing
 	@$(MAKE) pytest BESIDE="$(VENV)/python -m tests.noise" \
-	    PYTEST_ARGS="tests/contract tests/e2e tests/older_bridge tests/sandbox tests/security"
+	    PYTEST_ARGS="tests/contract tests/e2e tests/sandbox tests/security"
 
 # How many examples for each property; and where the search starts, to have the same one again.
 FUZZ_EXAMPLES ?= 2000

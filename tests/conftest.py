@@ -23,8 +23,7 @@ It runs all tests on bubblewrap, root's podman and SQLite."""
 
 CASES = tuple(
     f"tests/{name}/"
-    for name in ("contract", "e2e", "older_bridge", "sandbox", "security")
-    + ("artifacts", "sessions", "skills")
+    for name in ("contract", "e2e", "sandbox", "security") + ("artifacts", "sessions", "skills")
 )
 
 BEGUN_FIRST = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,10 @@ import anyio
 import pytest
 
 from bridge.errors import BridgeError, OciRuntimeError
+from bridge.model import Limits
+from bridge.sandbox.backend import LaunchSpec
+from bridge.sandbox.container.backend import ContainerBackend
+from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 from tests.contract.programs import ECHO, echoes, on, spec
 from tests.contract.rig import EngineShelf, own_service
 
@@ -139,3 +144,49 @@ async def test_podmans_default_runtime_is_replaced_when_it_does_not_work(
         async with on(engine, tmp_path / "run") as backend:
             assert (await echoes(backend)).isolation.oci_runtime == "runc"
     assert engine.ours() == []
+
+
+class CountingRunner(SystemRunner):
+    """Runs command lines, and remembers them."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        super().__init__(env=env)
+        self.told: list[Sequence[str]] = []
+
+    async def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float,
+        on_line: Callable[[str], None] | None = None,
+    ) -> CommandResult:
+        self.told.append(tuple(argv))
+        return await super().__call__(argv, timeout=timeout, on_line=on_line)
+
+
+@pytest.mark.podman
+async def test_a_run_on_podman_starts_no_podman_command(
+    engines: EngineShelf, tmp_path: Path
+) -> None:
+    """The first may try things out; then all goes over one socket, and no machine is looked for."""
+    engine = engines.get("podman")
+    # Without the tests' own service, so that the bridge starts one as it does for a user.
+    environ = {name: text for name, text in engine.environ.items() if name != "CONTAINER_HOST"}
+    runner = CountingRunner(environ)
+    backend = ContainerBackend(
+        "podman",
+        image=engine.image,
+        runtime_dir=tmp_path / "run",
+        environ=environ,
+        run=runner,
+    )
+    spec = LaunchSpec(run_id="count", argv=("python3", "-c", "pass"), env={}, limits=Limits())
+    told: list[int] = []
+    with anyio.fail_after(PATIENCE):
+        async with backend:
+            for _ in range(3):
+                async with backend.launch(spec) as sandbox:
+                    assert (await sandbox.wait()).exit_code == 0
+                told.append(len(runner.told))
+    assert len(set(told)) == 1, runner.told
+    assert not [argv for argv in runner.told if "machine" in argv]

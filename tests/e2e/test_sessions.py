@@ -8,11 +8,9 @@ import anyio
 import pytest
 
 from tests.e2e.rig import (
-    BRIDGE,
     PATIENCE_SECONDS,
     WORKSHOP,
     User,
-    containers,
     document_of,
     text_of,
 )
@@ -117,12 +115,14 @@ ENDS = [
 ]
 """Programs, and what their results have to say."""
 
+AFTER = "print('é漢\U0001f600ß')"
+
 
 @pytest.mark.every_case
 async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None:
-    """A program cannot harm the next one."""
+    """A program cannot harm the next one, and text passes though the bridge has no locale."""
     with anyio.fail_after(PATIENCE_SECONDS):
-        async with user.client() as client:
+        async with user.client(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0") as client:
             for code, status, reason in ENDS:
                 # Time enough for every other end, on a busy machine too.
                 seconds = 2 if reason == "timeout" else 60
@@ -131,24 +131,8 @@ async def test_every_end_has_its_name_and_the_next_run_works(user: User) -> None
                 assert (document["status"], document.get("reason")) == (status, reason), document
                 if status != "validation_error":
                     assert document["stdout"] == ["before"], document
-                after = await client.call_tool("run_python", {"code": "print('after')"})
-                assert document_of(after)["stdout"] == ["after"], code
-
-
-async def test_a_cancelled_call_ends_the_container_and_the_upstream_call(
-    user: User, tmp_path: Path
-) -> None:
-    """The client gives up; nobody goes on working for it."""
-    started, cancelled = tmp_path / "started", tmp_path / "cancelled"
-    code = f"await mcp_workshop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"
-    with anyio.fail_after(PATIENCE_SECONDS):
-        async with user.client(MCP_BRIDGE_WARM="0") as client:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(client.call_tool, "run_python", {"code": code})
-                await until_exists(started)
-                tasks.cancel_scope.cancel()
-            await until_exists(cancelled)
-            await until(lambda: not user.containers())
+                after = await client.call_tool("run_python", {"code": AFTER})
+                assert document_of(after).get("stdout") == ["é漢\U0001f600ß"], (code, after)
 
 
 async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_path: Path) -> None:
@@ -161,17 +145,4 @@ async def test_a_client_that_disappears_in_a_run_leaves_nothing(user: User, tmp_
             await until_exists(started)
             tasks.cancel_scope.cancel()
     await until(lambda: not user.server_processes())
-    await until(lambda: not user.containers())
-
-
-async def test_a_bridge_killed_outright_leaves_nothing_for_long(user: User) -> None:
-    """SIGKILL runs no clean-up: the sandbox sees its stdin end, the next bridge does the rest."""
-    command = [str(BRIDGE), "run", "-c", "await mcp_workshop.meet(count=2)", "--timeout", "100"]
-    async with await anyio.open_process(command, cwd=user.project, env=user.environ()) as process:
-        user.bridges.add(process.pid)
-        await until(lambda: bool(user.server_processes() and containers(user.engine, process.pid)))
-        process.kill()
-        await process.wait()
-    await until(lambda: not user.server_processes())
-    assert user.command("run", "-c", "print(1)").stdout == "1\n"
     await until(lambda: not user.containers())

@@ -144,3 +144,9 @@ def test_what_a_stream_costs_is_exact_as_far_as_it_may_be_shown(text: str) -> No
     most = 5_000
     exact = cost(buffer.start)
     assert min(buffer.cost(most), most + 1) == min(exact, most + 1)
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    buffer = OutputBuffer(1000)
+    buffer.append(b"\xff\xfe caf\xe9\n")
+    assert buffer.shown(10_000).text() == "\ufffd\ufffd caf\ufffd\n"

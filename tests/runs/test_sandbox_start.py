@@ -1,0 +1,111 @@
+"""What a sandbox is started with and told: no run and no way to servers is in its start."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+
+from bridge.model import RunRequest, ServerSpec
+from bridge.runs.program import GRACE_SECONDS
+from bridge.sandbox.backend import LaunchSpec, Sandbox
+from bridge.settings import Settings
+from tests.engine_rig import ListFinder, engine_on, workshop
+from tests.fakes.backend import FakeBackend
+
+SECRETS = ("secret-env", "secret-argument", "secret-header", "secret-place", "127.0.0.1")
+
+ALL_THAT_IS_KNOWN = """
+import json, os
+everything = [
+    await runtime.list_servers(), runtime.discovered_servers(detailed=True),
+    runtime.describe_server("work-shop"), runtime.describe_server("remote"),
+    runtime.list_loaded_server_metadata(), runtime.capability_summary(),
+    await runtime.query_tool_docs("work-shop", detail="full"), repr(mcp_work_shop),
+    await runtime.list_tools("work-shop"), dict(os.environ),
+    await runtime.search_tool_docs("add", detail="full"),
+]
+len(json.dumps(everything))
+"""
+
+
+@dataclass
+class Tap(FakeBackend):
+    """Keeps all that sandboxes are started with and told, and may be slow to start one."""
+
+    seconds: float = 0
+    heard: bytearray = field(default_factory=bytearray)
+    specs: list[LaunchSpec] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
+        self.specs.append(spec)
+        await anyio.sleep(self.seconds)
+        async with super().launch(spec) as sandbox:
+            yield cast("Sandbox", _Tapped(sandbox, self.heard))
+
+
+class _Tapped:
+    def __init__(self, sandbox: Sandbox, heard: bytearray) -> None:
+        self._sandbox = sandbox
+        self._heard = heard
+
+    async def send(self, data: bytes) -> None:
+        self._heard += data
+        await self._sandbox.send(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+
+async def _results(
+    settings: Settings, backend: Tap, specs: tuple[ServerSpec, ...], *codes: str
+) -> list[Any]:
+    async with engine_on(backend, settings, finder=ListFinder(*specs)) as engine:
+        with anyio.fail_after(120):
+            results = [await engine.run(RunRequest(code=code, timeout=1)) for code in codes]
+    assert [result.error for result in results] == [""] * len(codes)
+    return [result.result for result in results]
+
+
+async def test_a_sandbox_is_told_nothing_of_how_servers_are_reached(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Not their directories, commands, arguments, environment, addresses or headers.
+
+    Nor does anything of a run or of tools go into the command line and environment of a sandbox.
+    """
+    (tmp_path / "secret-place").mkdir()
+    local = replace(
+        workshop(),
+        args=(*workshop().args, "secret-argument"),
+        env={"TOKEN": "secret-env"},
+        cwd=str(tmp_path / "secret-place"),
+    )
+    remote = replace(
+        workshop("remote"),
+        transport="http",
+        command="",
+        args=(),
+        url="http://127.0.0.1:9/secret-place",
+        headers={"X": "secret-header"},
+    )
+    backend = Tap()
+    size, _ = await _results(settings, backend, (local, remote), ALL_THAT_IS_KNOWN, "print(1)")
+    assert size > 1000
+    told = bytes(backend.heard).decode("utf-8", "replace") + repr(backend.specs)
+    assert '"add"' in told
+    for secret in (*SECRETS, str(tmp_path), sys.executable):
+        assert secret not in told, secret
+    first, second = ((spec.argv, dict(spec.env)) for spec in backend.specs)
+    assert first == second
+
+
+async def test_starting_a_sandbox_does_not_use_up_the_programs_time(settings: Settings) -> None:
+    """An engine may first have to fetch an image."""
+    assert await _results(settings, Tap(seconds=1.2 + GRACE_SECONDS), (), "1 + 1") == [2]
