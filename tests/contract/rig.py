@@ -42,6 +42,7 @@ from bridge.sandbox.container.service import service_argv
 from bridge.sandbox.ownership import OWNER_LABEL
 from bridge.sandbox.process.backend import BubblewrapBackend
 from tests.fakes.backend import FakeBackend
+from tests.sandbox.process.rig import left_groups, processes_below
 from tests.ssh_rig import ssh_server
 
 ALL_ENGINES = ("fake", "bubblewrap", "podman", "docker", "rootless", "ssh")
@@ -114,7 +115,10 @@ class Engine:
             client.close()
 
     def ours(self) -> list[str]:
-        """Return the containers that this process left on the engine."""
+        """Return what this process left on the engine: containers, or groups and bubblewraps."""
+        if self.name == "bubblewrap":
+            launchers = [pid for pid in processes_below() if is_bubblewrap(pid)]
+            return [*map(str, launchers), *map(str, left_groups())]
         if not self.url:
             return []
         label = f"{OWNER_LABEL}={os.getpid()}"
@@ -400,6 +404,13 @@ async def rig_on(engine: Engine, runtime_dir: Path) -> AsyncIterator[Rig]:
         yield Rig(backend=backend, engine=engine)
     assert engine.ours() == []
     assert _services(runtime_dir) == []
+
+
+def is_bubblewrap(pid: int) -> bool:
+    """Return whether a process is bubblewrap, or was before it ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "bwrap\n"
+    return False
 
 
 def open_descriptors() -> int:

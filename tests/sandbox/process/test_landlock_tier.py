@@ -21,22 +21,19 @@ import pytest
 
 from bridge.errors import EngineNotFoundError
 from bridge.model import MEBIBYTE, Limits, RunRequest
-from bridge.runs import open_engine
 from bridge.sandbox.process import landlock
 from bridge.sandbox.process.command import UID, Surroundings
 from bridge.sandbox.process.interpreter import Bind, Interpreter
 from bridge.sandbox.process.landlock_backend import TIER, LandlockBackend, isolation, rules
 from bridge.sandbox.process.run_directory import RunDirectory
-from bridge.settings import Settings, load
+from bridge.settings import load
 from tests.contract.rig import ordinary_user, usable_python
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.sandbox.process.rig import (
     DAEMON,
-    FOREVER,
     PATIENCE,
     exists,
     left_groups,
-    processes_below,
     read_all,
     run,
     spec,
@@ -254,16 +251,13 @@ async def test_a_program_has_what_it_needs(backend: LandlockBackend) -> None:
 async def test_each_result_calls_it_weaker(backend: LandlockBackend, room: Path) -> None:
     """The whole engine on it; the layers hold as seen from inside, and no more is claimed."""
 
-    async def choose(_: Settings) -> LandlockBackend:
-        return backend
-
     environ = {**os.environ, "HOME": str(room), "MCP_BRIDGE_STATE_DIR": "/nonexistent"}
     code = (
         "import os, tempfile\n"
         "(await mcp_work_shop.add(a=1, b=2), os.getcwd(), tempfile.gettempdir())"
     )
-    async with open_engine(
-        load({"warm": "0"}, environ), finder=ListFinder(workshop()), choose_backend=choose
+    async with engine_on(
+        backend, load({"warm": "0"}, environ), finder=ListFinder(workshop())
     ) as engine:
         result = await engine.run(RunRequest(code=code))
     assert result.status == "success", result.error
@@ -351,24 +345,6 @@ async def test_a_bridge_that_is_killed_leaves_no_process(
     assert await backend.reap() >= 1
     assert names(room) == []
     assert left_groups(bridge.pid) == []
-
-
-@pytest.mark.parametrize("part", range(4))
-async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
-    part: int, backend: LandlockBackend, room: Path
-) -> None:
-    """Spread over a launch's usual time."""
-    before = processes_below()
-    with anyio.fail_after(PATIENCE):
-        await run(backend, "1")
-        begin = anyio.current_time()
-        async with backend.launch(spec(FOREVER)):
-            usual = anyio.current_time() - begin
-        with anyio.move_on_after(usual * (part + 1) / 5):
-            async with backend.launch(spec(FOREVER)):
-                pass
-    assert processes_below() == before
-    assert names(room) == []
 
 
 @pytest.mark.guarantee("weaker-tier")

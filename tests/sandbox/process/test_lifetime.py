@@ -9,32 +9,28 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
-from bridge.errors import ChannelClosedError, LaunchError, SandboxError
+from bridge.errors import LaunchError
 from bridge.model import MEBIBYTE, Limits
 from bridge.sandbox.backend import Sandbox
 from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.cgroups import reap
 from bridge.sandbox.process.sandbox import exit_report, parse_status
 from tests.sandbox.process.rig import (
-    DAEMON,
     FOREVER,
     PATIENCE,
     READY,
     exists,
     groups_of,
     left_groups,
-    processes_below,
     read_all,
-    run,
     spec,
     wait_ready,
     with_argument,
@@ -58,20 +54,6 @@ def parent_of(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[1])
 
 
-async def test_a_daemon_dies_with_the_program(backend: BubblewrapBackend) -> None:
-    """Attack 10: setsid and a double fork lead nowhere."""
-    mark = f"daemon-{os.getpid()}-"
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec(DAEMON.format(mark=mark) + "sys.stdin.read()")) as sandbox:
-            await wait_ready(sandbox)
-            await until(lambda: bool(with_argument(mark)))
-            # The program itself, having read the mark in its own text, ends; the daemon would not.
-            await sandbox.kill()
-            await read_all(sandbox)
-            await sandbox.wait()
-            assert with_argument(mark) == []
-
-
 async def test_everything_dies_when_bubblewrap_is_killed(backend: BubblewrapBackend) -> None:
     """Nothing outlives the process that the bridge knows."""
     with anyio.fail_after(PATIENCE):
@@ -82,35 +64,6 @@ async def test_everything_dies_when_bubblewrap_is_killed(backend: BubblewrapBack
             await until(lambda: not exists(child))
             report = await sandbox.wait()
             assert report.signal == signal.SIGKILL
-
-
-BRIDGE = """
-import os, sys, anyio
-from bridge.sandbox.process.backend import BubblewrapBackend
-from tests.sandbox.process.rig import FOREVER, spec, wait_ready
-async def main():
-    async with BubblewrapBackend(environ=os.environ) as backend:
-        async with backend.launch(spec(FOREVER)) as sandbox:
-            await wait_ready(sandbox)
-            print(sandbox.id, flush=True)
-            await anyio.sleep_forever()
-anyio.run(main)
-"""
-
-
-async def test_a_bridge_that_is_killed_leaves_nothing(backend: BubblewrapBackend) -> None:
-    """Attack 15: the kernel ends the processes, and the next bridge removes the groups."""
-    argv = [sys.executable, "-c", BRIDGE]
-    async with await anyio.open_process(argv, stderr=None, cwd=ROOT) as bridge:
-        assert bridge.stdout is not None
-        child = int(await bridge.stdout.receive())
-        assert exists(child)
-        bridge.kill()
-        await bridge.wait()
-        await until(lambda: not exists(child))
-    # Another bridge of this machine may do it first.
-    await backend.reap()
-    assert left_groups(bridge.pid) == []
 
 
 LAUNCHER = """
@@ -202,78 +155,6 @@ async def test_the_program_ends_when_its_stdin_does() -> None:
             assert not exists(child)
 
 
-async def _launch(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
-    reached()
-    async with ready(backend):
-        await anyio.sleep_forever()
-
-
-async def _send(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
-    async with ready(backend) as sandbox:
-        reached()
-        await sandbox.send(b"x" * (64 * MEBIBYTE))
-
-
-async def _receive(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
-    async with ready(backend) as sandbox:
-        reached()
-        await sandbox.receive()
-
-
-async def _wait(backend: BubblewrapBackend, reached: Callable[[], None]) -> None:
-    async with ready(backend) as sandbox:
-        reached()
-        await sandbox.wait()
-
-
-@pytest.mark.parametrize("phase", [_launch, _send, _receive, _wait])
-async def test_cancelled_in_a_phase_nothing_is_left(
-    phase: Callable[[BubblewrapBackend, Callable[[], None]], Coroutine[Any, Any, None]],
-    backend: BubblewrapBackend,
-) -> None:
-    """Cancellation during any use of a sandbox destroys it."""
-    with anyio.fail_after(PATIENCE):
-        async with ready(backend):
-            pass  # with the first one begins what stays as long as the backend
-        before = processes_below()
-        async with anyio.create_task_group() as group:
-            reached = anyio.Event()
-            group.start_soon(phase, backend, reached.set)
-            await reached.wait()
-            await anyio.wait_all_tasks_blocked()
-            group.cancel_scope.cancel()
-    assert processes_below() == before
-    assert left_groups() == []
-
-
-@pytest.mark.parametrize("part", range(12))
-async def test_cancelled_anywhere_in_a_launch_nothing_is_left(
-    part: int, backend: BubblewrapBackend
-) -> None:
-    """Spread over a launch's usual time, so over all of its steps."""
-    with anyio.fail_after(PATIENCE):
-        async with ready(backend):
-            pass
-        before = processes_below()
-        begin = anyio.current_time()
-        async with backend.launch(spec(FOREVER)):
-            usual = anyio.current_time() - begin
-        with anyio.move_on_after(usual * part / 11):
-            async with backend.launch(spec(FOREVER)):
-                pass
-    assert processes_below() == before
-    assert left_groups() == []
-
-
-async def test_a_command_that_is_not_there_is_an_error(backend: BubblewrapBackend) -> None:
-    """And nothing is left of the attempt."""
-    missing = replace(spec(""), argv=("no-such-command",))
-    with anyio.fail_after(PATIENCE), pytest.raises(SandboxError, match="no-such-command"):
-        async with backend.launch(missing):
-            pass
-    assert left_groups() == []
-
-
 async def test_a_variable_cannot_smuggle_in_an_option(backend: BubblewrapBackend) -> None:
     """Options are separated by NUL, so a value that holds one is refused."""
     hostile = spec("print('ran')", env={"A": "1\0--share-net"})
@@ -314,19 +195,6 @@ async def test_a_step_of_the_stage_that_fails_keeps_the_program_from_running(
             pass
 
 
-async def test_death_for_memory_is_told(backend: BubblewrapBackend) -> None:
-    """Where a control group bounds memory, its own count says so."""
-    limits = replace(Limits(), memory_bytes=64 * MEBIBYTE)
-    hog = "blocks = []\nwhile True: blocks.append(bytearray(b'x') * (1 << 20))\n"
-    ran = await run(backend, hog, limits=limits)
-    found = await backend._look_around()
-    if "memory" in found.around.controllers:
-        assert (ran.report.signal, ran.report.oom_killed) == (signal.SIGKILL, True)
-    else:
-        assert "MemoryError" in ran.err
-    assert (await run(backend, "print('fine')")).out == "fine\n"
-
-
 async def test_control_groups_hold_the_limits_while_it_runs(backend: BubblewrapBackend) -> None:
     """Read from outside, from the kernel; and they are gone afterwards."""
     found = await backend._look_around()
@@ -356,38 +224,6 @@ def read_groups(member: int) -> dict[str, str]:
             if (directory / file).exists():
                 found[name] = (directory / file).read_text().split()[0]
     return dict(sorted(found.items()))
-
-
-async def test_a_bomb_split_over_children_is_contained(backend: BubblewrapBackend) -> None:
-    """Attack 2: the limit is the sandbox's, not each process's."""
-    found = await backend._look_around()
-    if "memory" not in found.around.controllers:
-        pytest.skip("no control group bounds memory here, and the isolation says so")
-    program = (
-        "import os\n"
-        "for _ in range(8):\n"
-        "    if not os.fork():\n"
-        "        open('/proc/self/oom_score_adj', 'w').write('1000')\n"
-        "        blocks = [bytearray(b'x') * (1 << 20) for _ in range(32)]\n"
-        "        import time\n"
-        "        time.sleep(3600)\n"
-        "killed = 0\n"
-        "while not killed:\n"
-        "    killed += os.WIFSIGNALED(os.wait()[1])\n"
-        "print('killed some')\n"
-    )
-    ran = await run(backend, program, limits=replace(Limits(), memory_bytes=96 * MEBIBYTE))
-    assert ran.report.oom_killed is True
-    assert (ran.out, ran.report.exit_code) == ("killed some\n", 0), ran.err
-
-
-async def test_sending_to_what_has_ended_says_so(backend: BubblewrapBackend) -> None:
-    """The channel's end is an error with a code, not a hang."""
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec("pass")) as sandbox:
-            await sandbox.wait()
-            with pytest.raises(ChannelClosedError):
-                await sandbox.send(b"x" * MEBIBYTE)
 
 
 def test_status_documents_are_read_however_they_are_cut() -> None:
