@@ -99,3 +99,16 @@ async def engine(
     async with engine_on(backend, settings, finder=finder) as opened:
         yield opened
     assert backend.live == set()
+
+
+Opener = Callable[..., AbstractAsyncContextManager[Engine]]
+
+
+@pytest.fixture
+def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
+    """A function that opens an engine with changes to the settings."""
+
+    def opener(**changes: Any) -> AbstractAsyncContextManager[Engine]:
+        return engine_on(backend, replace(settings, **changes), finder=finder)
+
+    return opener

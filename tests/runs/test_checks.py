@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,30 +11,14 @@ import pytest
 from bridge.errors import UnknownServerError
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
-from bridge.settings import Settings
 from bridge.settings.policy import PolicySpec, parse_policy
 from bridge.upstream import server as session
-from tests.engine_rig import ListFinder, engine_on, workshop
+from tests.engine_rig import ListFinder, Opener, workshop
 from tests.fakes.backend import FakeBackend
 
 TOOLBOX = Path(__file__).parent.parent / "fakes" / "servers" / "toolbox.py"
 
-Opener = Callable[..., AbstractAsyncContextManager[Engine]]
-
 TYPO = "print('started')\nawait mcp_work_shop.sya(what='x')"
-
-
-@pytest.fixture
-def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
-    """Opens an engine with settings of its own."""
-
-    @asynccontextmanager
-    async def opener(**changes: object) -> AsyncIterator[Engine]:
-        own = replace(settings, **changes)  # type: ignore[arg-type]
-        async with engine_on(backend, own, finder=finder) as engine:
-            yield engine
-
-    return opener
 
 
 async def _run(engine: Engine, code: str) -> RunResult:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 import pytest
@@ -14,27 +12,12 @@ from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
 from bridge.runs import reading as guarding
-from bridge.settings import GuardMode, Settings
-from tests.engine_rig import ListFinder, engine_on
+from bridge.settings import GuardMode
+from tests.engine_rig import Opener
 from tests.fakes.backend import FakeBackend
 
 SUSPECT = "import subprocess\nprint('ran')\n"
 CALLS = "import subprocess\nprint((await mcp_work_shop.add(a=1, b=2)).sum)\n"
-
-Opener = Callable[..., AbstractAsyncContextManager[Engine]]
-
-
-@pytest.fixture
-def opened(settings: Settings, backend: FakeBackend, finder: ListFinder) -> Opener:
-    """Opens an engine with settings of its own."""
-
-    @asynccontextmanager
-    async def opener(**changes: object) -> AsyncIterator[Engine]:
-        own = dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
-        async with engine_on(backend, own, finder=finder) as engine:
-            yield engine
-
-    return opener
 
 
 async def _run(engine: Engine, code: str) -> RunResult:
