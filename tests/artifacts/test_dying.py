@@ -79,11 +79,6 @@ def test_a_bridge_that_is_killed_at_any_step_leaves_nothing_half_written(tmp_pat
     assert steps["first"] > 15
 
 
-def test_several_bridges_use_one_store_at_once(tmp_path: Path) -> None:
-    """None sees half of something, and none takes another's for its own."""
-    _run(sys.executable, str(HERE / "crowd.py"), str(tmp_path / "store"))
-
-
 def test_on_a_full_disk_nothing_is_lost_and_the_error_says_so(tmp_path: Path) -> None:
     bwrap = shutil.which("bwrap")
     assert bwrap is not None

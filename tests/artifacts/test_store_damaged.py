@@ -63,23 +63,6 @@ def test_a_content_that_cannot_be_looked_for_keeps_its_entry(
     assert kept.read("me", artifact.uri) == b"x"
 
 
-def test_everything_is_this_users_alone(tmp_path: Path) -> None:
-    root = tmp_path / "new" / "state"
-    kept = store(root)
-    before = os.umask(0)
-    try:
-        kept.of_run("me", RUN).add("x", b"x")
-        kept.tidy()
-    finally:
-        os.umask(before)
-    for path in (root, *root.rglob("*")):
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-    # Had it been open to others, it is not any more.
-    root.chmod(0o755)
-    kept.of_run("me", RUN).add("y", b"y")
-    assert root.stat().st_mode & 0o777 == 0o700
-
-
 @pytest.mark.guarantee("kept-apart")
 @pytest.mark.parametrize("name", ["", "blobs", "blobs/writing", "store.db"])
 def test_nothing_is_reached_through_a_link(tmp_path: Path, name: str) -> None:

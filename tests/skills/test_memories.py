@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -165,35 +161,3 @@ def test_changes_at_the_same_time_are_all_there(tmp_path: Path) -> None:
     found = Memories(store_at(tmp_path), "me").get("n")
     assert found is not None
     assert found.value == 40
-
-
-VICTIM = """
-import sys
-from pathlib import Path
-from bridge.skills.memories import Memories
-from tests.postgresql import store_at
-memories = Memories(store_at(Path(sys.argv[1])), "me")
-print("up", flush=True)
-for number in range(10**9):
-    memories.put("k", [number] * 200)
-"""
-
-
-def test_killed_in_the_middle_of_saving_it_has_the_old_value_or_the_new(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", VICTIM, str(tmp_path)], stdout=subprocess.PIPE, cwd=Path.cwd()
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        memories = Memories(store_at(tmp_path), "me")
-        while memories.get("k") is None:
-            assert process.poll() is None
-        process.send_signal(signal.SIGKILL)
-    found = memories.get("k")
-    assert found is not None
-    assert found.value == [found.value[0]] * 200
-    # The dead one's turn is over, and its half-written file, if any, is nobody's memory.
-    assert memories.put("k", "mine") is not None
-    assert [json.dumps(one.value) for one in memories.all() if isinstance(one, Memory)] == [
-        '"mine"'
-    ]

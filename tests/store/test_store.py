@@ -92,12 +92,16 @@ def test_a_transaction_that_fails_changes_nothing(tmp_path: Path) -> None:
 def test_it_is_this_user_s_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        put(Store(tmp_path / "state"), "a", b"1")
+        store = Store(tmp_path / "state")
+        put(store, "a", b"1")
+        content = store.blobs.begin()
+        content.write(b"2")
+        with store.writing_blob(content, sha256(b"2").hexdigest()):
+            os.close(content.descriptor)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
-    for path in (tmp_path / "state").iterdir():
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for path in (tmp_path / "state", *(tmp_path / "state").rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
 
 def test_what_is_deleted_is_not_left_in_the_file(tmp_path: Path) -> None:
