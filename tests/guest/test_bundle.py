@@ -68,11 +68,6 @@ def test_guest_modules_import_the_standard_library_and_each_other_only() -> None
                 )
 
 
-def test_guest_modules_are_within_the_house_limits() -> None:
-    for name, source in bundle.guest_modules().items():
-        assert name in bundle.BORROWED or len(source.splitlines()) <= 600, name
-
-
 def test_what_is_borrowed_is_what_is_installed_and_not_imported_for_that() -> None:
     """A bridge that starts has no use for it, and a session's programs may have their own."""
     code = (
