@@ -107,32 +107,6 @@ def test_run_json_prints_the_structured_result(user: User) -> None:
     assert (refused["status"], refused["reason"]) == ("validation_error", "validation")
 
 
-@on_one_engine
-def test_servers_lists_what_was_found_and_what_was_not(user: User) -> None:
-    """With the file, and the reason for what is left out."""
-    config = json.loads((user.project / ".mcp.json").read_text())
-    config["mcpServers"]["itself"] = {"command": "mcp-code-bridge"}
-    config["mcpServers"]["broken"] = {"command": 7}
-    (user.project / ".mcp.json").write_text(json.dumps(config))
-    rows = {row["name"]: row for row in json.loads(user.command("servers", "--json").stdout)}
-    assert rows["git"]["state"] == "idle"
-    assert rows["git"]["source"].startswith(str(user.home / ".claude.json"))
-    assert rows["itself"]["state"] == rows["broken"]["state"] == "skipped"
-    assert rows["broken"]["reason"]
-    started = user.command("servers", "--start")
-    assert started.returncode == 0
-    assert "ready" in started.stdout
-
-
-@on_one_engine
-def test_tools_lists_and_searches(user: User) -> None:
-    """Across servers, or within one."""
-    listed = user.command("tools", "--server", "workshop")
-    assert "mcp_workshop.add(a: float, b: float)" in listed.stdout
-    found = json.loads(user.command("tools", "convert time", "--json").stdout)
-    assert found[0]["tool"] == "convert_time"
-
-
 @pytest.mark.every_case
 def test_doctor_tries_the_engine_and_says_what_it_found(user: User) -> None:
     """By running something in it."""

@@ -14,11 +14,10 @@ from bridge.callers.client import MAX_DATA, MAX_LOGS, MAX_QUESTIONS, RunCaller, 
 from bridge.clock import Clock
 from bridge.errors import CannotAskError
 from bridge.model import Json, RunRequest
-from bridge.runs import Engine, open_engine
-from bridge.settings import Settings
+from bridge.runs import Engine
 from bridge.upstream import client_features as asking
 from tests.asker_rig import asker, remote_asker
-from tests.engine_rig import ListFinder, settings_in
+from tests.engine_rig import ListFinder, engine_on, settings_in
 from tests.fakes.backend import FakeBackend
 from tests.fakes.client import FakeClient
 from tests.waiting import PATIENCE_SECONDS, until, until_exists
@@ -45,14 +44,11 @@ async def opened(
 ) -> AsyncIterator[Engine]:
     """One engine for all tests, with servers that ask, each of which takes a second to start."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     settings = settings_in(tmp_path_factory.mktemp("home"))
     with ExitStack() as stack:
         remote = {name: stack.enter_context(remote_asker(kind)) for name, kind in ERAS.items()}
         finder = ListFinder(asker(), *(replace(spec, name=name) for name, spec in remote.items()))
-        async with open_engine(settings, finder=finder, choose_backend=choose) as made:
+        async with engine_on(backend, settings, finder=finder) as made:
             yield made
 
 
@@ -72,19 +68,6 @@ async def four(params: Mapping[str, Json]) -> Mapping[str, Json]:
     """Answer as a model."""
     content: Json = {"type": "text", "text": "four"}
     return {"role": "assistant", "content": content, "model": "m"}
-
-
-async def test_a_servers_question_reaches_the_client_with_the_servers_name(engine: Engine) -> None:
-    """And its answer the program."""
-    client = FakeClient(answer=accept)
-    result = await engine.run(RunRequest(code="await mcp_asker.name()"), client)
-    assert result.result == "accept {'name': 'Ann'}"
-    [asked] = client.asked
-    assert asked["message"] == (
-        "[asker] What is your name?\n"
-        f"(The server asker asks this in run {result.run_id[:8]}; mcp-code-bridge passes it on.)"
-    )
-    assert asked["mode"] == "form"
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -187,29 +170,6 @@ async def test_time_goes_on_after_the_answer(engine: Engine) -> None:
         await _start_asker(engine)
         result = await engine.run(RunRequest(code=code, timeout=1.0), client)
     assert (result.status, result.stdout) == ("timeout", "asked\n")
-
-
-async def test_a_run_that_is_cancelled_while_it_asks_withdraws_the_question(
-    engine: Engine,
-) -> None:
-    """Nobody is left with it."""
-    reached, withdrawn = anyio.Event(), anyio.Event()
-
-    async def never(params: Mapping[str, Json]) -> Mapping[str, Json]:
-        reached.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            withdrawn.set()
-        raise AssertionError
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            client = FakeClient(answer=never)
-            tasks.start_soon(engine.run, RunRequest(code="await mcp_asker.name()"), client)
-            await reached.wait()
-            tasks.cancel_scope.cancel()
-        await withdrawn.wait()
 
 
 async def test_the_question_of_a_server_that_two_clients_use_is_refused(

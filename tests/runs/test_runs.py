@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import signal
 from pathlib import Path
@@ -22,11 +21,10 @@ from bridge.errors import (
     UnknownServerError,
 )
 from bridge.model import RunRequest, RunResult, ServerSettings, ServerSpec
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.settings import Settings
-from tests.engine_rig import ListFinder, workshop
+from tests.engine_rig import ListFinder, engine_on, workshop
 from tests.fakes.backend import FakeBackend
-from tests.fakes.client import FakeClient
 from tests.upstream.test_offers import EVERYTHING
 from tests.waiting import until, until_exists
 
@@ -78,11 +76,8 @@ async def test_a_server_is_spoken_to_in_the_protocol_that_the_settings_give_it(
     raw = Path(__file__).parents[1] / "fakes" / "servers" / "raw.py"
     finder.specs = (dataclasses.replace(workshop("raw"), args=(str(raw),)),)
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     own = dataclasses.replace(settings, server_settings={"raw": ServerSettings(protocol="modern")})
-    async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, own, finder=finder) as engine:
         await _run(engine, "await runtime.call_tool('raw', 'echo')")
         assert engine.servers.pool.state("raw").server_info["protocol"] == "2026-07-28"
 
@@ -109,66 +104,6 @@ raw = await runtime.call_tool_raw("work-shop", "add", {"a": 1, "b": 2})
     assert result.result == [[3] * 6, {"sum": 3}, ["work-shop"]]
 
 
-async def test_results_are_plain_data_or_blobs(engine: Engine) -> None:
-    """Structured content, JSON in text, text, pictures and mixtures each have their value."""
-    code = """
-rows = await mcp_work_shop.rows()
-said = await mcp_work_shop.say(what="007")
-picture = await mcp_work_shop.image()
-note, blob, resource, link = await mcp_work_shop.mixed()
-picture.save("/tmp/never-mind.png") if False else None
-[rows[1].name, said, picture.mime_type, len(picture.data), note, resource.mime_type, link["uri"]]
-"""
-    result = await _run(engine, code)
-    assert result.error == ""
-    assert result.result == [
-        "two",
-        "007",
-        "image/png",
-        15,
-        "a note",
-        "application/x-a",
-        "https://example.org/x",
-    ]
-
-
-async def test_a_tools_error_is_an_exception_that_says_which_tool(engine: Engine) -> None:
-    """It can be caught, and it carries the tool's own words and data."""
-    code = """
-try:
-    await mcp_work_shop.fail()
-except runtime.MCPError as error:
-    caught = [error.server, error.tool, error.data, str(error), isinstance(error, RuntimeError)]
-caught
-"""
-    result = await _run(engine, code)
-    assert result.error == ""
-    server, tool, data, message, is_runtime_error = result.result
-    assert (server, tool, data) == ("work-shop", "fail", {"shelf": 7})
-    assert "the shelf is empty" in message
-    assert is_runtime_error is True
-
-
-async def test_an_uncaught_tool_error_shows_the_users_line(engine: Engine) -> None:
-    """The model must see which of its calls failed."""
-    result = await _run(engine, "x = 1\nawait mcp_work_shop.fail()\n")
-    assert (result.status, result.reason, result.exit_code) == ("error", "exception", 1)
-    assert "line 2" in result.error
-    assert "await mcp_work_shop.fail()" in result.error
-    assert "the shelf is empty" in result.error
-    assert "bridge/guest" not in result.error
-
-
-async def test_gathered_calls_are_under_way_at_the_same_time(engine: Engine) -> None:
-    """The tool answers only when all ten calls have arrived."""
-    code = """
-import asyncio
-await asyncio.gather(*(mcp_work_shop.meet(count=10) for _ in range(10)))
-"""
-    result = await _run(engine, code)
-    assert result.result == ["met"] * 10
-
-
 async def test_hostile_and_awkward_tool_names_are_callable_by_alias(engine: Engine) -> None:
     """A name never becomes code, and a keyword never breaks a program."""
     code = """
@@ -182,15 +117,6 @@ value = await mcp_work_shop.get_item_v2(**{"from": "here"})
     assert all(name.isidentifier() and not name.startswith("__") for name in names)
     assert "class" not in names
     assert value == {"from": "here"}
-
-
-async def test_a_wrong_argument_is_refused_before_anything_is_sent(engine: Engine) -> None:
-    """The parameter and the nearest match are named."""
-    result = await _run(engine, "await mcp_work_shop.say(**{'waht': 'x'})")
-    assert "ArgumentsError: mcp_work_shop.say() has no parameter" in result.error
-    assert "waht" in result.error
-    assert "what" in result.error
-    assert result.usage.tool_calls == 0
 
 
 async def test_servers_of_other_runs_can_be_found_and_searched(engine: Engine) -> None:
@@ -217,24 +143,6 @@ full = await runtime.query_tool_docs("work-shop", detail="full")
     assert same
     assert keys == ["signature", "description"]
     assert first.startswith("mcp_work_shop.")
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"),
-    [
-        ("await runtime.call_tool(name, 'x')", "no server 'nobody'"),
-        ("await runtime.query_tool_docs('work-shop', 'adds')", "'add'"),
-        ("await runtime.search_tool_docs('?!')", "no words"),
-        ("await runtime.call_tool('work-shop', name)", "work-shop"),
-    ],
-)
-async def test_a_question_nobody_can_answer_is_an_error_the_program_can_read(
-    engine: Engine, code: str, kind: str
-) -> None:
-    """The text names what is wrong, so that the next attempt is better."""
-    result = await _run(engine, f"name = 'nobody'\n{code}")
-    assert result.reason == "exception"
-    assert kind in result.error
 
 
 async def test_an_unknown_server_in_the_code_is_reported_before_it_runs(engine: Engine) -> None:
@@ -358,22 +266,6 @@ while True:
     assert (result.status, "time limit of 1 s" in result.error) == ("timeout", True)
 
 
-async def test_a_cancelled_run_leaves_no_process_and_no_call(
-    engine: Engine, backend: FakeBackend, tmp_path: Path
-) -> None:
-    """Cancellation reaches the sandbox and the server."""
-    code = f"""
-await mcp_work_shop.slow(started={str(tmp_path / "s")!r}, cancelled={str(tmp_path / "c")!r})
-"""
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.run, RunRequest(code=code))
-            await until_exists(tmp_path / "s")
-            tasks.cancel_scope.cancel()
-        await until_exists(tmp_path / "c")
-        await until(lambda: not backend.live)
-
-
 async def test_runs_at_the_same_time_do_not_see_each_other(engine: Engine) -> None:
     """Each has its own sandbox, output and result."""
     results: dict[int, RunResult] = {}
@@ -411,37 +303,6 @@ async def test_leftovers_that_cannot_be_removed_are_no_reason_not_to_run(
     assert backend.drain is not None
 
 
-async def test_output_beyond_the_bound_keeps_its_head_and_tail(engine: Engine) -> None:
-    """The end of the output is where results usually are."""
-    result = await _run(engine, "print('first')\nprint('x' * 3_000_000)\nprint('last')")
-    assert result.status == "success"
-    assert result.stdout.startswith("first\n")
-    assert result.stdout.endswith("last\n")
-    assert result.truncated["stdout"] > 2_000_000
-    assert " bytes not shown here …]\n" in result.stdout
-
-
-async def test_frames_forged_by_the_program_reach_nothing_that_it_was_not_given(
-    engine: Engine,
-) -> None:
-    """Text on stdout is text, whatever it looks like."""
-    frame = json.dumps({"type": "call", "id": 1, "method": "call_tool", "params": {}})
-    result = await _run(engine, f"import os\nos.write(1, {frame + chr(10)!r}.encode())")
-    assert result.stdout == frame + "\n"
-    assert result.usage.tool_calls == 0
-
-
-async def test_progress_is_reported_while_a_program_runs(engine: Engine) -> None:
-    """Clients give up on calls that stay silent."""
-    client = FakeClient()
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.run, RunRequest(code="import time\ntime.sleep(60)"), client)
-            await until(lambda: bool(client.told))
-            tasks.cancel_scope.cancel()
-    assert client.told[0][1].startswith("running for ")
-
-
 async def test_the_backend_knows_when_a_program_runs_and_how_to_let_go(
     engine: Engine, backend: FakeBackend, tmp_path: Path
 ) -> None:
@@ -465,11 +326,8 @@ async def test_a_waiting_sandbox_that_died_is_replaced_without_a_word(
     """Somebody removed the container while nobody used it."""
     backend = FakeBackend()
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     warm = dataclasses.replace(settings, warm=1)
-    async with open_engine(warm, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, warm, finder=finder) as engine:
         await _run(engine, "1")
         await until(lambda: backend.launched == 2 and len(backend.live) == 1)
         [process] = backend.live
@@ -483,12 +341,9 @@ async def test_the_strict_profile_asks_for_servers_by_name(
 ) -> None:
     """And refuses calls to any other, whatever the program does."""
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
     strict = dataclasses.replace(settings, profile="strict")
     finder.specs = (workshop(), workshop("other"))
-    async with open_engine(strict, finder=finder, choose_backend=choose) as engine:
+    async with engine_on(backend, strict, finder=finder) as engine:
         with pytest.raises(InvalidRequestError, match=r"not listed: work-shop"):
             await _run(engine, "await mcp_work_shop.add(a=1, b=1)")
         code = """
@@ -513,10 +368,7 @@ async def test_a_skipped_server_is_not_called_unknown_without_a_word(
             skipped = SkippedServer(name="bad", source=source, reason="it has no command")
             return Discovery(servers=self.specs, skipped=(skipped,), warnings=(), stamp=())
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(settings, finder=Finder(), choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=Finder()) as engine:
         with pytest.raises(UnknownServerError, match="but skipped: bad: it has no command"):
             await _run(engine, "await mcp_bad.x()")
         with pytest.raises(UnknownServerError, match="configured, but skipped"):
@@ -537,10 +389,7 @@ async def test_of_many_skipped_servers_the_one_that_a_program_names_is_told(
             ]
             return Discovery(servers=self.specs, skipped=tuple(skipped), warnings=(), stamp=())
 
-    async def choose(_: Settings) -> FakeBackend:
-        return backend
-
-    async with open_engine(settings, finder=Finder(workshop()), choose_backend=choose) as engine:
+    async with engine_on(backend, settings, finder=Finder(workshop())) as engine:
         for code in ("await mcp_bad_8.x()", "await mcp_servers['bad-8'].x()"):
             with pytest.raises(UnknownServerError) as caught:
                 await _run(engine, code)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,12 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, ElicitResult
 
-from bridge.runs import Engine, open_engine
+from bridge.runs import Engine
 from bridge.server.app import build_server
 from bridge.server.clients import MAX_ROUNDS
-from bridge.settings import Settings, load
+from bridge.settings import Settings
 from tests.asker_rig import call, text_of, value_of
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, engine_on
 from tests.fakes.backend import FakeBackend
 from tests.record import record_of
 from tests.recorder_rig import recorder, tools_recorded
@@ -102,13 +100,8 @@ def opening(settings: Settings, backend: FakeBackend, config: Path, log: Path) -
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Engine]:
-        async def choose(_: Settings) -> FakeBackend:
-            return backend
-
-        loaded = load({}, {**os.environ, "MCP_BRIDGE_CONFIG": str(config)})
-        own = replace(settings, policy=loaded.policy)
         finder = ListFinder(recorder("desk", log))
-        async with open_engine(own, finder=finder, choose_backend=choose) as engine:
+        async with engine_on(backend, settings, config=config, finder=finder) as engine:
             yield engine
 
     return opened
@@ -236,26 +229,6 @@ async def test_a_client_that_shows_no_forms_gets_a_refusal_with_a_way_out(
         assert "mcp-code-bridge policy explain desk write_note" in refused
         assert "may a program call" not in refused
     assert tools_recorded(log) == []
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_the_deadline_stands_still_while_somebody_is_asked(
-    opening: Opening, era: str
-) -> None:
-    """A person takes longer than the program may."""
-
-    async def think(context: Any, params: Any) -> ElicitResult:
-        begun = anyio.current_time()
-        await until(lambda: anyio.current_time() - begun > 4.5)
-        return ElicitResult(action="accept", content={"decision": "call"})
-
-    async with opening() as engine:
-        server = build_server(engine, principal="me")
-        async with Client(server, mode=era, elicitation_callback=think) as client:
-            arguments = {"code": WRITE, "timeout": 4}
-            with anyio.fail_after(60):
-                result = await client.call_tool("run_python", arguments)
-    assert value_of(result)["done"] == "write_note"
 
 
 async def test_a_client_of_the_newer_era_is_not_asked_until_it_gives_up(

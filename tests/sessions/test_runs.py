@@ -50,15 +50,6 @@ os.mkdir("deep"); os.chdir("deep"); open("a.txt", "w").write("kept")
     assert (await run(engine, "total", session="other")).reason == "exception"
 
 
-async def test_an_error_in_a_run_leaves_the_rest_of_the_session_alone(engine: Engine) -> None:
-    """The name that no program has bound is for the interpreter to miss: others may have."""
-    result = await run(engine, "before = 1\nmissing_name\n")
-    assert (result.status, result.reason) == ("error", "exception")
-    assert "missing_name" in result.error
-    assert [held.name for held in told(result).holds] == ["before"]
-    assert await value(engine, "import sys\nsys.exit(3) if False else before") == 1
-
-
 async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -107,38 +98,6 @@ async def test_too_many_waiting_runs_are_refused(engine: Engine, tmp_path: Path)
         await until(lambda: len(refused) == 3)
         assert "side by side" in refused[0].remedy
         go.touch()
-
-
-async def test_a_timeout_interrupts_and_keeps_the_state(engine: Engine) -> None:
-    """The traceback names the line that it hung on."""
-    result = await run(engine, "kept = 1\nimport time\ntime.sleep(60)\n", timeout=1)
-    assert (result.status, result.reason) == ("timeout", "timeout")
-    assert "line 3, in <module>" in result.error
-    assert "time limit of 1 s" in result.error
-    assert "state is kept" in result.error
-    assert told(result).state == "kept" or told(result).run == 1
-    assert await value(engine, "kept") == 1
-
-
-async def test_a_program_that_cannot_be_interrupted_loses_the_state_and_says_so(
-    engine: Engine,
-) -> None:
-    """The next run begins with what was saved before."""
-    assert await value(engine, "kept = 1\nkept") == 1
-    code = """
-import signal, time
-kept = 2
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-time.sleep(60)
-"""
-    result = await run(engine, code, timeout=1)
-    assert result.status == "timeout"
-    assert told(result).state == "lost"
-    assert "The session's state is lost" in result.error
-    assert "after run 1" in result.error
-    again = await run(engine, "kept")
-    assert (again.result, told(again).state, told(again).run) == (1, "restored", 3)
-    assert "what run 2 did is lost" in told(again).note
 
 
 async def test_a_crash_loses_the_state_and_says_so(engine: Engine, backend: FakeBackend) -> None:

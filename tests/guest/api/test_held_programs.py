@@ -8,7 +8,7 @@ import pytest
 
 from bridge.guest.api import held_results as held
 from tests.guest.held_operations import ALLOWED, MATCHES, PUZZLED, SETUP, STOPPED
-from tests.guest.held_rig import hold, token, whole
+from tests.guest.held_rig import hold, token
 
 TABLE = """
 wrong = []
@@ -51,46 +51,6 @@ if sys.version_info >= (3, 10):
     finished = guest_on.run(head + TABLE, hold)
     assert finished.stdout == "[]\n"
     assert finished.outcome.error_type == "HeldResultError"
-
-
-def test_results_are_passed_on_from_call_to_call(guest_on: Any) -> None:
-    finished = guest_on.run(
-        """
-first = await mcp_git_hub.create_issue(title="one")
-read = await mcp_git_hub.echo("what there is")
-second = await mcp_git_hub.create_issue(
-    title=f"after #{first.number}", refs=[first.number, {"of": first["user"].id}], seen=read.text
-)
-print("made", second.url)
-{"issues": [first.number, second], "note": f"{second.url}"}
-""",
-        hold,
-    )
-    assert [call.params["arguments"] for call in finished.calls] == [
-        {"title": "one"},
-        {"text": "what there is"},
-        {
-            "title": f"after #{token('number')}",
-            "refs": [whole("number"), {"of": whole("user", "id")}],
-            "seen": "what there is",
-        },
-    ]
-    assert finished.stdout == f"made {token('url', number=2)}\n"
-    assert finished.value == {
-        "issues": [whole("number"), whole(number=2)],
-        "note": token("url", number=2),
-    }
-
-
-def test_a_placeholder_may_be_the_last_value(guest: Any) -> None:
-    assert guest.run("x = await mcp_git_hub.create_issue()\nx.url", hold).value == whole("url")
-
-
-def test_a_last_value_that_is_no_json_shows_it_by_name(guest: Any) -> None:
-    code = "x = await mcp_git_hub.create_issue()\nimport types\ntypes.SimpleNamespace(x=x.url)"
-    finished = guest.run(code, hold)
-    assert finished.outcome.outcome == "ok"
-    assert finished.outcome.result_repr == ("namespace(x=‹result of #1 git-hub.create-issue›.url)")
 
 
 STOPPING = {
@@ -188,20 +148,6 @@ def test_a_program_that_looks_is_stopped_for_good(guest_on: Any, how: str) -> No
     assert done.error.endswith(held.ADVICE)
     assert "Traceback" not in done.error
     assert not done.has_result
-
-
-def test_the_program_s_line_is_told(guest: Any) -> None:
-    code = "x = await mcp_git_hub.create_issue()\n\nif x.state == 'open':\n    print(1)"
-    error = guest.run(code, hold, name="report.py").outcome.error
-    assert error.startswith("line 3, `if x.state == 'open':`: it compares ‹result of #1")
-
-
-def test_c_code_s_own_words_are_kept(guest: Any) -> None:
-    code = "x = await mcp_git_hub.create_issue()\n', '.join(['a', x.state])"
-    error = guest.run(code, hold).outcome.error
-    assert "line 2, `', '.join(['a', x.state])`" in error
-    assert "expected str instance, Placeholder found" in error
-    assert "str(x)" in error
 
 
 def test_errors_that_have_to_do_with_none_stay_what_they_are(guest: Any) -> None:

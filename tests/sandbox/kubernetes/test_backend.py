@@ -13,26 +13,8 @@ import pytest
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind
 from bridge.sandbox.kubernetes.backend import KubernetesBackend
-from tests.contract.programs import ECHO, read_all, read_exactly, spec
-from tests.fakes.api_server import ApiServer
+from tests.contract.programs import ECHO, spec
 from tests.sandbox.kubernetes.rig import PATIENCE
-
-
-async def test_what_a_program_prints_at_once_is_not_lost(backend: KubernetesBackend) -> None:
-    """Nodes throw away what is written before somebody listens, so a pod waits to be spoken to."""
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec("print('at once')")) as sandbox:
-            assert await read_all(sandbox) == b"at once\n"
-            assert (await sandbox.wait()).exit_code == 0
-
-
-async def test_what_is_sent_comes_back(backend: KubernetesBackend) -> None:
-    """stdin and stdout are one byte stream each, also beyond what one message may hold."""
-    data = bytes(range(256)) * 12_000
-    with anyio.fail_after(PATIENCE):
-        async with backend.launch(spec(ECHO)) as sandbox, anyio.create_task_group() as group:
-            group.start_soon(sandbox.send, data)
-            assert await read_exactly(sandbox, len(data)) == data
 
 
 async def test_the_probe_sees_what_is_in_force(backend: KubernetesBackend) -> None:
@@ -55,21 +37,6 @@ async def test_the_probe_sees_what_is_in_force(backend: KubernetesBackend) -> No
         "pids limit",
         "logs",
     ]
-
-
-async def test_a_pod_is_gone_once_its_sandbox_is_left(
-    backend: KubernetesBackend, server: ApiServer
-) -> None:
-    """However it is left, also by an error (law 3)."""
-
-    async def fail() -> None:
-        async with backend.launch(spec(ECHO)) as sandbox:
-            assert server.pods == [sandbox.id]
-            raise ZeroDivisionError
-
-    with anyio.fail_after(PATIENCE), pytest.raises(ZeroDivisionError):
-        await fail()
-    assert server.pods == []
 
 
 async def test_what_is_no_program_of_the_pods_interpreter_is_refused_by_its_name(
