@@ -30,7 +30,6 @@ _CHARACTER = 4
 SPARE = 2 * _CHARACTER
 """Bytes that are read beyond the request: a character may begin late, and end later."""
 
-_NUMBER = re.compile(r"[0-9]{1,15}")
 _LINES = re.compile(r"(?P<first>[0-9]{0,15})(?P<dash>-)?(?P<last>[0-9]{0,15})")
 
 
@@ -87,7 +86,7 @@ def parse_part(query: str) -> Part:
         if given:
             raise _unusable(query)
         return _lines(lines, query)
-    if not all(_NUMBER.fullmatch(value) for value in given.values()):
+    if not all(re.fullmatch(r"[0-9]{1,15}", value) for value in given.values()):
         raise _unusable(query)
     length = given.get("length")
     return Part(

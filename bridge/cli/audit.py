@@ -34,9 +34,6 @@ from bridge.text import counted
 
 T = TypeVar("T")
 
-FOLLOW_SECONDS = 0.25
-"""Between looks for new records."""
-
 MAX_ARGUMENTS = 120
 """Characters of a call's arguments in a line; --json has all that was recorded."""
 
@@ -91,7 +88,7 @@ async def tail(arguments: SimpleNamespace, settings: Settings) -> int:
     found, places = last or ([], {})
     _write_records(found, as_json=arguments.json)
     while arguments.follow:
-        await anyio.sleep(FOLLOW_SECONDS)
+        await anyio.sleep(0.25)
         found = await _read(settings, partial(records_since, places=places)) or []
         _write_records(found, as_json=arguments.json)
     return 0

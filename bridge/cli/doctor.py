@@ -31,11 +31,6 @@ from bridge.servers.consents import consents_of
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 
-LEAST_STATE_BYTES = 1024 * 1024
-"""What has to fit into the state directory: a day's log, and a run's output."""
-
-NOTHING_WORKS = "Nothing here can run programs in isolation, so the bridge refuses to.\n"
-
 NEXT = "Next: `mcp-code-bridge doctor` says what to do, and offers to build a missing image.\n"
 
 
@@ -106,7 +101,7 @@ async def _report(
     if chosen:
         write_prose(f"Programs run in: {chosen}{', once that is mended' if status else ''}\n")
     else:
-        write_prose(NOTHING_WORKS)
+        write_prose("Nothing here can run programs in isolation, so the bridge refuses to.\n")
     if status:
         write_prose("Next: do what one of the remedies says; one sandbox is enough.\n")
     return status
@@ -178,7 +173,7 @@ def check_state(settings: Settings) -> str:
     try:
         make_directory(settings.state_dir)
         with TemporaryFile(dir=settings.state_dir) as file:
-            file.write(bytes(LEAST_STATE_BYTES))
+            file.write(bytes(1024 * 1024))  # a day's log and a run's output
             file.flush()
     except OSError as error:
         return error.strerror or str(error)

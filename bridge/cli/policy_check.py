@@ -39,8 +39,6 @@ MAX_SHOWN_NAMES = 8
 MAX_IDLE = 20
 """Parts of a policy that are about no server, and named."""
 
-_READS = frozenset({READ_RESOURCE, GET_PROMPT})
-
 NO_POLICY = (
     "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
 )
@@ -170,7 +168,7 @@ def _judge(
 
 
 def _outlook(policy: Policy, call: ExpectedCall, lists: Callable[[str], bool]) -> Outlook:
-    effect: Effect | None = "read" if call.tool in _READS else None
+    effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
     if effect is None and call.definition is None and policy.spec.present and lists(call.server):
         # As the gate decides on it.
         return Outlook(decision=Decision(action="deny", rule=UNLISTED))

@@ -55,9 +55,6 @@ TERMINAL = "terminal"
 CLIENT = "cli"
 """What stands in the record of them where a client's name stands."""
 
-_OF_THIS_PROCESS = frozenset({"id", "seconds"})
-"""Of a plan: what it is applied by, and for how long."""
-
 TIMED_OUT = 124
 """What coreutils' `timeout` exits with."""
 
@@ -92,7 +89,9 @@ def _document(result: RunResult) -> dict[str, Json]:
     if result.plan is not None and result.plan.plan_id:
         document["plan"] = {
             **{
-                key: value for key, value in document["plan"].items() if key not in _OF_THIS_PROCESS
+                key: value
+                for key, value in document["plan"].items()
+                if key not in {"id", "seconds"}
             },
             "note": "A plan ends with the process that made it, so that no other can apply it. "
             "Run the program with --plan in a terminal to be asked, and to have the calls made.",

@@ -18,11 +18,6 @@ from bridge.errors import BridgeError
 SECONDS = 60.0
 """For a client to start, and to connect to each of its servers."""
 
-MAX_OUTPUT = 20_000
-"""Letters of what a client prints."""
-
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
 Commands = tuple[tuple[str, ...], ...]
 
 Planned = tuple[Change, Commands]
@@ -77,7 +72,7 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
         raise BridgeError(message, remedy="Run it yourself.") from None
     except OSError as error:
         raise BridgeError(f"{argv[0]} does not start: {error.strerror}.") from None
-    said = _COLOUR.sub("", done.stdout.decode("utf-8", "replace"))[:MAX_OUTPUT]
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
     if done.returncode:
         message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
         raise BridgeError(message, host_detail=said.strip()[-1000:])

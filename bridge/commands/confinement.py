@@ -44,7 +44,6 @@ _NOT_WHOLE = ("/", "/bin", "/etc", "/home", "/lib", "/lib64", "/root", "/sbin", 
 _NOT_WRITABLE = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
 _GLUED = re.compile(r"^-[A-Za-z0-9]@?(?=/|~|\.\./|\.\.$)")
-_HOME = re.compile(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/")
 _PARTS = re.compile(r"[=,:;\s\"']+")
 
 Realpath = Callable[[str], str]
@@ -118,7 +117,7 @@ def explain_failure(
     """
     for word in words[1:] if bounds.check_arguments else ():
         for piece in candidates(word):
-            if _HOME.match(piece):
+            if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
                 return f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
             path = PurePosixPath(workdir) / piece
             real = resolve(str(path))

@@ -48,9 +48,6 @@ MAX_DESCRIPTION_CHARS = 2000
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of invisible characters, which can break a line or disguise a name."""
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_BREAKS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-
 _HELPER = "the program it names is not run, so the headers it would add are missing"
 
 _UNSUPPORTED: Mapping[str, str] = {
@@ -285,10 +282,10 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
         if name.lower() not in written:
             headers[name] = value
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             msg = f'{label} has a member named "{shown(name)}", which is no header name'
             raise UnusableError(msg)
-        if _HEADER_BREAKS.search(value):
+        if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
             raise UnusableError(f"{label}.{shown(name)} holds a line break or control character")
     return headers
 

@@ -151,15 +151,9 @@ def _error_reason(error: OSError) -> str:
     return f"it cannot be read: {error.strerror}"
 
 
-MAX_REFERENCES = 64
-"""Files that configurations name, such as `envFile`; a table that names more is no table."""
-
 MAX_PROJECT_FILE_BYTES = 1024 * 1024
 """Of one file of the working directory. A stranger may have written it, and the decoded value takes
 thirty times its size."""
-
-MAX_PROJECT_BYTES = 4 * 1024 * 1024
-"""Of all files of the working directory together; the weakest beyond it are not read."""
 
 
 class Reader:
@@ -171,7 +165,7 @@ class Reader:
         self.references: dict[Path, str | None] = {}
         self.noted: dict[Path, None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
-        self._project_room = MAX_PROJECT_BYTES
+        self._project_room = 4 * 1024 * 1024  # of all files of the working directory together
         self._absent: set[Path] = set()
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
@@ -195,7 +189,7 @@ class Reader:
     def reference(self, name: str) -> str | None:
         """Return the text of a file that a configuration names; None if it cannot be read."""
         path = Path(name)
-        if path not in self.references and len(self.references) < MAX_REFERENCES:
+        if path not in self.references and len(self.references) < 64:
             if self._exposed.contains(path):
                 self._warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED

@@ -25,7 +25,6 @@ SERVERS_FILE = ".mcp.json"
 ENABLED_KEY = "enabledPlugins"
 ENABLEMENT_FILE = "extension-enablement.json"
 
-_SETTINGS = "{claude_settings}/settings.json"
 _PROJECT_SETTINGS = (
     "{project}/.claude/settings.local.json",
     "{project}/.claude/settings.json",
@@ -110,7 +109,7 @@ def _states(reader: Reader, places: Places) -> dict[str, list[tuple[str, bool]]]
     ]
     files = [("managed", path) for path in managed]
     files += [("project", path) for each in _PROJECT_SETTINGS for path in fill(each, places)]
-    files += [("user", path) for path in fill(_SETTINGS, places)]
+    files += [("user", path) for path in fill("{claude_settings}/settings.json", places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
         lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)

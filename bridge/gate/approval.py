@@ -92,9 +92,6 @@ class Approval:
     note: str = ""
 
 
-_HOLDS: Sequence[Holds] = ("call", "run", "session", "always")
-
-
 @dataclass(frozen=True)
 class Subject:
     """What an answer is about."""
@@ -192,7 +189,9 @@ class Approver:
                 if missing:
                     return await self._decide(call, missing)
         given = {self._run.get(_subject(call, ask), "session") for ask in asks}
-        return Approval(holds=min(given, key=_HOLDS.index), earlier=True)
+        return Approval(
+            holds=min(given, key=("call", "run", "session", "always").index), earlier=True
+        )
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
         """Return a person's approval of a whole plan.

@@ -110,7 +110,6 @@ _known_digests: dict[int, tuple[weakref.ref[Tool], Digests]] = {}
 to look at a large one takes longer than all else that a call goes through."""
 
 _TEXTS = frozenset({"title", "description", "examples", "$comment"})
-_UNORDERED = frozenset({"required", "enum", "type"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 """Keywords of schemas: texts for people, lists whose order says nothing, schemas by name."""
 
@@ -130,7 +129,7 @@ def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
         elif key == "default" or key == "const":
             # Some servers join a set to a text here, too.
             found[key] = _words([value]) if isinstance(value, str) else value
-        elif key in _UNORDERED and isinstance(value, list):
+        elif key in {"required", "enum", "type"} and isinstance(value, list):
             found[key] = sorted(value, key=repr)
         else:
             found[key] = _bare(value, texts, named=key in _NAMED)

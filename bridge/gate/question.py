@@ -40,9 +40,6 @@ MAX_REASON_CHARS = 400
 MAX_LED = 8
 """Earlier calls and kept things that are named as the reason."""
 
-MAX_LED_CHARS = 160
-"""Characters of each; a kept thing is named with the run that saved it."""
-
 MAX_DEPTH = 6
 """Levels of an argument that are shown."""
 
@@ -68,11 +65,8 @@ EFFECTS: Mapping[Effect, str] = {
 }
 
 _INDENT = "    "
-_MAX_MARKS = 2
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
-_WIDE_GAP = re.compile(r" {60,}")
-"""A gap in source or a table, behind which text might not be seen."""
 
 
 def question(
@@ -246,7 +240,7 @@ def _led(ask: Decision) -> str:
     found = ", ".join(
         name
         if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
-        else escape_look_alikes(quoted(name, MAX_LED_CHARS))
+        else escape_look_alikes(quoted(name, 160))
         for name in ask.led[:MAX_LED]
     )
     more = len(ask.led) - MAX_LED
@@ -315,7 +309,8 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     for line in split[:lines]:
         # All of it: what is written out takes ten characters at most.
         written = _written(line, 5 * len(line), quotes=False, gaps=False)
-        written = _WIDE_GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
+        # Text behind a wide gap might not be seen.
+        written = re.sub(r" {60,}", lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
         if characters < 0:
             break
@@ -334,7 +329,7 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
             found.append("\\n")
         elif quotes and character in '"\\':
             found.append(f"\\{character}")
-        elif is_hidden(character) or marks > _MAX_MARKS or place in alike:
+        elif is_hidden(character) or marks > 2 or place in alike:
             found.append(character.encode("unicode_escape").decode("ascii"))
         else:
             found.append(character)

@@ -32,9 +32,6 @@ MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
 """Of one that is looked for; keys and certificates have some thousand."""
 
-MAX_FORMS = 100_000
-"""Of all secrets together. What is beyond is not looked for; a thousand secrets have fewer."""
-
 MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS
 """Of a stream: more than any form of a secret has."""
 
@@ -52,8 +49,6 @@ _WORD = 8
 
 _LONG = 2 * _WORD - 1
 """Bytes of which a word at a multiple of eight is part, wherever they stand."""
-
-_MOST_STRIDE = 64
 
 _FEW = 32
 """Forms that are searched one at a time, which is faster in a text of some size."""
@@ -382,7 +377,7 @@ class _Needles:
         self._escaped = escaped
         self._automaton = ahocorasick.Automaton()
         every: set[bytes] = set()
-        for form, mark, whole in itertools.islice(forms, MAX_FORMS):
+        for form, mark, whole in itertools.islice(forms, 100_000):  # A thousand secrets have fewer.
             if form not in every:
                 self._automaton.add_word(_key(form), (len(form), mark, whole))
                 every.add(form)
@@ -391,7 +386,7 @@ class _Needles:
         self._short = [form for form in every if len(form) < _LONG]
         long = [form for form in every if len(form) >= _LONG]
         room = min(map(len, long), default=0) - _WORD + 1
-        self._stride = min(room // _WORD * _WORD, _MOST_STRIDE) or _WORD
+        self._stride = min(room // _WORD * _WORD, 64) or _WORD
         words = (form[at : at + _WORD] for form in long for at in range(self._stride))
         self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in words)
 

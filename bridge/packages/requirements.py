@@ -32,9 +32,6 @@ _KEYS = frozenset(("dependencies", "requires-python", "tool"))
 _MAX_KEYS, _MAX_KEY_CHARS = 20, 40
 """Others that are looked at: to compare each of thousands takes seconds."""
 
-_LIKENESS = 0.8
-"""Similarity from which on an unknown key counts as a misspelt one of these."""
-
 _OPENING = "# /// script"
 
 
@@ -126,7 +123,7 @@ def script_metadata(code: str) -> Script:
         raise _malformed(first + 1, "a number in it is too long, or a value too deep") from None
     others = [key for key in document if key not in _KEYS and len(key) <= _MAX_KEY_CHARS]
     for key in others[:_MAX_KEYS]:
-        meant = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, _LIKENESS)
+        meant = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8)
         if meant:
             place = _line_of(key, lines, first, end)
             raise _malformed(place, f"{key!r:.80} means nothing; write `{meant[0]}`")

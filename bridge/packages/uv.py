@@ -230,7 +230,7 @@ class Uv:
         """Return the error on what uv did not find, with what there is instead."""
         words = _words(said, self._place)
         parts = [f"{', '.join(texts)[:200]} cannot be had. uv says: {words}"]
-        if _UNREACHED.search(said):
+        if re.search(r"Failed to fetch|error sending request|Request failed", said):
             return PackageUnavailableError(parts[0], remedy=_TRY_AGAIN)
         allowed = [text for text in limits if re.search(rf"\b{_name(text)}\b", words)]
         if allowed:
@@ -250,7 +250,6 @@ _TRY_AGAIN = (
     "whether the index answers."
 )
 _DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
-_UNREACHED = re.compile(r"Failed to fetch|error sending request|Request failed")
 
 
 def _options(dependencies: Dependencies, place: Path, target: Target | None) -> list[str]:

@@ -56,17 +56,6 @@ only if the bridge cuts it, not if the question does."""
 MAX_RANGES = 20
 """Ranges of numbers in a sentence."""
 
-MAX_ERROR = 1_000
-"""Characters of a call's error in the result's."""
-
-APPLY_SECONDS = 30 * 60.0
-"""After which no further call of a plan is begun. Longer than a program may take, since a person
-approved all of it; a call that is under way has its own limit, and is waited for."""
-
-FINISH_SECONDS = 5.0
-"""For the call under way when the client cancels: most have their answer by then, and one that is
-cut off is of unknown outcome."""
-
 MAX_VALUE = 2_000
 """Characters of JSON of one call's result that are shown."""
 
@@ -78,8 +67,9 @@ MAX_VALUES = 16 * 1024
 class Times:
     """Seconds for applying a plan, and for a call that is under way when that is cancelled."""
 
-    apply: float = APPLY_SECONDS
-    finish: float = FINISH_SECONDS
+    # After this no further call is begun. Longer than a program: the user approved all of it.
+    apply: float = 30 * 60.0
+    finish: float = 5.0  # for the call that is running when the client cancels
 
 
 StepStatus = Literal["done", "failed", "unknown", "not done"]
@@ -409,7 +399,7 @@ def _error(execution: _Execution, stopped: Step | None, why: str, run_id: str) -
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:
         by_status.setdefault(step.status, []).append(step.request.number)
-    lines = [f"{stopped.request}: {why[:MAX_ERROR]}" if stopped is not None else why]
+    lines = [f"{stopped.request}: {why[:1_000]}" if stopped is not None else why]
     words = {
         "done": "Done",
         "failed": "Failed",

@@ -52,15 +52,6 @@ LONGEST: Mapping[str, int] = {
 }
 """How long what is called so may be, whichever method it is for."""
 
-MAX_SEARCH_RESULTS = 50
-"""Most hits of one search."""
-
-
-MAX_COMPLETIONS = 100
-"""Proposals for an argument; the protocol has no more."""
-
-LONG_REMEDY = 120
-"""A remedy longer than this is sent once in a run."""
 
 SAID_BEFORE = "What can be done was said with the first such call of this run."
 
@@ -140,7 +131,7 @@ class GuestRequests:
         """Return the error that the program gets; a long remedy only the first time."""
         if error.remedy in self._told:
             error.remedy = SAID_BEFORE
-        elif len(error.remedy) > LONG_REMEDY:
+        elif len(error.remedy) > 120:  # A longer remedy is sent once in a run.
             self._told.add(error.remedy)
         return as_failed_call(error, server=server, tool=tool)
 
@@ -305,7 +296,7 @@ class GuestRequests:
         completion = result.get("completion")
         values = completion.get("values") if isinstance(completion, dict) else None
         listed = values if isinstance(values, list) else []
-        return [each for each in listed[:MAX_COMPLETIONS] if isinstance(each, str)]
+        return [each for each in listed[:100] if isinstance(each, str)]  # the protocol's limit
 
     async def _list_servers(self, params: Mapping[str, Json]) -> Json:
         return list(self._servers.names())
@@ -337,7 +328,7 @@ class GuestRequests:
         found, errors = await self._guide.search_servers(
             names,
             _text(params, "query"),
-            min(limit, MAX_SEARCH_RESULTS),
+            min(limit, 50),
             _detail(params),
             skills=self._show is not None,
         )

@@ -36,9 +36,6 @@ RUN_LABEL = f"{LABEL_PREFIX}.run"
 _START_FIELD = 22
 """`starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does."""
 
-_PS_SECONDS = 5.0
-"""For `ps` and `sysctl`, which answer at once on a working machine."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
@@ -161,9 +158,7 @@ def _host_id() -> str:
 
 def _run(argv: tuple[str, ...]) -> str | None:
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_PS_SECONDS, check=False
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=5.0, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

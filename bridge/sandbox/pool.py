@@ -45,9 +45,6 @@ BUSY_SECONDS = 0.25
 """The same on few cores while programs run: short ones have ended by then, and a start costs long
 ones less than a cold start costs the next run."""
 
-FEW_CORES = 4
-"""Below this a start takes a large share of the machine."""
-
 
 def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
     """Return how many sandboxes should wait: the pool's target size.
@@ -122,7 +119,7 @@ def decide(at: Situation) -> Decision:
     room = max(1, at.cores // 2) - at.starting
     if missing <= 0 or room <= 0 or at.awaited:
         return Decision(drop=drop)
-    busy = at.running > 0 and at.cores < FEW_CORES
+    busy = at.running > 0 and at.cores < 4  # A start takes a large share of a small machine.
     left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - at.quiet
     if left > 0:
         return Decision(drop=drop, again=left)

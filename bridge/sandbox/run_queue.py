@@ -22,15 +22,8 @@ MAX_WAITING = 400
 MAX_WAITING_OF_OWNER = 100
 """Most of one caller's, so that none fills the queue."""
 
-QUEUE_SECONDS = 120.0
-"""Longest wait for a slot: the default maximum duration of a run."""
-
-RUNS_PER_CORE = 4
-LEAST_RUNS = 2
 MOST_RUNS = 32
 """Default concurrency. Most runs wait for their servers."""
-
-_CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 PositionListener = Callable[[int | None], None]
 """Called with the number of runs ahead of a waiting one; with None once it has its slot."""
@@ -73,7 +66,7 @@ class RunQueue:
         wait_seconds: Longest wait for a slot.
     """
 
-    def __init__(self, places: int, wait_seconds: float = QUEUE_SECONDS) -> None:
+    def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
         self._taken = 0
@@ -198,10 +191,10 @@ def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
         memory: Bytes; None if unknown.
         run_memory: Bytes that a run may use.
     """
-    found = RUNS_PER_CORE * cores
+    found = 4 * cores
     if memory is not None:
         found = min(found, memory // run_memory)
-    return max(LEAST_RUNS, min(MOST_RUNS, found))
+    return max(2, min(MOST_RUNS, found))
 
 
 def usable_memory() -> int | None:
@@ -212,6 +205,6 @@ def usable_memory() -> int | None:
         return None
     try:
         # "max" where it has no limit of its own.
-        return min(found, int(_CGROUP_MEMORY.read_text(encoding="ascii")))
+        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     except (OSError, ValueError):
         return found

@@ -23,7 +23,6 @@ _KNOWN = (
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
 
-_BLANK_IS_NONE = frozenset(("session", "apply", "retry_of", "mode", "reads"))
 _UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
 """What arguments are that were left out."""
 
@@ -44,7 +43,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         name: value
         for name, value in (arguments or {}).items()
         # Some models fill in every argument there is.
-        if value != "" or name not in _BLANK_IS_NONE
+        if value != "" or name not in {"session", "apply", "retry_of", "mode", "reads"}
     }
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:

@@ -34,8 +34,7 @@ PATIENCE_SECONDS = LEASE_SECONDS + 2 * BEAT_SECONDS
 is waited for."""
 
 LOOK_SECONDS = 0.05
-MOST_LOOK_SECONDS = 0.5
-"""Between looks at another's claim, at first and later."""
+"""Between looks at another's claim, at first."""
 
 
 _Key = tuple[str, str]
@@ -80,7 +79,7 @@ class Claims:
             if anyio.current_time() - start > PATIENCE_SECONDS:
                 raise _elsewhere(session_id, _holder(found))
             await anyio.sleep(wait)
-            wait = min(2 * wait, MOST_LOOK_SECONDS)
+            wait = min(2 * wait, 0.5)
 
     async def release(self, owner: str, session_id: str) -> None:
         """Give a session to whoever asks next."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_LIMITS = Limits()
-
 MAX_WAITING = 32
 """Turns in one session's queue."""
 
@@ -135,7 +133,7 @@ class QueuedRun:
     """
 
     request: RunRequest | None = None
-    limits: Limits = DEFAULT_LIMITS
+    limits: Limits = Limits()
     caller: RunCaller | None = None
     work: Work | None = None
     ends: bool = False

@@ -24,7 +24,6 @@ MAX_LOST = 200
 """Losses that are reported."""
 
 MAX_NAME_CHARS = 80
-MAX_WHY_CHARS = 300
 
 
 class StateParts:
@@ -96,7 +95,7 @@ def losses(*said: object, most: int = MAX_LOST) -> tuple[Loss, ...]:
         if name not in found and len(found) >= most:
             more += 1
         elif name not in found:
-            found[name] = Loss(name=name, why=shown_line(why, MAX_WHY_CHARS))
+            found[name] = Loss(name=name, why=shown_line(why, 300))
     if more:
         found["..."] = Loss(name="...", why=f"and {more:,} more")
     return tuple(found.values())

@@ -45,9 +45,6 @@ MAX_REMEMBERED = 500
 CLOSE_SECONDS = 20.0
 """For all sessions together to be put away when the engine ends."""
 
-MARGIN_SECONDS = 10.0
-"""For releasing a sandbox, in addition to a run and saving its state."""
-
 MAX_LISTED = 200
 """Of one owner's sessions, those used last."""
 
@@ -112,7 +109,7 @@ class Sessions:
         self.checkpoints = Checkpoints(store, days=settings.session_days, claims=self.claims)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
-        longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
+        longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
         self.admission = Admission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 

@@ -15,7 +15,6 @@ from functools import lru_cache
 MAX_GLOB_CHARS = 512
 """Longer than any name; of a path or an address a part will do."""
 
-_SPECIAL = re.compile(r"[*?\\]")
 _ESCAPED = re.compile(r"\\([*?\\])")
 _TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
 
@@ -52,7 +51,7 @@ def parse(glob: str) -> list[tuple[str, int]]:
 
 def literal(text: str) -> str:
     """Return the glob that matches this text alone."""
-    return _SPECIAL.sub(r"\\\g<0>", text)
+    return re.sub(r"[*?\\]", r"\\\g<0>", text)
 
 
 def covers(first: str, second: str) -> bool:

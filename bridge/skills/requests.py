@@ -27,7 +27,6 @@ _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
     "`mcp-code-bridge skills rm NAME`."
 )
-_REMOVE_FIX = "Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {}`."
 
 
 class SkillAnswers:
@@ -182,7 +181,7 @@ class SkillAnswers:
             return False
         ask = await self._review.protection(skill, "remove")
         shown = {"name": name}
-        fix = _REMOVE_FIX.format(name)
+        fix = f"Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {name}`."
         async with self._own.permitted("delete_skill", shown, "destructive", ask, fix):
             there = await self._shelf.delete(skill, provenance)
         if there:

@@ -30,9 +30,6 @@ from bridge.skills.requests import SkillAnswers
 from bridge.skills.review import Review, Reviews
 from bridge.skills.source import Skill
 
-MAX_SENT = 50
-"""Skills that come with a program: those it names, and those that these name."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SkillUse:
@@ -116,7 +113,7 @@ class Skills:
         there = await self.shelf.all()
         found: dict[str, Skill] = {}
         left = list(named)
-        while left and len(found) < MAX_SENT:
+        while left and len(found) < 50:
             name = left.pop(0)
             skill = there.get(name)
             if skill is None or name in found:

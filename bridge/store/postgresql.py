@@ -28,9 +28,6 @@ POOL = 8
 CONNECT_SECONDS = 5
 """For a server to answer, unless the address says otherwise."""
 
-STATEMENT_SECONDS = 40
-"""For one statement: more than `BUSY_SECONDS`, the largest piece or the longest list takes."""
-
 ANSWER_SECONDS = 45.0
 """After which a server that does not even say that is given up: it is stopped, or its disk is."""
 
@@ -162,7 +159,8 @@ def _begin(connection: Connection) -> None:
     level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
     said = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
-        f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'",
+        # more than `BUSY_SECONDS`, the largest piece or the longest list takes
+        "SET LOCAL statement_timeout = '40s'",
     ]
     if options.get(WRITES):
         said.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")

@@ -60,13 +60,6 @@ from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 
-SURELY_SHALLOW = 100
-"""Objects and lists; so few cannot be nested too deeply, and need no check."""
-
-LOST_DETAIL_SECONDS = 0.5
-"""How long a failed call waits for the reason why its connection ended; the owner task sets it in
-its next step, unless closing waits for the server."""
-
 _encoded = json_text.encoder()
 _ascii = json_text.encoder(ascii_only=True)
 
@@ -434,7 +427,8 @@ class Requests:
         # The caller may get the error before the owner task, and may call again at once.
         connection.mark_broken()
         if not connection.endpoint.pid:
-            with anyio.move_on_after(LOST_DETAIL_SECONDS):
+            # The owner task sets it in its next step, unless closing waits for the server.
+            with anyio.move_on_after(0.5):
                 await connection.ended.wait()
         end_report = connection.end_report or connection.endpoint.end_report()
         return lost_error(self._spec.name, end_report, sent=sent)
@@ -447,7 +441,7 @@ class Requests:
         """
         try:
             text = _encoded(arguments).encode()
-            if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
+            if text.count(b"{") + text.count(b"[") > 100:  # So few are not nested too deeply.
                 # Raises on nesting deeper than the SDK can write.
                 to_json({"params": {"arguments": arguments}})
         except (ValueError, TypeError, RecursionError) as error:

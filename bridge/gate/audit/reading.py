@@ -22,9 +22,6 @@ MAX_TAIL = 10_000
 MAX_SHOWN = 100_000
 """Records about one run: two for each call that it may make, and more."""
 
-MAX_GROUPS = 10_000
-"""Different groups of calls; what is beyond is counted together."""
-
 MAX_OPEN = 100_000
 """Calls whose outcome has not been read yet; of more, the oldest are taken to have none."""
 
@@ -176,7 +173,7 @@ class Counting:
             "outcome": outcome,
         }
         key = tuple(facts[name] for name in self.by)
-        if key not in self.groups and len(self.groups) >= MAX_GROUPS:
+        if key not in self.groups and len(self.groups) >= 10_000:
             key = tuple("others" for _ in self.by)
         return self.groups.setdefault(key, Counter())
 

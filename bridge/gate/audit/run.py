@@ -54,9 +54,6 @@ MAX_KINDS = 50
 REFUSAL_BYTES = 256 * 1024
 """Bytes of the records of refused calls in one run, without the counts at its end."""
 
-REFUSED_BYTES = 3 * 1024
-"""Bytes of one such record."""
-
 SHORT_TEXT = 100
 """Characters of each name in the kind of a refused call."""
 
@@ -181,7 +178,7 @@ class RunAudit:
             return
         found.pending -= 1
         record, _ = await self._call("refused", number, call, decision)
-        record = dict(bounded(record | without_empty(kind._asdict()), REFUSED_BYTES))
+        record = dict(bounded(record | without_empty(kind._asdict()), 3 * 1024))
         self._refusal_room -= len(canonical(record))
         self.head = await self._log.append(record)
 

@@ -23,9 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set
 
-MAX_CONSTANT_CHARS = 16 * 1024
-"""Of one constant. Data belongs in a memory, or in arguments."""
-
 MAX_DEPTH = 50
 """Levels of one constant."""
 
@@ -185,7 +182,7 @@ class _Collector:
         except (ValueError, SyntaxError, TypeError, RecursionError):
             self._refuse(name, value)
             return
-        if len(text) > MAX_CONSTANT_CHARS or same != value:
+        if len(text) > 16 * 1024 or same != value:  # Data belongs in a memory, or in arguments.
             message = "`%s`, which takes %d characters: keep it with save_memory, or pass it"
             self._problems.append(message % (name, len(text)))
             return

@@ -30,9 +30,6 @@ MAX_NESTING = 40
 MAX_FIELDS = 60
 """Of one object that are written out."""
 
-MAX_CLASSES = 40
-"""Of one tool's arguments, or of its results."""
-
 MAX_MEMBERS = 16
 """Of a union."""
 
@@ -266,7 +263,7 @@ class TypeWriter:
     ) -> str:
         properties = schema.get("properties")
         names = list(properties) if isinstance(properties, Mapping) else []
-        if not names or len(self.objects) >= MAX_CLASSES or level >= MAX_LEVELS:
+        if not names or len(self.objects) >= 40 or level >= MAX_LEVELS:
             others = schema.get("additionalProperties")
             inside = "Any"
             if not names and isinstance(others, Mapping):

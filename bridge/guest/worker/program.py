@@ -37,8 +37,6 @@ RESULT_NAME = "__run_python_result__"
 MAX_REPR_CHARS = 4000
 """Longest `repr` in a result: enough for a data frame as pandas prints it."""
 
-DEFAULT_RESULT_BYTES = 1024 * 1024
-
 MAX_CHECKED_ITEMS = 20
 """Items of the last expression's value that are checked for pictures and tables."""
 
@@ -146,7 +144,7 @@ class Program:
     ) -> None:
         self._source = run.code
         self._name = run.name or file_name(run.session)
-        self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
+        self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
         self._run_loop = run_loop or _run_loop
         if module is None:
             module = types.ModuleType("__main__")

@@ -35,9 +35,6 @@ logger = logging.getLogger(__name__)
 AT_ONCE_BYTES = 256 * 1024
 """Searched for secrets before other tasks have their turn: some milliseconds."""
 
-_BYTES_PER_TOKEN = 5
-"""More than any text has by our count, so that all that may be shown is in memory."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _LeftStream:
@@ -114,7 +111,8 @@ class _Stream:
         artifacts: RunArtifacts | None,
         clear: Redact | None,
     ) -> None:
-        memory = max(MEMORY_BYTES, limits.output_tokens * _BYTES_PER_TOKEN)
+        # No text has more, so that all that may be shown is in memory.
+        memory = max(MEMORY_BYTES, limits.output_tokens * 5)
         self.name: ArtifactKind = name
         self.buffer = OutputBuffer(min(limits.output_bytes, OUTPUT_BYTES), memory)
         self.kept = _Kept(name, artifacts)

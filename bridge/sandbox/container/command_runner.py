@@ -28,13 +28,6 @@ CHUNK_BYTES = 65536
 LINE_BYTES = 4096
 """Longest line handed to a progress callback; the rest of a longer one follows as more lines."""
 
-DRAIN_SECONDS = 1.0
-"""Waited for the pipes to end after the command has. `podman machine start` leaves helpers running
-which may hold them open for as long as the machine runs."""
-
-TERMINATE_SECONDS = 5.0
-"""Given to a command to clean up after itself before it is killed."""
-
 KILL_SECONDS = 5.0
 """Waited for a killed command to be reaped; a process in uninterruptible sleep is left to init."""
 
@@ -196,7 +189,9 @@ async def _finish(
                 ended = True
             if not ended:
                 await _end(process)
-            readers.cancel_scope.deadline = anyio.current_time() + DRAIN_SECONDS
+            # Helpers of `podman machine start` may hold the pipes open for as long as
+            # the machine runs.
+            readers.cancel_scope.deadline = anyio.current_time() + 1.0
     finally:
         await _end(process)
     out.finish()
@@ -227,7 +222,7 @@ async def _end(process: Process) -> None:
         return
     with anyio.CancelScope(shield=True):
         for number, patience in (
-            (signal.SIGTERM, TERMINATE_SECONDS),
+            (signal.SIGTERM, 5.0),
             (signal.SIGKILL, KILL_SECONDS),
         ):
             # The command leads its own session, so its group is its children and nobody else's.

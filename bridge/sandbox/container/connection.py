@@ -39,7 +39,6 @@ EQUALS = ("crun", "runc")
 """Runtimes that give the same isolation, so that one may stand in for another. Which of them works
 depends on the host: crun refuses mixed cgroups, runc may lack the kernel's newest."""
 
-_MEMORY_FILE = "oci-runtime.json"
 MEMORY_BYTES = 4096
 """Most read of the file, which has a few short entries."""
 
@@ -93,7 +92,7 @@ class RuntimeMemory:
     """
 
     def __init__(self, directory: Path, key: str) -> None:
-        self._path = directory / _MEMORY_FILE
+        self._path = directory / "oci-runtime.json"
         self._key = key
 
     def recall(self) -> str | None:

@@ -12,9 +12,6 @@ from typing import Literal
 
 from bridge.model import Json
 
-_IGNORE_CGROUPS = "--ignore-cgroups"
-"""gVisor's flag for hosts whose cgroups it cannot use."""
-
 EngineKind = Literal["docker", "podman"]
 
 
@@ -86,7 +83,8 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
         unlimited=tuple(
             name
             for name, runtime in sorted((info.get("Runtimes") or {}).items())
-            if _IGNORE_CGROUPS in (runtime.get("runtimeArgs") or ())
+            # gVisor's flag for hosts whose cgroups it cannot use
+            if "--ignore-cgroups" in (runtime.get("runtimeArgs") or ())
         ),
     )
 

@@ -33,16 +33,10 @@ DETAIL_CHARS = 500
 MACHINE_PLATFORMS = frozenset({"darwin", "win32", "cygwin"})
 """Where containers cannot run without a virtual machine."""
 
-_REMOTE_CLIENT = "Cannot connect to Podman"
-"""Printed by podman's remote client, and by nothing else."""
-
 _ALREADY_UP = re.compile(
     r"already running|already starting or running|already in the process of being started"
     r"|only one VM can be active"
 )
-
-_LEFTOVER = "another instance of"
-"""podman 4 on macOS: the machine's process survived a failed stop; waiting does not help."""
 
 _OTHER_UP = (
     re.compile(r"VM (?P<name>\S+) is currently running or starting: only one VM"),
@@ -114,7 +108,8 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult)
         return False
     if platform in MACHINE_PLATFORMS:
         return True
-    return not info.ok and _REMOTE_CLIENT in info.stderr + info.stdout
+    # Only podman's remote client prints this.
+    return not info.ok and "Cannot connect to Podman" in info.stderr + info.stdout
 
 
 def decide(seen: Observed) -> Plan:
@@ -182,7 +177,8 @@ def parse_machines(result: CommandResult | None) -> tuple[Machine, ...]:
 def raced(result: CommandResult, verb: str, machine: str) -> bool:
     """Return whether a command failed only because another process was quicker."""
     said = result.stderr + result.stdout
-    if verb == "start" and _ALREADY_UP.search(said) and _LEFTOVER not in said:
+    # podman 4 on macOS: the machine's process survived a failed stop; waiting does not help.
+    if verb == "start" and _ALREADY_UP.search(said) and "another instance of" not in said:
         return other_machine(machine, said) is None
     return False
 

@@ -52,9 +52,6 @@ POLL_SECONDS = 0.02
 LOG_BYTES = 64 * 1024
 """Read of a log's end for an error message."""
 
-MAX_SOCKET_PATH = 100
-"""Bytes; the kernel's limit is 108 on Linux and 104 on macOS."""
-
 _PODMAN = "podman"
 _OWNER_FILE = "owner.json"
 _SOCKET = "engine.sock"
@@ -132,7 +129,8 @@ class SocketService:
         Raises:
             SandboxError: It does not start; the message holds its output.
         """
-        if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
+        # The kernel's limit is 108 on Linux and 104 on macOS.
+        if len(os.fsencode(self.socket)) > 100:
             message = f"{self.socket} is too long a path for a socket."
             raise EngineDownError(message, remedy="Set XDG_RUNTIME_DIR to a shorter directory.")
         try:

@@ -55,9 +55,6 @@ CONFINE_SECONDS = 20.0
 LEAVE_SECONDS = 10.0
 """For the deletion of all that a bridge has, as it ends."""
 
-MAX_COMPLAINT_BYTES = 4096
-"""Read of what a pod says in place of its first step's success."""
-
 
 class KubernetesBackend:
     """Runs sandboxes as pods. Enter it before use; it connects at first use.
@@ -239,7 +236,7 @@ class KubernetesBackend:
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
                 await stream.send(step)
-                while len(said) < MAX_COMPLAINT_BYTES and (data := await stream.receive()):
+                while len(said) < 4096 and (data := await stream.receive()):
                     said += data
                     if said.startswith(pod.CONFINED):
                         stream.unread(said.removeprefix(pod.CONFINED))

@@ -53,9 +53,6 @@ MAX_ANSWER_BYTES = 32 * 1024 * 1024
 DELETE_SECONDS = 10.0
 """For the deletion of a pod; one that takes longer is left to the sweep."""
 
-AGAIN_SECONDS = 0.5
-"""Before a watch that broke is begun again."""
-
 WATCH_SECONDS = 10
 """After which the server ends a watch; after twice as long without a word it counts as broken."""
 
@@ -64,9 +61,6 @@ PING_SECONDS = 20.0
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 """Longest message taken from a stream; kubelets send 32 KiB."""
-
-WAITING_MESSAGES = 16
-"""Messages that wait unread, before no more are taken from the network."""
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
@@ -248,7 +242,7 @@ class Cluster:
                         yield seen
             except (faults.BusyError, ClusterDownError) as error:
                 logger.info("the watch of a pod is begun again: %s", error)
-            await anyio.sleep(AGAIN_SECONDS)
+            await anyio.sleep(0.5)
             found = await self.get(f"{self.pods}/{seen['metadata']['name']}")
             if found is None:
                 raise SandboxLostError(faults.REMOVED)
@@ -324,7 +318,7 @@ class Cluster:
             ping_timeout=None,
             close_timeout=CLOSE_SECONDS,
             max_size=MAX_MESSAGE_BYTES,
-            max_queue=WAITING_MESSAGES,
+            max_queue=16,
         )
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:

@@ -24,7 +24,6 @@ CLOSE_SECONDS = 0.5
 """For the closing of a stream, whose pod is gone by then."""
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
-_END_STDIN = b"\xff\0"
 
 
 class BrokenStreamError(Exception):
@@ -70,7 +69,7 @@ class PodStream:
             try:
                 if self._input_ended:
                     self._input_ended = False
-                    await self._socket.send(_END_STDIN)
+                    await self._socket.send(b"\xff\0")
                 message = await self._socket.recv(decode=False)
             except ConnectionClosedOK:
                 break

@@ -55,19 +55,10 @@ TMPFS_INODES = 16_384
 STACK_BYTES = 8 * MEBIBYTE
 """Every distribution's default, so that recursion ends where programs expect it to."""
 
-CPU_SPARE_SECONDS = 10
-"""On top of what the time limit allows on all CPUs: start-up, and the guest's own work."""
-
-CPU_KILL_SECONDS = 5
-"""Between the signal that says "out of CPU time" and the one that cannot be ignored."""
-
 DATA_FACTOR = 4
 DATA_SPARE = 1024 * MEBIBYTE
 """Without a cgroup the kernel bounds each process's private data, as a backstop: threads and
 runtimes ask for far more than they use."""
-
-PROCESSES_BACKSTOP = 4096
-"""For kernels that count processes per user of the whole host instead of per sandbox."""
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _DEVICE_LINKS = (
@@ -128,9 +119,6 @@ NETWORK_FILES = (
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 )
-
-_BIND_TCP = 0b01
-"""The one of Landlock's network rights that stays refused for commands with a network."""
 
 PYTHON = ("python3", "-I", "-S", "-c")
 
@@ -369,7 +357,8 @@ def ruleset(
     network = command is not None and command.network
     return {
         "files": made.files,
-        "network": made.network & _BIND_TCP if network else made.network,
+        # commands with a network still cannot bind a port
+        "network": made.network & 0b01 if network else made.network,
         "scopes": made.scopes,
         "rules": [list(rule) for rule in made.rules],
     }
@@ -390,14 +379,15 @@ def rlimits(
 ) -> list[tuple[str, int, int]]:
     """Return the resource limits of a sandbox's processes: name, soft, hard."""
     data = limits.memory_bytes * DATA_FACTOR + DATA_SPARE
-    cpu = math.ceil(limits.timeout * around.cpus) + CPU_SPARE_SECONDS
-    processes = limits.pids if around.processes_per_namespace else PROCESSES_BACKSTOP
+    cpu = math.ceil(limits.timeout * around.cpus) + 10  # start-up, and the guest's own work
+    # Older kernels count processes per user of the whole host.
+    processes = limits.pids if around.processes_per_namespace else 4096
     file_bytes = max(limits.tmp_bytes, limits.workspace_bytes, SHM_BYTES)
     if command is not None:
         cpu, file_bytes = command.cpu_seconds, command.file_bytes
     return [
         ("RLIMIT_CORE", 0, 0),
-        ("RLIMIT_CPU", cpu, cpu + CPU_KILL_SECONDS),
+        ("RLIMIT_CPU", cpu, cpu + 5),  # SIGXCPU first, then SIGKILL
         ("RLIMIT_FSIZE", file_bytes, file_bytes),
         ("RLIMIT_NOFILE", limits.open_files, limits.open_files),
         ("RLIMIT_NPROC", processes, processes),

@@ -161,11 +161,8 @@ _DATA = ("/usr/share/zoneinfo",)
 """Public data that the standard library reads at a fixed path."""
 
 _LOADER_CACHE = "/etc/ld.so.cache"
-_DEFAULT_LIBRARY_ROOTS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 
 _OWNERS_ONLY = "is readable by its owner only"
-
-_PACKAGE_DIRECTORIES = ("site-packages", "dist-packages")
 
 _QUESTION = r"""
 import ctypes, json, os, sys, sysconfig, warnings
@@ -332,13 +329,13 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
         if not name.startswith("/") or any(name.startswith(d + "/") for d in directories):
             continue  # the executable itself, the kernel's own, an extension module
         binds.append(_bind(name))
-        outside_defaults |= not name.startswith(_DEFAULT_LIBRARY_ROOTS)
+        outside_defaults |= not name.startswith(("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"))
     binds += [_bind(path) for path in _DATA if Path(path).is_dir()]
     if outside_defaults and Path(_LOADER_CACHE).exists():
         binds.append(_bind(_LOADER_CACHE))
     if packages is not None:
         binds.append(_bind(packages))
-    hidden = [f"{d}/{name}" for d in directories for name in _PACKAGE_DIRECTORIES]
+    hidden = [f"{d}/{name}" for d in directories for name in ("site-packages", "dist-packages")]
     links = [] if executable == SYSTEM_PYTHON else [(executable, SYSTEM_PYTHON)]
     return Interpreter(
         executable=executable,

@@ -41,9 +41,6 @@ from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
-MAX_INFO_BYTES = 64 * 1024
-"""Most of the monitor's output; some hundred bytes usually."""
-
 
 class Monitor:
     """The process outside, and what it says of the one inside.
@@ -104,7 +101,7 @@ class Monitor:
 
     def read_status(self) -> bool:
         """Read what the monitor has written so far; return whether it has finished."""
-        while self._info >= 0 and len(self._received) < MAX_INFO_BYTES:
+        while self._info >= 0 and len(self._received) < 64 * 1024:
             data = read_now(self._info)
             if data is None:
                 self._parse()
@@ -167,11 +164,6 @@ def parse_status(received: bytes) -> dict[str, int]:
             found.update({k: v for k, v in document.items() if isinstance(v, int)})
 
 
-STDIN_BYTES = 512 * 1024
-"""Size of the pipe to a sandbox: it holds the whole guest before Python is up, instead of passing
-it in steps of 64 KiB. The kernel bounds a user's pipes in total; then it is less."""
-
-
 class LaunchPipes:
     """The pipes and files of one launch; those that were not taken are closed at the end.
 
@@ -195,7 +187,9 @@ class LaunchPipes:
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
         with suppress(AttributeError, OSError):  # only Linux has it
-            fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, STDIN_BYTES)
+            # It holds the whole guest before Python is up. The kernel bounds a user's
+            # pipes in total.
+            fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, 512 * 1024)
         self.permission = self._pipe() if examines else (-1, -1)
         self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
         self._data = tuple(map(self._file, data))
@@ -276,9 +270,6 @@ SETTLE_SECONDS = 5.0
 
 END_SECONDS = 10.0
 """For a killed sandbox to end: milliseconds, unless it has a lot of memory to free."""
-
-MAX_STATUS_BYTES = 8 * 1024
-"""Most of the stage's status; a line usually."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -553,7 +544,7 @@ async def _in_force(
         SandboxError: It is not, and does not run.
     """
     os.set_blocking(status, False)
-    while len(received) < MAX_STATUS_BYTES:
+    while len(received) < 8 * 1024:
         data = read_now(status)
         if data is None:
             await wait_ready(anyio.wait_readable, status)

@@ -22,9 +22,6 @@ from bridge.errors import LaunchError
 from bridge.sandbox.bundle import INTERPRETER, own_tag
 from bridge.sandbox.process.interpreter import Interpreter
 
-COMPILE_SECONDS = 60.0
-"""For an interpreter to compile two modules: 0.05 s, more from a cold disk."""
-
 LIST_VERSION = 2
 """The marshal version for lists of str and bytes, which every Python 3 reads."""
 
@@ -94,7 +91,7 @@ def compile_with(executable: str, texts: Sequence[str], *, name: str) -> list[by
             capture_output=True,
             env={},
             cwd="/",
-            timeout=COMPILE_SECONDS,
+            timeout=60.0,
             check=True,
         )
         # As hexadecimal text: nothing outside of a sandbox unmarshals it.
