@@ -136,8 +136,7 @@ class Person:
         if not self.attended:
             message = f"{name} is not approved: no person can be asked here."
             approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
-            remedy = f"To approve it exactly as shown: `{approve}`."
-            raise UsageError(message, remedy=remedy)
+            raise UsageError(message, remedy=f"To approve it exactly as shown: `{approve}`.")
         agreed = await self.confirm(question)
         if not agreed:
             write_err_line(f"{name} was not approved.")

@@ -113,11 +113,10 @@ class FieldReader:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
             name = str(error.args[0])
-            msg = (
+            raise UnusableError(
                 f'it needs the input "{shown(name)}", for which {self.context.client} asks; set '
                 f"{shown(input_variable(name))} in the bridge's environment to give it"
-            )
-            raise UnusableError(msg) from error
+            ) from error
         except UnreadableFileError as error:
             why = "which cannot be read"
             if in_project and part not in ("env", "headers"):

@@ -98,12 +98,11 @@ class RunBudget:
                 continue
             wait = self._rates.wait(server, limit)
             if wait:
-                message = (
+                raise CallBudgetError(
                     f"All runs together have made the {limit:,} calls a minute that {server!r} may "
                     f"have (budgets.per_minute {glob!r}). There is room again in "
                     f"{math.ceil(wait)} s."
                 )
-                raise CallBudgetError(message)
             return
 
 

@@ -384,11 +384,10 @@ class Gate:
             return None
         if decided.policy.effect == "read":
             if holding.refers(call.arguments):
-                message = (
+                raise HeldResultError(
                     f"{call} would read something now, with what a held call is going to return. "
                     "A plan can use that only in other held calls."
                 )
-                raise HeldResultError(message)
             holding.reading(call)
             return None
         placeholder = holding.hold(call, decided.strictest, decided.all, context.flow_state)

@@ -85,11 +85,10 @@ def _wanted(text: str) -> Wanted:
             raise InvalidRequirement("it is too long")
         requirement = Requirement(text)
     except InvalidRequirement:
-        message = (
+        raise InvalidRequestError(
             f'{text!r:.100} is no requirement; ask for packages such as "polars", "polars==1.*" or '
             '"uvicorn[standard]>=0.30,<1".'
-        )
-        raise InvalidRequestError(message) from None
+        ) from None
     if requirement.url is not None:
         message = f"{requirement.name} is asked for by an address; only the index is used here."
         raise PackageRefusedError(message, remedy=f'Ask for "{requirement.name}" by its name.')

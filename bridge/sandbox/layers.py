@@ -322,8 +322,7 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
         raise OciRuntimeError(message, remedy=remedy)
     refused = refused_layers(isolation, facts)
     if refused:
-        message = (
+        raise BrokenIsolationError(
             f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"
             f" seen from inside, it lacks {', '.join(refused)}."
         )
-        raise BrokenIsolationError(message)

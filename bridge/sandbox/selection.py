@@ -123,8 +123,7 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
         await anyio.to_thread.run_sync(importlib.import_module, "bridge.sandbox.kubernetes.backend")
     except ImportError as error:
         message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        remedy = "Install `mcp-code-bridge[kubernetes]`."
-        raise SettingsError(message, remedy=remedy) from error
+        raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
     from bridge.sandbox.kubernetes.backend import kubernetes_backend
 
     return kubernetes_backend(settings)

@@ -74,11 +74,10 @@ def _apply(given: Mapping[str, Json]) -> ApplyRequest:
         if name != "apply" and value not in (None, "", []) and value != _UNSAID.get(name)
     )
     if others:
-        message = (
+        raise InvalidRequestError(
             f"`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
             f"out {', '.join(others)}."
         )
-        raise InvalidRequestError(message)
     return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
 
 
@@ -183,11 +182,10 @@ def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
             raise InvalidRequestError("`end_session` needs `session`: the session to end.")
         return "", False
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
-        message = (
+        raise InvalidRequestError(
             "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
             f'such as "analysis", not {session!r:.80}.'
         )
-        raise InvalidRequestError(message)
     return session, bool(ends)
 
 

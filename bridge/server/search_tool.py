@@ -135,8 +135,7 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
         raise InvalidRequestError(message)
     detail = given.get("detail", "summary")
     if detail not in ("summary", "full"):
-        message = f'`detail` must be "summary" or "full", not {detail!r:.40}.'
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f'`detail` must be "summary" or "full", not {detail!r:.40}.')
     return SearchRequest(query=query, limit=limit, server=server or None, detail=detail)
 
 

@@ -174,8 +174,7 @@ class Checkpoints:
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         facts = json.dumps(told)
         if len(facts) > 1024 * 1024:
-            message = "the session's record is larger than the limit"
-            raise OSError(errno.EFBIG, message)
+            raise OSError(errno.EFBIG, "the session's record is larger than the limit")
         moment = self._now()
         row = {
             # Not every database has text with these.

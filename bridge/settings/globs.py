@@ -39,11 +39,10 @@ def parse(glob: str) -> list[tuple[str, int]]:
             continue
         text = escaped or plain or wild
         if not text:
-            message = (
+            raise ValueError(
                 "has a backslash before something else than *, ? or a backslash; "
                 "one that means itself is written twice"
             )
-            raise ValueError(message)
         before, width = parts[-1]
         parts[-1] = (before + ("." if wild else re.escape(text)), width + len(text))
     return parts

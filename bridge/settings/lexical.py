@@ -30,11 +30,10 @@ def root(text: str) -> str:
     """
     found = normal(str(parsers.path(text)) if text.startswith("~") else text)
     if found is None:
-        message = (
+        raise ValueError(
             "is no path that others can be compared with: absolute, beginning with ~, or relative "
             "without leading out by .., and without backslashes"
         )
-        raise ValueError(message)
     return found
 
 

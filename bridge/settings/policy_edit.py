@@ -164,11 +164,10 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
             # What it says to the parser of policies is known only now.
             parse_policy(expected["policy"], f"{place}: policy")
             return changed
-    message = (
+    raise SettingsError(
         f"{place} could not be changed: there is no place in it for another [[policy.rules]]. "
         "Rules that are written as a list (rules = [...]) leave none."
     )
-    raise SettingsError(message)
 
 
 def _parsed(text: str, place: str) -> dict[str, Json]:

@@ -86,11 +86,10 @@ class SkillAnswers:
             message = "save_skill takes a function, and texts for `description` and `name`."
             raise InvalidRequestError(message)
         if len(description) > MAX_DESCRIPTION_CHARS:
-            message = (
+            raise InvalidRequestError(
                 f"The description has {len(description):,} characters; the limit is "
                 f"{MAX_DESCRIPTION_CHARS}."
             )
-            raise InvalidRequestError(message)
         clear = self._servers.secrets.redactor.text
         code = read_code(clear(source), name)
         unknown = self._shelf.references(code).unknown

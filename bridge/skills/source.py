@@ -162,11 +162,10 @@ def check_name(name: str) -> None:
         InvalidRequestError: It cannot; the text says why.
     """
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        message = (
+        raise InvalidRequestError(
             f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
             "digits and underscores, beginning with a letter, and no keyword."
         )
-        raise InvalidRequestError(message)
     if name in sys.stdlib_module_names:
         message = f"{name!r} is a module of Python's library; give the skill another name."
         raise InvalidRequestError(message)

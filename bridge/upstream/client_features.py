@@ -495,8 +495,7 @@ class Callers:
             finally:
                 self._open.discard(question)
                 question.close()
-        message = "The call that the request belongs to has ended."
-        raise CannotAskError(message, server=self._server)
+        raise CannotAskError("The call that the request belongs to has ended.", server=self._server)
 
     def _note_finished(self, caller: Caller, *, answered: bool) -> None:
         now = current_time()

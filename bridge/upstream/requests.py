@@ -447,12 +447,9 @@ class Requests:
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unsendable(what, error) from None
         if len(text) > self._max_bytes:
-            msg = (
-                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
-                f"the limit is {self._max_bytes}."
-            )
             raise MessageTooLargeError(
-                msg,
+                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
+                f"the limit is {self._max_bytes}.",
                 server=self._spec.name,
                 remedy="Send less at a time.",
                 doubtful=False,

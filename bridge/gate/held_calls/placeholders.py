@@ -165,11 +165,10 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         value = part(known, mark.path)
         left -= len(str(value))
         if left < 0:
-            message = (
+            raise InvalidRequestError(
                 "With the results of earlier calls put in, the arguments are longer than "
                 f"{MAX_CHARACTERS:,} characters."
             )
-            raise InvalidRequestError(message)
         return value
 
     return {key: _replaced(value, of) for key, value in arguments.items()}

@@ -66,11 +66,10 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
         SyntaxError: It is text, and no Python.
     """
     if isinstance(function, str) and function.isidentifier():
-        message = (
+        raise TypeError(
             "a skill is a function, or its source, not the text %.80r; the function comes first: "
-            'save_skill(function, description="...")'
+            'save_skill(function, description="...")' % function
         )
-        raise TypeError(message % function)
     if name is not None and not name.isidentifier():
         message = "a skill's name has English letters, digits and underscores, not %.80r"
         raise ValueError(message % name)

@@ -247,9 +247,8 @@ def _check_space(flavour: Flavour, cache: Path) -> None:
     for path, free in places.items():
         if free < SPACE_BYTES[flavour]:
             need, have = SPACE_BYTES[flavour] // 1024**2, free // 1024**2
-            message = f"The {flavour} image needs {need} MB free in {path}; there are {have} MB."
             raise ImageBuildError(
-                message,
+                f"The {flavour} image needs {need} MB free in {path}; there are {have} MB.",
                 remedy="Free some, or point TMPDIR and MCP_BRIDGE_STATE_DIR to another disk.",
             )
 
