@@ -56,7 +56,6 @@ class Owner:
     host: str
 
     def labels(self) -> dict[str, str]:
-        """Return the labels for what this owner creates."""
         return {
             OWNER_LABEL: str(self.pid),
             START_LABEL: self.start,

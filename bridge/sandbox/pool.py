@@ -305,7 +305,6 @@ class WarmPool(Generic[K, T]):
 
     @property
     def report(self) -> PoolReport:
-        """Its counts."""
         return PoolReport(
             most=self._most,
             wanted=self._wanted(),

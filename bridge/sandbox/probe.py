@@ -104,7 +104,6 @@ async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:
 
 
 def failed_probe(backend: str, error: BridgeError) -> Probe:
-    """Return the result of a probe that failed with `error`."""
     return Probe(
         backend=backend,
         ok=False,

@@ -75,12 +75,10 @@ class RunQueue:
 
     @property
     def taken(self) -> int:
-        """How many slots are taken."""
         return self._taken
 
     @property
     def waiting(self) -> int:
-        """How many runs wait for a slot."""
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager

@@ -64,7 +64,6 @@ class EngineApi:
         return self._client
 
     async def facts(self) -> EngineFacts:
-        """Ask the engine what it is and can do."""
         if self.kind == "docker":
             return facts.docker_facts(await self._read(self._client.info, doing=_DESCRIBE))
         return facts.podman_facts(await self._read(partial(self._libpod, "/info"), doing=_DESCRIBE))

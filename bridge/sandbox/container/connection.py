@@ -212,7 +212,6 @@ class Connector:
 
     @property
     def connection(self) -> Connection | None:
-        """The connection in use, if there is one."""
         return self._connection
 
     async def connected(self) -> Connection:

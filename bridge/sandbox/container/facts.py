@@ -61,7 +61,6 @@ def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
 
 
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
-    """Return the facts from Docker's `/info`."""
     options = _security_options(info)
     return EngineFacts(
         kind="docker",

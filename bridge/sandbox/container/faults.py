@@ -154,7 +154,6 @@ def permission_remedy(engine: str) -> str:
 
 
 def down_remedy(engine: str) -> str:
-    """Return the remedy for an `engine` that does not run."""
     if engine == "docker":
         return "Start it (`sudo systemctl start docker`, or Docker Desktop), or check DOCKER_HOST."
     return (
@@ -164,7 +163,6 @@ def down_remedy(engine: str) -> str:
 
 
 def not_found(engine: str) -> EngineNotFoundError:
-    """Return the error for an engine that is not installed."""
     if engine == "docker":
         remedy = "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman."
     else:

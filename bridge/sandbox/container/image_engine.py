@@ -60,7 +60,6 @@ class ImageEngine:
 
     @property
     def kind(self) -> EngineKind:
-        """Which engine."""
         return self._kind
 
     async def inspect(self, name: str) -> ImageFacts | None:

@@ -335,7 +335,6 @@ class MachineContext:
         return await self.run([self.podman, *arguments], timeout=ASK_SECONDS)
 
     async def run_slowly(self, timeout: float, *arguments: str) -> CommandResult:
-        """Run a slow podman command."""
         if self.progress is not None:
             self.progress(f"{self.podman} {' '.join(arguments)}")
         return await self.run([self.podman, *arguments], timeout=timeout, on_line=self.progress)

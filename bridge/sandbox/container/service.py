@@ -115,7 +115,6 @@ class SocketService:
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self._directory / _SOCKET
 
     @property

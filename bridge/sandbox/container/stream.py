@@ -191,7 +191,6 @@ class AttachedStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the stream was read to its end."""
         return self._ended
 
     async def receive(self) -> bytes:

@@ -46,7 +46,6 @@ class PodSandbox:
         self._verdict: ExitReport | SandboxError | None = None
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         await self._stream.send(data)
 
     def end_input(self) -> None:
@@ -122,7 +121,6 @@ class PodSandbox:
                 self._verdict = self._verdict or error
 
     async def why_lost(self, silence: str) -> SandboxError:
-        """Return the error of the pod's loss; see `DistantSandbox.why_lost`."""
         self._ended = True
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):

@@ -44,7 +44,6 @@ class PodStream:
         return self._stderr.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         view = memoryview(data)
         try:
             for start in range(0, len(view), SEND_BYTES):

@@ -196,7 +196,6 @@ def stage_input(
 def options(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
 ) -> list[str]:
-    """Return bubblewrap's options."""
     return [
         "--unshare-all",
         "--unshare-user",
@@ -417,7 +416,6 @@ def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
 
 
 def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
-    """Return the rules for the host's files."""
     # Code can be mapped from what may be read; EXECUTE is the right to start programs.
     given = [
         landlock.Rule(

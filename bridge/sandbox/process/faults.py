@@ -90,7 +90,6 @@ _SETUID = re.compile(r"in setuid mode|installed setuid|setuid", re.IGNORECASE)
 
 
 def not_installed(command: str) -> SandboxError:
-    """Return the error for a bwrap that is not installed."""
     message = f"bubblewrap ({command}) is not installed."
     return EngineNotFoundError(message, remedy=INSTALL_REMEDY)
 

@@ -239,6 +239,8 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         seccomp: File name of libseccomp, for the loader.
     """
 
+    name = NAME
+
     def __init__(
         self,
         *,
@@ -252,11 +254,6 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
         self._version = version
         self._seccomp = seccomp
-
-    @property
-    def name(self) -> str:
-        """ "landlock"."""
-        return NAME
 
     def _look(self) -> Findings:
         if sys.platform != "linux":

@@ -226,7 +226,6 @@ def processes_by_ps() -> list[Row]:
 
 
 def parse_ps(text: str) -> list[Row]:
-    """Parse the output of `ps`."""
     rows: list[Row] = []
     for line in text.splitlines():
         words = line.split(None, 4)

@@ -58,7 +58,6 @@ class Pipes:
         return self._tail.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`; see `Sandbox.send`."""
         view = memoryview(data)
         while view:
             try:
@@ -80,7 +79,6 @@ class Pipes:
         self._stdout = _let_go(self._stdout)
 
     async def receive(self) -> bytes:
-        """Return the next bytes of stdout; see `Sandbox.receive`."""
         try:
             if self._either is None:
                 return await self._receive_from_two()

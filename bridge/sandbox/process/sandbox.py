@@ -82,7 +82,6 @@ class Monitor:
         return self._process.poll() is not None
 
     async def wait(self) -> None:
-        """Wait for the monitor's end."""
         await anyio.lowlevel.checkpoint()
         if self._handle < 0:
             # Only the monitor has the other end, and lets go of it when it ends.
@@ -126,7 +125,6 @@ class Monitor:
         self._process.kill()
 
     def close(self) -> None:
-        """Close the descriptors."""
         for descriptor in (self._handle, self._info, self._child_handle):
             if descriptor >= 0:
                 with suppress(OSError, ValueError):
@@ -354,7 +352,6 @@ class ProcessSandbox:
         return self._isolation
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         await self._pipes.send(data)
 
     def end_input(self) -> None:
@@ -362,12 +359,10 @@ class ProcessSandbox:
         self._pipes.end_input()
 
     async def end_output(self) -> None:
-        """Close this end of stdout; see `Sandbox.end_output`."""
         self._pipes.end_output()
         await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
-        """Read from stdout; see `Sandbox.receive`."""
         return await self._pipes.receive()
 
     def diagnostics(self) -> str:
@@ -375,7 +370,6 @@ class ProcessSandbox:
         return self._pipes.diagnostics
 
     async def kill(self) -> None:
-        """Kill everything inside; see `Sandbox.kill`."""
         self._monitor.kill_child()
         await anyio.lowlevel.checkpoint()
 
@@ -390,7 +384,6 @@ class ProcessSandbox:
                 self._group = SandboxCgroups(name="", directories=(), counter=counter)
 
     async def wait(self) -> ExitReport:
-        """Wait for the first process's end; see `Sandbox.wait`."""
         await self._monitor.wait()
         kills = self._group.oom_kills() if self._group is not None else None
         if self._memory is not None:

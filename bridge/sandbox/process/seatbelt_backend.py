@@ -134,7 +134,6 @@ def _clauses(kind: str, values: Sequence[str]) -> str:
 
 
 def parameters(paths: Paths) -> Mapping[str, str]:
-    """Return the profile's parameters."""
     reads = {f"READ_{n}": path for n, path in enumerate(paths.readable)}
     return {"EXECUTABLE": paths.executable, "WRITABLE": paths.writable, **reads}
 
@@ -187,6 +186,8 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         system: The value of `sys.platform`.
     """
 
+    name = NAME
+
     def __init__(
         self,
         *,
@@ -200,11 +201,6 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
         self._sandbox_exec = sandbox_exec
         self._system = system
-
-    @property
-    def name(self) -> str:
-        """ "seatbelt"."""
-        return NAME
 
     def _look(self) -> Findings:
         if self._system != SYSTEM:

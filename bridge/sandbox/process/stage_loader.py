@@ -47,7 +47,6 @@ for text in texts:
 
 @cache
 def stage_text() -> str:
-    """Return the stage's source."""
     return resources.files(__package__).joinpath("stage.py").read_text(encoding="utf-8")
 
 
