@@ -334,7 +334,6 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole artifact."""
         return self.start == 0 and self.end == self.size
 
     def told(self, uri: str) -> str:

@@ -437,7 +437,6 @@ class ArtifactStore:
 
 
 def store_for(settings: Settings) -> ArtifactStore:
-    """Return the artifact store that the settings configure."""
     return ArtifactStore(
         store_of(settings),
         total_bytes=settings.artifact_bytes,
@@ -453,7 +452,6 @@ def _artifacts() -> Table:
 
 
 def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
-    """Return the URI of an artifact."""
     if kind in ("stdout", "stderr"):
         return f"{RUNS_URI}{run_id}/{kind}"
     return ARTIFACTS_URI + artifact_id

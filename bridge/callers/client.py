@@ -191,7 +191,6 @@ class RunCaller:
 
     @property
     def clock(self) -> Clock:
-        """The run's clock."""
         return self._clock
 
     @property
@@ -445,7 +444,6 @@ def _unchanged(server: str, value: Json) -> Json:
 
 
 def is_wanted(level: str, least: str) -> bool:
-    """Return whether `level` is at least as severe as `least`."""
     if level not in LEVELS or least not in LEVELS:
         return False
     return LEVELS.index(level) >= LEVELS.index(least)

@@ -197,7 +197,6 @@ def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
 
 
 def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
-    """Yield a server's lines."""
     if server.twin:
         yield _server_line(
             server, f" (same tools as mcp_{server.twin})", sentence=level > Level.BARE

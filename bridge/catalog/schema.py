@@ -89,7 +89,6 @@ def type_text(schema: Json, *, root: Json = None, budget: int = MAX_TYPE_CHARS) 
 
 
 def _type_text(schema: Json, root: Json, budget: int, *, argument: bool = False) -> tuple[str, int]:
-    """Return the text, and how many schemas were visited for it."""
     text, nodes = "Any", 0
     for detail in range(MAX_DETAIL, -1, -1):
         writer = _Writer(root=root, argument=argument)

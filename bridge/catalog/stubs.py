@@ -98,7 +98,6 @@ def run_servers(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
 
 
 def run_server(server: ServerEntry) -> dict[str, Any]:
-    """Return one server's part of `Run.servers`."""
     return {
         "name": server.name,
         "alias": server.alias,

@@ -172,7 +172,6 @@ def _apart(run: str) -> tuple[str, ...]:
 
 
 def _forms(word: str) -> Iterable[str]:
-    """Yield the word and its inflected forms."""
     stem = word.removesuffix("e")
     yield from (word, f"{word}s", f"{stem}ing", f"{stem}ed", f"{stem}es")
     if word.endswith("y"):

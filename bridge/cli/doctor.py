@@ -285,7 +285,6 @@ async def _problem(settings: Settings) -> str:
 
 
 def describe_packages(check: Mapping[str, Any]) -> str:
-    """Return what there is to say of packages."""
     allow = check["allow"]
     if not allow:
         return "packages: none are allowed; [dependencies] of config.toml allows some\n"
@@ -308,7 +307,6 @@ def check_store(settings: Settings) -> dict[str, str]:
 
 
 def describe_store(check: Mapping[str, str]) -> str:
-    """Return what there is to say of the store."""
     if not check["problem"]:
         return f"store: ok: {check['place']}\n"
     return (

@@ -195,7 +195,6 @@ def is_fully_shown(plan: Plan) -> bool:
 
 
 def exit_status(result: RunResult) -> int:
-    """Return what the command exits with for `result`."""
     if result.status == "success":
         return 0
     if result.status == "timeout":

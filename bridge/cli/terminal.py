@@ -76,7 +76,6 @@ class Terminal:
         logger.info("%s", visible(message, keep=""))
 
     async def log(self, level: str, source: str, data: Json) -> None:
-        """Write it to the log."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         # On one line, or what follows could pass for something of the bridge's.
         shown = visible(f"{source}: {text}", keep="")

@@ -177,7 +177,6 @@ def _local(platform: Platform, config: Path, home: Path, environ: Mapping[str, s
 
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:
-    """Return all paths of a template."""
     return tuple(path for path, _ in fill_with_origin(template, places))
 
 

@@ -36,7 +36,6 @@ _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|run|tool", 
 
 
 def starts_bridge(command: str, args: Sequence[str]) -> bool:
-    """Whether running this command starts the bridge."""
     return _starts((command, *args), MAX_DEPTH)
 
 

@@ -41,7 +41,6 @@ class Rates:
         return wait
 
     def count(self, server: str) -> None:
-        """Count a call."""
         now = self._now()
         minute, second = self._minute(server, now), math.floor(now)
         minute[second] = minute.get(second, 0) + 1

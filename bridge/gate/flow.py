@@ -145,7 +145,6 @@ class FlowState:
         return state
 
     def read(self, labels: Iterable[str]) -> bool:
-        """Return whether all of some labels have been read."""
         return all(label in self._labels or self._more_labels for label in labels)
 
     def used(self, servers: Matcher) -> bool:

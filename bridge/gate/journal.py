@@ -149,7 +149,6 @@ class Room:
         return True
 
     def give(self, size: int) -> None:
-        """Return memory."""
         self.used -= size
 
 
@@ -356,7 +355,6 @@ class Replay:
         return None
 
     def left(self) -> Iterator[Entry]:
-        """Return what was not used."""
         for answered in self._answered.values():
             yield from answered
         yield from self._unknown.values()
@@ -455,7 +453,6 @@ class Journals:
 
     @property
     def used(self) -> int:
-        """Bytes of all of them."""
         return self._room.used
 
     def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:

@@ -315,7 +315,6 @@ class Pins:
         return self._stored.tools.get((server_definition or tool.server, tool.name), ())
 
     def _known(self, tool: Tool, server_definition: str) -> _Pin | None:
-        """Return the allowed definition that a tool has; None if it has none of them."""
         digests, full = _digests(tool), self.fully(tool.server)
         pins = self._before(tool, server_definition)
         unstored = self._unstored.get((server_definition or tool.server, tool.name))

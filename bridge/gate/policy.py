@@ -337,7 +337,6 @@ class Policy:
         )
 
     def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
-        """Return the policy's entry for a server, and its tools'."""
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
         return next(found, (None, []))
 

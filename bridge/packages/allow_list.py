@@ -22,7 +22,6 @@ MAX_NAMED = 8
 
 
 def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
-    """Return the entries that have a package's name."""
     # Names hold none of the other characters that mean something in such a pattern.
     return tuple(entry for entry in allow if fnmatch.fnmatchcase(name, entry.name))
 

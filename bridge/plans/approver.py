@@ -29,7 +29,8 @@ class PlanApprover(Approver):
             return self._approval
         reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
         raise ApprovalNeededError(
-            f"{call} needs a person's approval for a reason that the plan did not show ({reasons}).",
+            f"{call} needs a person's approval for a reason that the plan did not show "
+            f"({reasons}).",
             remedy="Make this call, and what follows, in a run of its own, where it is asked "
             "about; or plan again.",
         )

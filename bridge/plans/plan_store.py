@@ -136,7 +136,6 @@ class PlanStore:
         return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
 
     def remembers(self, plan_id: str, owner: str) -> bool:
-        """Return whether the end of a plan is remembered."""
         gone = self._gone.get(plan_id)
         return gone is not None and gone[0] == owner
 

@@ -206,7 +206,6 @@ class _Page:
         return self._left <= 0
 
     def add(self, line: str) -> None:
-        """Add a line that has to be there."""
         self.lines.append(line)
         self._left -= len(line) + 1
 

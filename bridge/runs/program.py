@@ -204,7 +204,6 @@ class Program:
         return await self._facts(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
-        """Interrupt the program."""
         self._stopped = True
         try:
             await self._session.channel.send(Stop(late=self._late))

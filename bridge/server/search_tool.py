@@ -52,7 +52,6 @@ class SearchRequest:
 
 
 def search_tool() -> types.Tool:
-    """Return the tool's description."""
     return types.Tool(
         _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
         name=SEARCH_TOOL,

@@ -259,7 +259,6 @@ def url_secrets(name: str, url: str) -> Found:
 
 
 def command_secrets(words: Iterable[str]) -> Found:
-    """Yield the secrets in the words of a command line."""
     before = ""
     for word in words:
         option, before = before, word

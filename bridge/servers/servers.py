@@ -149,7 +149,6 @@ class Servers:
 
     @property
     def pool(self) -> Pool:
-        """The sessions."""
         return self._pool
 
     @property

@@ -45,7 +45,6 @@ class Admission:
 
     @property
     def open(self) -> int:
-        """How many are taken."""
         return len(self._admitted)
 
     async def admit(self, session: Session) -> None:

@@ -158,7 +158,6 @@ class QueuedRun:
         self._scope.cancel()
 
     def finish(self, outcome: RunResult | BridgeError | None) -> None:
-        """Set its outcome."""
         self.outcome = outcome
         self.over.set()
 
@@ -191,7 +190,6 @@ class Session:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
         return self.record.owner
 
     @property

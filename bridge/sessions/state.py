@@ -42,7 +42,6 @@ class StateParts:
         self._count = 0
 
     def take(self, frame: State) -> None:
-        """Add a part."""
         if self.problem:
             return
         self._count += 1
@@ -57,7 +56,6 @@ class StateParts:
 
     @property
     def data(self) -> bytes | None:
-        """The state; None if none came, or what came was none."""
         if self.problem or not self._parts:
             return None
         # Joined once, and asked for several times.

@@ -132,7 +132,6 @@ class Sessions:
 
     @property
     def open(self) -> int:
-        """How many have a sandbox."""
         return self.admission.open
 
     @property
@@ -354,7 +353,6 @@ class Sessions:
         return self._settings.session_idle_timeout
 
     def reserve(self, limits: Limits, packages: PackageSet) -> Reserved:
-        """Reserve a sandbox."""
         return (
             self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)
         )

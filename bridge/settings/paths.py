@@ -67,7 +67,6 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def store_of(settings: Settings) -> Store:
-    """Return the store that the settings configure."""
     if settings.store is None:
         return Store(settings.state_dir)
     if isinstance(settings.store, ServerUrl):

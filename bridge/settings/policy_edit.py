@@ -274,7 +274,6 @@ def _written(text: str) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Return a key as TOML has it."""
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 

@@ -47,7 +47,6 @@ class SkillIndex:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
         return self.files.folder
 
     async def all(self) -> Mapping[str, Skill]:

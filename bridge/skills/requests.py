@@ -61,7 +61,6 @@ class SkillAnswers:
 
     @property
     def methods(self) -> dict[str, Answer]:
-        """The methods, by name."""
         return {
             "save_skill": with_call_errors(self._once("save_skill", "write", self._save)),
             "list_skills": with_call_errors(self._list),

@@ -139,7 +139,6 @@ class Skills:
         return policy == "allow" or (policy != "deny" and bool(principal))
 
     def review(self, request: RunRequest, run: RunCaller) -> Review:
-        """Return what decides on the skills of a run."""
         return Review(self._reviews, policy=self._policy(), caller=principal_of(request), run=run)
 
     async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:

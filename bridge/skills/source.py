@@ -130,13 +130,11 @@ class Skill:
 
     @property
     def description(self) -> str:
-        """What it is for, on one line."""
         told = self.header.description or (self.code.docstring if self.code else "")
         return " ".join(told.split())[:MAX_DESCRIPTION_CHARS]
 
     @property
     def signature(self) -> str:
-        """How it is called."""
         return self.code.signature if self.code else f"{self.name}(...)"
 
     @property
@@ -146,7 +144,6 @@ class Skill:
 
 
 def source_digest(source: str) -> str:
-    """Return what changes with a source."""
     return f"sha256:{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 

@@ -348,7 +348,6 @@ def _is_deep(params: Mapping[str, Json]) -> bool:
 
 
 def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
-    """Return a ListRootsResult as JSON."""
     return {
         "roots": [
             {"uri": path.as_uri(), "name": path.name or str(path)} for path in paths[:MAX_ROOTS]

@@ -340,7 +340,6 @@ class DirectDispatcher:
 
     @property
     def has_pending(self) -> bool:
-        """Whether a request is pending."""
         return bool(self._pending)
 
     def deliver(self, response: Response | None) -> bool:

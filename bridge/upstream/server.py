@@ -158,7 +158,6 @@ class UpstreamServer:
         self._offer_changes = 0
 
     def state(self) -> ServerState:
-        """Return its current state."""
         connection = self._connection
         state: State = "idle"
         error = ""

@@ -431,7 +431,6 @@ class AuditLog:
 
 
 def audit_log(settings: Settings) -> AuditLog:
-    """Return the audit log that the settings ask for."""
     directory = None if settings.audit == "off" else settings.state_dir / "audit"
     presence: Presence | None = None
     if settings.replica and directory is not None:

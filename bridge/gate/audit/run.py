@@ -304,7 +304,6 @@ class RunAudit:
         *,
         small: bool,
     ) -> Record:
-        """Return the record of a call and its decision."""
         shown: Json = UNREADABLE
         if small or estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
             with suppress(RecursionError):

@@ -100,7 +100,6 @@ class HeldCalls:
 
     @property
     def count(self) -> int:
-        """The number of calls."""
         return len(self.requests)
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:

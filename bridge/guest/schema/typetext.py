@@ -148,7 +148,6 @@ class TypeWriter:
         self._active: Dict[int, Optional[str]] = {}
 
     def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
-        """Return the type of what fits `schema`."""
         text = " | ".join(self._parts(schema, path, 0))
         return text if len(text) <= MAX_TYPE_CHARS else "Any"
 

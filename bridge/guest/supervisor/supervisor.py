@@ -386,7 +386,6 @@ class PreforkedWorker:
         )
 
     def close(self) -> None:
-        """Close its descriptors."""
         for fd in (self.channel.fd, self.control, self.stdout, self.stderr):
             os.close(fd)
 

@@ -73,7 +73,6 @@ class FilesOut:
         self._over = artifacts is None
 
     async def take(self, frame: File) -> None:
-        """Take one frame."""
         if self._over:
             # No more is kept, for a reason that was reported.
             return
@@ -90,7 +89,6 @@ class FilesOut:
             await self._begin(frame)
 
     async def finish(self) -> Collected:
-        """Return what there is."""
         self._abandon()
         missing = tuple(self._missing)
         if self._more:

@@ -220,7 +220,6 @@ class ShownItems:
         self._taken: list[_Taken] = []
 
     async def take(self, frame: Shown) -> None:
-        """Take one frame."""
         self._count += 1
         if self._count > MAX_ITEMS:
             return
@@ -236,7 +235,6 @@ class ShownItems:
         self._taken.append(taken)
 
     async def finish(self) -> Collected:
-        """Return what there is."""
         missing = [
             Loss(name=f"shown {number}", why=taken.problem)
             for number, taken in enumerate(self._taken, start=1)

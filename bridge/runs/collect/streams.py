@@ -79,7 +79,6 @@ class _Kept:
             self._writer = None
 
     async def finish(self) -> Artifact | None:
-        """Return what is kept; None if it cannot be."""
         artifact = None
         if self._writer is not None:
             try:
@@ -192,7 +191,6 @@ class Streams:
         await self._tell(stream, stream.take(data, skipped))
 
     async def finish(self) -> Collected:
-        """Return what there is."""
         both = (self._stdout, self._stderr)
         for stream in both:
             await self._tell(stream, stream.end())
