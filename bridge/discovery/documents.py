@@ -93,7 +93,7 @@ def _load(text: str, format: Format) -> object:
         return load_yaml(text)
     if format in ("jsonc", "json with comments"):
         text = strip_comments(text, trailing_commas=format == "jsonc")
-    return _load_json(text)
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def kind(value: object) -> str:
@@ -113,10 +113,6 @@ def kind(value: object) -> str:
             return "an object"
         case _:
             return "a date or time"
-
-
-def _load_json(text: str) -> object:
-    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:

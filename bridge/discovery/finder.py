@@ -313,7 +313,7 @@ def _survey(
         path.parent
         for location in locations_read(context.sources, context.platform)
         if ANY_NAME in location.template
-        for path in fill(_up_to_star(location.template), places)
+        for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
     files.update(dict.fromkeys((*decision_files(places), *moved.read)))
@@ -325,10 +325,6 @@ def _survey(
         listed=tuple(listed),
         around=tuple(each for each in around if each not in listed),
     )
-
-
-def _up_to_star(template: str) -> str:
-    return template.partition(ANY_NAME)[0] + ANY_NAME
 
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:

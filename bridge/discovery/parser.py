@@ -176,7 +176,9 @@ def _server_tables(
         if not isinstance(holder, Mapping) or inner not in holder:
             continue
         table = holder[inner]
-        if outer and not _holds_entries(table):
+        if outer and not (
+            isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
+        ):
             # A server may be called as the object is that holds servers elsewhere.
             continue
         taken[outer] = inner
@@ -185,10 +187,6 @@ def _server_tables(
         yield place, table
     if not taken and dialect.bare_server and ("command" in document or "url" in document):
         yield "", {PurePath(file.path).stem: document}
-
-
-def _holds_entries(table: object) -> bool:
-    return isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
 
 
 def _forward_slashes(directory: str) -> str:

@@ -239,7 +239,9 @@ class Restrictions:
     @staticmethod
     def _is_allowed(spec: ServerSpec, allowed: tuple[ListedServer, ...]) -> bool:
         # As in Claude Code: where there are command lines, or addresses, a name is not enough.
-        exact = [each for each in allowed if (each.command if _is_stdio(spec) else each.url)]
+        exact = [
+            each for each in allowed if (each.command if spec.transport == "stdio" else each.url)
+        ]
         named = [each for each in allowed if each.name]
         return any(each.allows(spec) for each in (exact or named))
 
@@ -367,10 +369,6 @@ def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | N
     if value.count("*") > 16:
         return None
     return ListedServer(path=path, managed=managed, url=value)
-
-
-def _is_stdio(spec: ServerSpec) -> bool:
-    return spec.transport == "stdio"
 
 
 def _command_line(spec: ServerSpec) -> tuple[str, ...]:

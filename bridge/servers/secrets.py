@@ -270,13 +270,9 @@ def command_secrets(words: Iterable[str]) -> Found:
                 yield from header_secrets(name.strip(), value)
                 continue
         name, equals, value = word.partition("=")
-        if equals and _is_name(name):
+        if equals and name.lstrip("-").replace("-", "_").isidentifier():
             yield from setting_secrets(name.lstrip("-"), value)
         elif option.startswith("-") and "=" not in option and not word.startswith("-"):
             yield from setting_secrets(option.lstrip("-"), word)
         elif "://" in word or has_known_format(word) or looks_random(word):
             yield from setting_secrets("argument", word)
-
-
-def _is_name(text: str) -> bool:
-    return text.lstrip("-").replace("-", "_").isidentifier()

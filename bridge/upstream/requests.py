@@ -182,7 +182,7 @@ class Requests:
         if call.tool in connection.view_only:
             msg = f"Server {self._spec.name!r} has {call.what} for its own view, not for programs."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
-        if _supports_task_calls(connection):
+        if _has_capability(connection, "tasks", "requests", "tools"):  # since 2025-11-25
             if connection.task_required is None:
                 await self.list_tools(connection)
             call = replace(call, task=call.tool in (connection.task_required or ()))
@@ -488,11 +488,6 @@ def _has_capability(connection: Connection, *path: str) -> bool:
     for name in path:
         found = getattr(found, name, None)
     return found is not None and found is not False
-
-
-def _supports_task_calls(connection: Connection) -> bool:
-    """Whether the server declares `tasks.requests.tools` (2025-11-25)."""
-    return _has_capability(connection, "tasks", "requests", "tools")
 
 
 def _task(call: Call) -> dict[str, Json]:

@@ -309,7 +309,7 @@ def _repr_or_print(value: Any) -> str:
         text = repr(value)
         if len(text) <= MAX_REPR_CHARS:
             return text
-        return print_repr(value)
+        return _printed(_lines(value, 1, repr), value, " as repr")
     except BaseException as error:
         return "<%s object; its repr raised %s>" % (type(value).__name__, type(error).__name__)
 
@@ -389,11 +389,6 @@ def print_json(value: Any) -> str:
         return _printed(iter((value,)), value, "")
     # Of an object, what is in its lists.
     return _printed(_lines(value, 2 if type(value) is dict else 1, dump), value, " as JSON")
-
-
-def print_repr(value: Any) -> str:
-    """Print the `repr` of a value; return its description for the result."""
-    return _printed(_lines(value, 1, repr), value, " as repr")
 
 
 def _printed(pieces: Iterator[str], value: Any, form: str) -> str:

@@ -265,7 +265,7 @@ class ShownItems:
             return _Taken(problem="what was sent as a picture is no base64")
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")
-        note = self._cleared_note(frame.note)
+        note = _plain(self._cleared(frame.note[: 2 * MAX_NOTE]))[:MAX_NOTE]
         shown, found = self._chosen(original, small)
         if found is None and not (original and frame.note.startswith(_NOT_SHOWN)):
             if (broken := self._unfit(small or original)) is not None:
@@ -352,9 +352,6 @@ class ShownItems:
 
     def _cleared(self, text: str) -> str:
         return text if self._clear is None else self._clear.text(text)
-
-    def _cleared_note(self, note: str) -> str:
-        return _plain(self._cleared(note[: 2 * MAX_NOTE]))[:MAX_NOTE]
 
 
 def base64_size(data: bytes) -> int:

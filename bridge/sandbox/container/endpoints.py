@@ -178,7 +178,8 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     named = named_address("podman", around.environ)
     if named is not None:
         return (_explicit(*named, "podman", around),)
-    if configured_by_environment(around.environ):
+    # A service that is listening already was started with its own storage and OCI runtime.
+    if any(around.environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
         return ()
     paths = []
     if around.runtime_dir is not None:
@@ -189,15 +190,6 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
         paths.append(Path(f"/run/user/{around.uid}/podman/podman.sock"))
     unique = dict.fromkeys(paths)
     return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
-
-
-def configured_by_environment(environ: Mapping[str, str]) -> bool:
-    """Return whether podman is configured by the environment.
-
-    Such a configuration (other storage, another OCI runtime) reaches only a service that we start;
-    one that is listening already was started with its own.
-    """
-    return any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"))
 
 
 def _explicit(

@@ -67,7 +67,10 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
         version=str(info.get("ServerVersion") or ""),
         rootless="rootless" in options,
         oci_runtime=str(info.get("DefaultRuntime") or ""),
-        oci_runtimes=_named_runtimes(info),
+        # "io.containerd.…" are shims' long names for runtimes that have a short one as well.
+        oci_runtimes=tuple(
+            sorted(n for n in info.get("Runtimes") or {} if not n.startswith("io."))
+        ),
         cgroup_version=str(info.get("CgroupVersion") or ""),
         cpus=int(info.get("NCPU") or 0),
         limits_memory=bool(info.get("MemoryLimit")),
@@ -123,11 +126,6 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
 def runtime_name(runtime: str) -> str:
     """Return an OCI runtime's short name, from a name or a path."""
     return PurePosixPath(runtime).name
-
-
-def _named_runtimes(info: Mapping[str, Json]) -> tuple[str, ...]:
-    # "io.containerd.…" are shims' long names for runtimes that have a short one as well.
-    return tuple(sorted(n for n in info.get("Runtimes") or {} if not n.startswith("io.")))
 
 
 def _security_options(info: Mapping[str, Json]) -> dict[str, str]:

@@ -266,7 +266,9 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
         return own
-    wanted = [(path, path) for path in SYSTEM if Path(path).is_dir() and not _is_link(path)]
+    wanted = [
+        (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
+    ]
     # Debian's JVMs have their settings there, and do not start without.
     java = map(str, Path("/etc").glob("java-*-openjdk"))
     files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
@@ -279,10 +281,6 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
         if not _covered(place, kept):
             kept[place] = source
     return [(source, place) for place, source in kept.items()]
-
-
-def _is_link(path: str) -> bool:
-    return Path(path).is_symlink()
 
 
 def _covered(path: str, places: Iterable[str]) -> bool:
@@ -330,7 +328,10 @@ def stage_plan(
         "cwd": command.cwd if command is not None else WORKSPACE,
         # bubblewrap always sets it.
         "unset": [name for name in ("PWD",) if name not in spec.env],
-        "mounts": [[path, _tmpfs_options(size)] for path, size in memory_directories(spec).items()],
+        "mounts": [
+            [path, f"size={size},nr_inodes={TMPFS_INODES},mode=1777"]
+            for path, size in memory_directories(spec).items()
+        ],
         # bubblewrap does the rest of these mounts.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(spec.limits, around, command),
@@ -361,11 +362,6 @@ def ruleset(
         "scopes": made.scopes,
         "rules": [list(rule) for rule in made.rules],
     }
-
-
-def _tmpfs_options(size: int) -> str:
-    """Return the mount options of a writable directory in memory."""
-    return f"size={size},nr_inodes={TMPFS_INODES},mode=1777"
 
 
 def watched_memory(spec: LaunchSpec, around: Surroundings) -> int | None:
