@@ -170,6 +170,7 @@ def _fixed(value: Json, place: str) -> Mapping[str, str]:
 
 
 def _paths(value: Json, place: str) -> tuple[str, ...]:
+    """Return a list of paths."""
     try:
         return tuple(str(parsers.path(item)) for item in _texts(value, place))
     except ValueError as error:

@@ -53,6 +53,7 @@ def below(place: str, key: str) -> str:
 
 
 def table(value: Json, place: str, most: int | None = None) -> Mapping[str, Json]:
+    """Return a table, of so many keys at most."""
     if not isinstance(value, Mapping):
         fail(place, f"must be a table, not {kind(value)}")
     if most is not None and len(value) > most:
@@ -247,6 +248,7 @@ def glob(text: str, place: str) -> str:
 
 
 def glob_list(value: Json, place: str) -> tuple[str, ...]:
+    """Return one glob, or several of a list."""
     return tuple(glob(text, place) for text in texts(value, place, MAX_GLOBS))
 
 
@@ -256,6 +258,7 @@ def globs_or_none(value: Json, place: str) -> tuple[str, ...]:
 
 
 def word(value: Json, place: str, known: Sequence[str]) -> str:
+    """Return one of a few words."""
     if not isinstance(value, str):
         fail(place, f"must be one of {', '.join(known)}, not {kind(value)}")
     if value not in known:

@@ -36,6 +36,7 @@ def _names(value: Json, place: str) -> tuple[str, ...]:
 
 
 def _text_table(value: Json, place: str) -> Mapping[str, str]:
+    """Return a table of texts."""
     parse = fields.line(MAX_TEXT_CHARS)
     given = fields.table(value, place, MAX_ENTRIES)
     return {key: parse(item, fields.below(place, key)) for key, item in given.items()}

@@ -94,6 +94,7 @@ class Condition:
 
 
 def _when(value: Json, place: str) -> tuple[Condition, ...]:
+    """Return the conditions of a `when` table."""
     found: list[Condition] = []
     for key, wanted in fields.table(value, place, MAX_CONDITIONS).items():
         where = fields.below(place, key)
