@@ -48,26 +48,14 @@ from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, merge
-from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
-from bridge.discovery.user_lists import (
-    CLAUDE,
-    GEMINI,
-    QWEN,
-)
+from bridge.discovery.report import ConfigWarning as ConfigWarning
+from bridge.discovery.report import ProposedServer as ProposedServer
+from bridge.discovery.report import SkippedServer as SkippedServer
+from bridge.discovery.report import shown
+from bridge.discovery.user_lists import CLAUDE, GEMINI, QWEN
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import Directory, ServerSpec
-
-__all__ = [
-    "ConfigWarning",
-    "Discovery",
-    "DiscoveryContext",
-    "ProposedServer",
-    "SkippedServer",
-    "Stamp",
-    "discover",
-    "survey",
-]
 
 VARIABLE = "MCP_BRIDGE_SOURCES"
 """Names of sources to read, or names with a \"-\" in front for all but those."""

@@ -46,7 +46,7 @@ from bridge.plans.plan_store import StoredPlan
 from bridge.plans.shared_plans import Plans
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
-from bridge.rpc.values import call_parts, shape_value, tool_error
+from bridge.rpc.values import shape_value, tool_error
 from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
@@ -322,9 +322,7 @@ class _Execution:
         request = step.request
         server, tool = request.call.server, request.call.tool
         inventory = self._servers.inventory
-        several = inventory.sends_several(server, tool)
-        wraps = inventory.wraps_result(server, tool)
-        parts = call_parts(result, wraps=wraps, several=several)
+        parts = inventory.reader(server, tool)(result)
         inventory.learn_result(server, tool, parts)
         shape = shape_value(parts)
         if self._awaited[request.number]:

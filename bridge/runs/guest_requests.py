@@ -22,7 +22,7 @@ from bridge.large_text import with_plain_text
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
-from bridge.rpc.values import call_parts, prompt_value, resource_value, tool_error
+from bridge.rpc.values import prompt_value, resource_value, tool_error
 from bridge.servers.guide import GuestGuide, has_match, starting_line
 from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
@@ -164,9 +164,7 @@ class GuestRequests:
                 error_text or "", kind="tool", server=server, tool=tool, result=result
             )
         inventory = self._servers.inventory
-        several = inventory.sends_several(server, tool)
-        wraps = inventory.wraps_result(server, tool)
-        value = await offload(result, partial(call_parts, result, wraps=wraps, several=several))
+        value = await offload(result, partial(inventory.reader(server, tool), result))
         if (note := self._schema_note(server, tool, result)) is not None:
             value["parts"]["note"] = note
         if not self._gate.has_read_labels:
