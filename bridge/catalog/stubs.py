@@ -92,11 +92,6 @@ def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True)
     return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
 
 
-def run_servers(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
-    """Return `Run.servers`: the data from which the guest builds each loaded server."""
-    return [run_server(server) for server in servers if server.loaded]
-
-
 def run_server(server: ServerEntry) -> dict[str, Any]:
     return {
         "name": server.name,

@@ -396,14 +396,9 @@ class PodmanMachine:
         self._gate = anyio.Lock()  # bringing up and stopping exclude each other
         self._active = 0
         self._last_use = context.clock()
-        self._started = False
+        self.started_by_us = False
         self._up = False
         self._closed = False
-
-    @property
-    def started_by_us(self) -> bool:
-        """Whether this bridge started the machine and may stop it."""
-        return self._started
 
     async def __aenter__(self) -> PodmanMachine:
         return self
@@ -438,7 +433,7 @@ class PodmanMachine:
         If somebody stopped the machine and starts it again, it is theirs and no longer ours.
         """
         self._up = False
-        self._started = False
+        self.started_by_us = False
 
     async def bring_up(self) -> None:
         """Make podman answer, starting the machine if it does not.
@@ -463,7 +458,7 @@ class PodmanMachine:
             if plan.action == "wait":
                 await self._context.sleep(READY_POLL_SECONDS)
             elif await self._start():
-                self._started = True
+                self.started_by_us = True
             else:
                 # Another process is starting it, which the machine list may not show yet.
                 await self._context.sleep(READY_POLL_SECONDS)
@@ -513,7 +508,7 @@ class PodmanMachine:
 
         The user, or another bridge, may have come to rely on the machine since it was started.
         """
-        if not self._started:
+        if not self.started_by_us:
             return False
         if self.before_stop is not None:
             await self.before_stop()
@@ -524,7 +519,7 @@ class PodmanMachine:
         result = await self._context.run_slowly(STOP_SECONDS, "machine", "stop", self.name)
         if not result.ok and "does not exist" not in result.stderr:
             raise failure(result, "stop", self.name)
-        self._started = False
+        self.started_by_us = False
         return True
 
     async def aclose(self) -> None:
