@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-MODE = 0o700
-"""Mode of the bridge's directories, independent of the umask."""
+MODE = 0o700  # Mode of the bridge's directories, independent of the umask.
 
 
 def make_directory(path: Path) -> None:

@@ -10,8 +10,7 @@ import codecs
 import mimetypes
 import re
 
-HEAD = 4096
-"""Bytes that are looked at."""
+HEAD = 4096  # Bytes that are looked at.
 
 TEXT = "text/plain"
 

@@ -24,8 +24,7 @@ from bridge.store.store import StoreError
 MAX_ANSWER = 1024 * 1024
 """Bytes of content in one answer; clients have limits of a few megabytes on a message."""
 
-_CHARACTER = 4
-"""Bytes that a character of UTF-8 takes at most."""
+_CHARACTER = 4  # Bytes that a character of UTF-8 takes at most.
 
 SPARE = 2 * _CHARACTER
 """Bytes that are read beyond the request: a character may begin late, and end later."""

@@ -38,19 +38,13 @@ logger = logging.getLogger(__name__)
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
-MAX_ENTRIES = 50_000
-"""Artifacts of all owners; reading so many takes a fraction of a second."""
-
-TIDY_SECONDS = 6 * 3600.0
-"""Between cleanups in a bridge that stores nothing."""
-
-SWEEP_SECONDS = 3600.0
-"""Time after which all entries are checked too, when an artifact is stored."""
+MAX_ENTRIES = 50_000  # Artifacts of all owners; reading so many takes a fraction of a second.
+TIDY_SECONDS = 6 * 3600.0  # Between cleanups in a bridge that stores nothing.
+SWEEP_SECONDS = 3600.0  # Time after which all entries are checked too, when an artifact is stored.
 
 _DAY = 24 * 3600.0
 
-_DELETED = 500
-"""Entries that one statement removes: databases have a bound on its length."""
+_DELETED = 500  # Entries that one statement removes: databases have a bound on its length.
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")

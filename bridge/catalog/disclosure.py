@@ -31,8 +31,7 @@ MAX_ATTEMPTS = 4
 """Attempts to fit the budget. Tokens are counted line by line, and the whole text may have a few
 more; each attempt then has that much less room."""
 
-_HEADING_TOKENS = 24
-"""Tokens of the longest heading."""
+_HEADING_TOKENS = 24  # Tokens of the longest heading.
 
 _NAME_CHARS = 60
 

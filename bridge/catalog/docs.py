@@ -25,8 +25,7 @@ from bridge.tokens import count_tokens
 
 Detail = Literal["summary", "full"]
 
-MAX_CAPABILITIES_CHARS = 4_000
-"""Length of the guide, which a model reads as a whole."""
+MAX_CAPABILITIES_CHARS = 4_000  # Length of the guide, which a model reads as a whole.
 
 DESCRIPTION_TOKENS = 1_500
 """Budget of the description of `run_python`: paid once per conversation, and saves searches."""

@@ -19,14 +19,9 @@ from typing import NamedTuple
 from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
-MAX_DEPTH = 6
-"""Nesting that is recorded; of deeper objects and lists only their presence."""
-
-MAX_FIELDS = 40
-"""An object with more fields is a map: its keys are probably ids."""
-
-SAMPLED_ITEMS = 20
-"""Items read of one list. Most lists have items of one kind."""
+MAX_DEPTH = 6  # Nesting that is recorded; of deeper objects and lists only their presence.
+MAX_FIELDS = 40  # An object with more fields is a map: its keys are probably ids.
+SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
 
 MAX_NODES = 400
 """Values read in one result, which takes a tenth of a millisecond; other calls add the rest."""
@@ -66,8 +61,7 @@ class Shape(NamedTuple):
 
 _PLAIN = ("null", "boolean", "integer", "number", "string")
 
-NOTHING = Shape()
-"""The shape before any value."""
+NOTHING = Shape()  # The shape before any value.
 
 _BARE = Fields({}, frozenset())
 
@@ -332,8 +326,7 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
 MAX_NAME_CHARS = 48
 """The longest field names of real interfaces have 40; longer ones are somebody's text."""
 
-MAX_DIGITS = 4
-"""In all: `sha256` has three, dates eight, ids more."""
+MAX_DIGITS = 4  # In all: `sha256` has three, dates eight, ids more.
 
 _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
 """A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and

@@ -21,8 +21,7 @@ from bridge.text import valid_text
 MAX_STUB_CHARS = 400_000
 """Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
 
-MAX_LINE_CHARS = 100
-"""A longer function head has one parameter per line."""
+MAX_LINE_CHARS = 100  # A longer function head has one parameter per line.
 
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 

@@ -23,8 +23,7 @@ from bridge.render.structured import artifact_fields
 from bridge.settings import Settings
 from bridge.text import counted
 
-_SHORT = 10
-"""Characters of an id, a digest or a run in the table: enough to tell thousands apart."""
+_SHORT = 10  # Characters of an id, a digest or a run in the table: enough to tell thousands apart.
 
 _HEADINGS = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
 

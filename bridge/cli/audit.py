@@ -34,8 +34,7 @@ from bridge.text import counted
 
 T = TypeVar("T")
 
-MAX_ARGUMENTS = 120
-"""Characters of a call's arguments in a line; --json has all that was recorded."""
+MAX_ARGUMENTS = 120  # Characters of a call's arguments in a line; --json has all that was recorded.
 
 _HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")

@@ -20,8 +20,7 @@ from bridge.tokens import count_tokens, definition_text
 AT_ONCE = 4
 """Servers started at the same time: many are package runners, which all want the same CPUs."""
 
-SERVER_UNREACHABLE = 4
-"""The exit status."""
+SERVER_UNREACHABLE = 4  # The exit status.
 
 _HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
 

@@ -232,13 +232,11 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-INDEX_SECONDS = 10.0
-"""For an index to respond about one allowed package."""
+INDEX_SECONDS = 10.0  # For an index to respond about one allowed package.
 
 UVS_OWN = "what uv is configured to use"
 
-MAX_SHOWN = 8
-"""Packages that are named."""
+MAX_SHOWN = 8  # Packages that are named.
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:

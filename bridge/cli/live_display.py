@@ -44,8 +44,7 @@ question. With more the program waits, and its time limit continues, as with cor
 
 DRAW_SECONDS = 0.2
 
-MAX_NOTE = 120
-"""Characters of a server's progress message."""
+MAX_NOTE = 120  # Characters of a server's progress message.
 
 
 @dataclass(frozen=True, eq=False)

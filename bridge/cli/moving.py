@@ -28,8 +28,7 @@ from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
 
-ALL = "all"
-"""In place of names: every server that can be moved."""
+ALL = "all"  # In place of names: every server that can be moved.
 
 MAX_SETTINGS_BYTES = 4 * 1024 * 1024
 

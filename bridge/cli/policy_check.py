@@ -30,14 +30,9 @@ from bridge.settings import Settings
 from bridge.settings.globs import matcher
 from bridge.settings.policy import PolicySpec
 
-DENIED = 1
-"""The exit status of a program some of whose calls would be."""
-
-MAX_SHOWN_NAMES = 8
-"""Arguments, or earlier calls, named on one line."""
-
-MAX_IDLE = 20
-"""Parts of a policy that are about no server, and named."""
+DENIED = 1  # The exit status of a program some of whose calls would be.
+MAX_SHOWN_NAMES = 8  # Arguments, or earlier calls, named on one line.
+MAX_IDLE = 20  # Parts of a policy that are about no server, and named.
 
 NO_POLICY = (
     "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"

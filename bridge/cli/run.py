@@ -49,14 +49,9 @@ from bridge.settings import Settings
 from bridge.tasks import background_task
 from bridge.text import counted
 
-TERMINAL = "terminal"
-"""Whose runs these are; see `RunRequest.principal`."""
-
-CLIENT = "cli"
-"""What stands in the record of them where a client's name stands."""
-
-TIMED_OUT = 124
-"""What coreutils' `timeout` exits with."""
+TERMINAL = "terminal"  # Whose runs these are; see `RunRequest.principal`.
+CLIENT = "cli"  # What stands in the record of them where a client's name stands.
+TIMED_OUT = 124  # What coreutils' `timeout` exits with.
 
 
 async def run(arguments: SimpleNamespace, settings: Settings) -> int:

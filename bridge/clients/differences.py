@@ -11,8 +11,7 @@ from bridge.text import visible
 
 CONTEXT_LINES = 2
 
-MAX_LINE = 200
-"""Letters shown of a line: a file without line breaks is one."""
+MAX_LINE = 200  # Letters shown of a line: a file without line breaks is one.
 
 HIDDEN = "•••"
 

@@ -15,8 +15,7 @@ from bridge.clients.install import Change
 from bridge.clients.writers import Machine, Writer
 from bridge.errors import BridgeError
 
-SECONDS = 60.0
-"""For a client to start, and to connect to each of its servers."""
+SECONDS = 60.0  # For a client to start, and to connect to each of its servers.
 
 Commands = tuple[tuple[str, ...], ...]
 

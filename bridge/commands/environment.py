@@ -18,8 +18,7 @@ from bridge.settings.time_zone import time_zone
 SHORTEST_SECRET = 4
 """Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
 
-MAX_SECRET_BYTES = 16 * 1024
-"""Of one value; as much of a stream is held back at most."""
+MAX_SECRET_BYTES = 16 * 1024  # Of one value; as much of a stream is held back at most.
 
 AWS_SECRETS = (
     "AWS_ACCESS_KEY_ID",

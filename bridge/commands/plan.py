@@ -45,8 +45,7 @@ from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
 
-MAX_CREDENTIAL_BYTES = 1024 * 1024
-"""Of one file of credentials; they have a few thousand."""
+MAX_CREDENTIAL_BYTES = 1024 * 1024  # Of one file of credentials; they have a few thousand.
 
 TMP_BYTES = Limits.tmp_bytes
 MONITORS = 1

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """Claude Code has all its state in the file with its servers; some megabytes are usual."""
 
-MAX_YAML_BYTES = 256 * 1024
-"""Where there is no C library for YAML, this takes seconds."""
+MAX_YAML_BYTES = 256 * 1024  # Where there is no C library for YAML, this takes seconds.
 
 MAX_KEY_PARTS = 32
 """Of a dotted key in TOML. Python's parser takes time with the square of their number and more: a
@@ -181,8 +180,7 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
     return "".join(kept)
 
 
-MAX_YAML_DEPTH = 64
-"""Configurations nest five deep."""
+MAX_YAML_DEPTH = 64  # Configurations nest five deep.
 
 _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("null", ("~", "n", "N", ""), re.compile(r"(?:~|null|Null|NULL|)$")),
@@ -282,8 +280,7 @@ def _key(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-MAX_ENV_FILE_BYTES = 256 * 1024
-"""More than a process's environment can hold."""
+MAX_ENV_FILE_BYTES = 256 * 1024  # More than a process's environment can hold.
 
 MAX_VARIABLES = 4096
 

@@ -39,11 +39,8 @@ from bridge.discovery.report import ConfigWarning, SkippedServer, shown
 from bridge.discovery.variables import TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
-MAX_NAME_CHARS = 200
-"""A name appears in tool listings and aliases; a longer one is a mistake."""
-
-MAX_DESCRIPTION_CHARS = 2000
-"""A description goes to the model with every listing."""
+MAX_NAME_CHARS = 200  # A name appears in tool listings and aliases; a longer one is a mistake.
+MAX_DESCRIPTION_CHARS = 2000  # A description goes to the model with every listing.
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of invisible characters, which can break a line or disguise a name."""

@@ -21,8 +21,7 @@ from bridge.discovery.report import ConfigWarning
 from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposure_reason
 
-MAX_FILES_PER_DIRECTORY = 256
-"""Files read in one directory of server files, the first by name."""
+MAX_FILES_PER_DIRECTORY = 256  # Files read in one directory of server files, the first by name.
 
 Fingerprint = tuple[str, int, int, int, int, int]
 """Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Unlike mtime,

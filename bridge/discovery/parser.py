@@ -19,8 +19,7 @@ from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, pr
 from bridge.discovery.variables import InsertBudget
 from bridge.model import ServerSpec
 
-MAX_SERVERS_PER_FILE = 1000
-"""Far more than anyone runs; a file with more is not a list of servers."""
+MAX_SERVERS_PER_FILE = 1000  # Far more than anyone runs; a file with more is not a list of servers.
 
 MAX_WARNINGS_PER_FILE = 100
 """They are logged at each read of the file; without a limit a hostile file could fill a disk."""

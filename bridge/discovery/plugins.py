@@ -14,11 +14,8 @@ from bridge.discovery.clients import LIMIT_FILES
 from bridge.discovery.files import Reader
 from bridge.discovery.locations import Places, Project, fill
 
-MAX_PLUGINS = 100
-"""Of one user; each is two files to read."""
-
-MAX_DEPTH = 16
-"""Of the definition of a server."""
+MAX_PLUGINS = 100  # Of one user; each is two files to read.
+MAX_DEPTH = 16  # Of the definition of a server.
 
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"

@@ -20,8 +20,7 @@ OWN_NAME = "code-bridge"
 """What `install` calls the bridge. An entry of this name with an address is the bridge: an address
 itself does not tell."""
 
-MAX_DEPTH = 8
-"""Launchers inside launchers; deeper command lines are not examined."""
+MAX_DEPTH = 8  # Launchers inside launchers; deeper command lines are not examined.
 
 _SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")

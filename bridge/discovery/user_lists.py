@@ -146,8 +146,7 @@ DENIED_KEY = "deniedMcpServers"
 ALLOWED_KEY = "allowedMcpServers"
 OFF_KEY = "disabledMcpServers"
 
-CLAUDE, GEMINI, QWEN = "claude-code", "gemini", "qwen"
-"""Sources, by their names."""
+CLAUDE, GEMINI, QWEN = "claude-code", "gemini", "qwen"  # Sources, by their names.
 
 _FOLDED = frozenset({GEMINI, QWEN})
 """Sources whose lists of servers that are off are compared without regard to case."""

@@ -19,13 +19,11 @@ from pathlib import Path
 from bridge.discovery.files import fingerprint
 from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 
-MAX_WATCHED = 512
-"""Directories given to a watcher; a system gives a user some thousands in all."""
+MAX_WATCHED = 512  # Directories given to a watcher; a system gives a user some thousands in all.
 
 _State = tuple[int, ...]
 
-_UNSETTLED: _State = ()
-"""Stands for a state that another change might leave as it is; equals none."""
+_UNSETTLED: _State = ()  # Stands for a state that another change might leave as it is; equals none.
 
 
 @dataclass(frozen=True)

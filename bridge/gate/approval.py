@@ -56,25 +56,20 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 MAX_GRANTS = 2000
 """Answers kept for sessions, of all owners; the oldest are dropped, and asked for again."""
 
-GRANT_SECONDS = 12 * 3600.0
-"""Seconds for which one is valid: a working day. Bridges run for weeks."""
+GRANT_SECONDS = 12 * 3600.0  # Seconds for which one is valid: a working day. Bridges run for weeks.
 
 MAX_NAME = 60
 """Characters of a tool in the name of a rule that is written; the rule has the whole name."""
 
 
-MAX_KINDS = 5
-"""Kinds of a plan's calls named in an error, each with what would allow it."""
+MAX_KINDS = 5  # Kinds of a plan's calls named in an error, each with what would allow it.
 
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
 
-MAX_RULE_CHARS = 200
-"""Characters of a rule's name in an error or a comment."""
-
-FLOW = "flow rule "
-"""Prefix of the names of flow rules, which no rule on a tool overrides."""
+MAX_RULE_CHARS = 200  # Characters of a rule's name in an error or a comment.
+FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a tool overrides.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,7 @@ _PIECES = json.JSONEncoder(
 )
 """Writes the same in pieces."""
 
-MAX_DEPTH = 100
-"""Levels of a value with numbers that JSON lacks; deeper ones are not encoded."""
+MAX_DEPTH = 100  # Levels of a value with numbers that JSON lacks; deeper ones are not encoded.
 
 
 def canonical(value: Json) -> str:

@@ -30,11 +30,8 @@ from bridge.model import Json, Tool
 from bridge.settings import globs, lexical
 from bridge.settings.policy import Condition
 
-WORK = 20_000
-"""Values looked at for one decision, which takes tens of milliseconds."""
-
-CHARS_PER_WORK = 256
-"""Of a text; comparing so many takes about as long as the way to a value."""
+WORK = 20_000  # Values looked at for one decision, which takes tens of milliseconds.
+CHARS_PER_WORK = 256  # Of a text; comparing so many takes about as long as the way to a value.
 
 SHOWN_CHARS = 60
 SHOWN_ITEMS = 3

@@ -16,8 +16,7 @@ from bridge.gate.policy import Policy
 from bridge.model import Effect
 from bridge.settings.policy import Rule
 
-MAX_RULES = 1_000
-"""Rules with conditions on what is not seen that are tried for one call."""
+MAX_RULES = 1_000  # Rules with conditions on what is not seen that are tried for one call.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +98,7 @@ def outlook(
     return Outlook(decision=base, possible=tuple(possible))
 
 
-_SUPPOSED = "(supposed to match)"
-"""What a rule is called while it is tried."""
+_SUPPOSED = "(supposed to match)"  # What a rule is called while it is tried.
 
 
 def flow_decision(

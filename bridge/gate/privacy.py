@@ -49,8 +49,7 @@ MAX_ALL_VALUES = 300_000
 MAX_OWNERS = 1000
 """Of all owners together, likewise: some hundred megabytes."""
 
-MAX_SECONDS = 24 * 3600.0
-"""For which a token is good after it was last met with."""
+MAX_SECONDS = 24 * 3600.0  # For which a token is good after it was last met with.
 
 MAX_DEPTH = 200
 """Of a result; what is nested more deeply is not passed on, since it is not looked through."""

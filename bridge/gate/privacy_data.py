@@ -18,8 +18,7 @@ EMAIL_PREFIX = "hidden-"
 EMAIL_DOMAIN = "private.invalid"
 """The last label is reserved for names that never exist."""
 
-PHONE_PREFIX = "999"
-"""A country code that is not assigned."""
+PHONE_PREFIX = "999"  # A country code that is not assigned.
 
 IBAN_COUNTRY = "XP"
 IBAN_BANK = "PRIV"
@@ -46,8 +45,7 @@ class Found:
 _PORTION = 64 * 1024
 """Characters in which a pattern is looked for in one go, in which nothing else has its turn."""
 
-_LONGEST = 256
-"""Characters that no match of a pattern here has, with what is looked at after it."""
+_LONGEST = 256  # Characters that no match of a pattern here has, with what is looked at after it.
 
 
 def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:

@@ -19,42 +19,25 @@ from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.model import Effect, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes
 
-Holds = Literal["call", "run", "session", "always"]
-"""What an approval applies to."""
-
-MAX_ARGUMENTS = 25
-"""Arguments of a call that are shown; some more are named."""
+Holds = Literal["call", "run", "session", "always"]  # What an approval applies to.
+MAX_ARGUMENTS = 25  # Arguments of a call that are shown; some more are named.
 
 MAX_VALUES_CHARS = 2400
 """Characters of all arguments: some thirty lines, as many as a person reads before an answer."""
 
-LEAST_VALUE_CHARS = 120
-"""Characters of one argument, however many there are."""
-
-MAX_NAME_CHARS = 80
-"""Characters of the name of a server, tool or argument."""
-
-MAX_REASON_CHARS = 400
-"""Characters of a rule's name or reason."""
-
-MAX_LED = 8
-"""Earlier calls and kept things that are named as the reason."""
-
-MAX_DEPTH = 6
-"""Levels of an argument that are shown."""
-
-MAX_ITEMS = 30
-"""Items of each list and object that are shown."""
-
-MAX_KINDS = 12
-"""Tools named in the counts of a plan."""
+LEAST_VALUE_CHARS = 120  # Characters of one argument, however many there are.
+MAX_NAME_CHARS = 80  # Characters of the name of a server, tool or argument.
+MAX_REASON_CHARS = 400  # Characters of a rule's name or reason.
+MAX_LED = 8  # Earlier calls and kept things that are named as the reason.
+MAX_DEPTH = 6  # Levels of an argument that are shown.
+MAX_ITEMS = 30  # Items of each list and object that are shown.
+MAX_KINDS = 12  # Tools named in the counts of a plan.
 
 MAX_PLAN_LINES = 60
 MAX_PLAN_CHARS = 6000
 """Of a plan's list. Clients show little; the run that made the plan returned all of it."""
 
-DIGEST_CHARS = 16
-"""Characters of the digest of a call's arguments; the audit log has all of it."""
+DIGEST_CHARS = 16  # Characters of the digest of a call's arguments; the audit log has all of it.
 
 UNLISTED = " (the tool describes no such argument)"
 

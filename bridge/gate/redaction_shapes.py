@@ -24,15 +24,13 @@ MASK_BEGINS = "[redacted: "
 LEAST_NAMED = 6
 """Characters of a value that counts as a secret for its name. What is shorter is in every text."""
 
-LEAST_SHAPED = 20
-"""Least characters of a text that counts as random. Known formats are longer."""
+LEAST_SHAPED = 20  # Least characters of a text that counts as random. Known formats are longer.
 
 LEAST_WORDS = 15
 """Letters from which on a value without digits is a secret for its name: "postgres" is none, and a
 pass phrase is."""
 
-MAX_MASKED = 16 * 1024
-"""Characters that one mask covers. What is longer is no token, and is shown."""
+MAX_MASKED = 16 * 1024  # Characters that one mask covers. What is longer is no token, and is shown.
 
 MAX_PASSWORD = 512
 """Characters of a value that is masked for its parameter's name, or in an address."""

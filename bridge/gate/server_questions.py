@@ -32,14 +32,9 @@ MAX_FIELDS = 50
 MAX_CHOICES = 200
 """Of one field of a form."""
 
-MAX_NAME_CHARS = 100
-"""Of a field's name."""
-
-MAX_TEXT_CHARS = 1000
-"""Of each title, description, choice and default."""
-
-MAX_FORM_DEPTH = 8
-"""Levels of a form. The protocol's have six at the most."""
+MAX_NAME_CHARS = 100  # Of a field's name.
+MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
+MAX_FORM_DEPTH = 8  # Levels of a form. The protocol's have six at the most.
 
 MAX_URL_CHARS = 2000
 
@@ -47,8 +42,7 @@ MAX_MESSAGES = 100
 MAX_TOOLS = 64
 """Of one sampling request."""
 
-MAX_TOKENS = 65_536
-"""That one sampling request may have the user's model write."""
+MAX_TOKENS = 65_536  # That one sampling request may have the user's model write.
 
 MAX_RECORDED = 20
 """Refused questions of a run with a record each; the run's last record has the count."""

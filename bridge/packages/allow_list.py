@@ -17,8 +17,7 @@ from bridge.errors import PackageRefusedError
 from bridge.packages.requirements import Wanted
 from bridge.settings.dependencies import Allowed
 
-MAX_NAMED = 8
-"""Of the allowed packages, in an error."""
+MAX_NAMED = 8  # Of the allowed packages, in an error.
 
 
 def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:

@@ -21,13 +21,11 @@ from packaging.utils import canonicalize_name
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
 
-MAX_REQUIREMENTS = 100
-"""Of one run; each is looked up on the index."""
+MAX_REQUIREMENTS = 100  # Of one run; each is looked up on the index.
 
 MAX_REQUIREMENT_CHARS = 500
 
-_KEYS = frozenset(("dependencies", "requires-python", "tool"))
-"""What the metadata has at its top."""
+_KEYS = frozenset(("dependencies", "requires-python", "tool"))  # What the metadata has at its top.
 
 _MAX_KEYS, _MAX_KEY_CHARS = 20, 40
 """Others that are looked at: to compare each of thousands takes seconds."""

@@ -25,11 +25,8 @@ from pathlib import Path
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.store import Store
 
-MAX_ENTRIES = 50_000
-"""Files and directories of a set: the largest have half of that."""
-
-MAX_SETS = 2000
-"""Choices that are remembered, of some kilobytes each."""
+MAX_ENTRIES = 50_000  # Files and directories of a set: the largest have half of that.
+MAX_SETS = 2000  # Choices that are remembered, of some kilobytes each.
 
 KEPT_SECONDS = 2 * 24 * 3600.0
 """A set used this recently is never removed: a program may be using it."""

@@ -53,11 +53,8 @@ MAX_QUESTION = 5_500
 """Characters of the list in a question: clients show little, and the list names what it leaves out
 only if the bridge cuts it, not if the question does."""
 
-MAX_RANGES = 20
-"""Ranges of numbers in a sentence."""
-
-MAX_VALUE = 2_000
-"""Characters of JSON of one call's result that are shown."""
+MAX_RANGES = 20  # Ranges of numbers in a sentence.
+MAX_VALUE = 2_000  # Characters of JSON of one call's result that are shown.
 
 MAX_VALUES = 16 * 1024
 """The same of all calls together, the first ones first: a plan may have a thousand."""

@@ -29,8 +29,7 @@ MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024
 """Of all owners."""
 
-MAX_REMEMBERED = 1_000
-"""Plans that are gone and whose end is remembered."""
+MAX_REMEMBERED = 1_000  # Plans that are gone and whose end is remembered.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -20,8 +20,7 @@ import anyio.lowlevel
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Limits
 
-_SIGNAL_BASE = 128
-"""Engines report death by signal n as exit status 128 + n, as shells do."""
+_SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,7 @@ from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.binds import READ_ONLY
 
-OWN_KERNEL = "own-kernel"
-"""The layer's name."""
+OWN_KERNEL = "own-kernel"  # The layer's name.
 
 _MACHINES = re.compile(r"kata|krun|crun-vm|firecracker|cloud-hypervisor", re.IGNORECASE)
 

@@ -33,8 +33,7 @@ BOOT_LABEL = f"{LABEL_PREFIX}.boot"
 HOST_LABEL = f"{LABEL_PREFIX}.host"
 RUN_LABEL = f"{LABEL_PREFIX}.run"
 
-_START_FIELD = 22
-"""`starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does."""
+_START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does.
 
 
 @dataclass(frozen=True, kw_only=True)

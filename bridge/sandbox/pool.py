@@ -25,14 +25,12 @@ from typing import Generic, Literal, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-RECENT_SECONDS = 120.0
-"""How long demand is remembered: until the next question of a conversation."""
+RECENT_SECONDS = 120.0  # How long demand is remembered: until the next question of a conversation.
 
 FORGOTTEN_SECONDS = 600.0
 """After so long without a run the pool is emptied, so that an idle client costs nothing."""
 
-CLAIMS = 64
-"""Most claims remembered; more than the size of any pool."""
+CLAIMS = 64  # Most claims remembered; more than the size of any pool.
 
 SHORTEST_LEAD_SECONDS = 0.5
 """Runs closer together than this count as one burst, however fast sandboxes start."""
@@ -163,8 +161,7 @@ logger = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-REVIEW_SECONDS = 30.0
-"""Interval of checking whether fewer should wait, while any does."""
+REVIEW_SECONDS = 30.0  # Interval of checking whether fewer should wait, while any does.
 
 Acquire = Callable[[], Callable[[], None]]
 """Acquires something and returns the function that releases it."""

@@ -43,8 +43,7 @@ facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempt
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
-MAX_ANSWER_BYTES = 1024 * 1024
-"""Most of the probe's answer; a few kilobytes usually."""
+MAX_ANSWER_BYTES = 1024 * 1024  # Most of the probe's answer; a few kilobytes usually.
 
 
 def probe_spec(limits: Limits) -> LaunchSpec:

@@ -16,14 +16,9 @@ import anyio
 
 from bridge.errors import OverloadedError
 
-MAX_WAITING = 400
-"""Most runs that wait. Each has its program in memory."""
-
-MAX_WAITING_OF_OWNER = 100
-"""Most of one caller's, so that none fills the queue."""
-
-MOST_RUNS = 32
-"""Default concurrency. Most runs wait for their servers."""
+MAX_WAITING = 400  # Most runs that wait. Each has its program in memory.
+MAX_WAITING_OF_OWNER = 100  # Most of one caller's, so that none fills the queue.
+MOST_RUNS = 32  # Default concurrency. Most runs wait for their servers.
 
 PositionListener = Callable[[int | None], None]
 """Called with the number of runs ahead of a waiting one; with None once it has its slot."""

@@ -147,8 +147,7 @@ def refuse(call: str, error: int = errno.EPERM) -> Refusal:
     return Refusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
 
 
-_SOCKET_TYPES = 0xF
-"""Of a socket's type: the bits that are no flags."""
+_SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
 
 
 def refuse_datagrams(call: str) -> tuple[Refusal, ...]:
@@ -208,8 +207,7 @@ ARGUMENTS: tuple[Refusal, ...] = (
     Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
 )
 
-INTERNET = (2, 10)
-"""AF_INET and AF_INET6."""
+INTERNET = (2, 10)  # AF_INET and AF_INET6.
 
 
 def _refuse_family(value: int, mask: int) -> Refusal:

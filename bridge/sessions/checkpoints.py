@@ -38,21 +38,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_KEPT = 10_000
-"""Sessions in all."""
-
-MAX_OF_OWNER = 500
-"""Sessions of one owner."""
+MAX_KEPT = 10_000  # Sessions in all.
+MAX_OF_OWNER = 500  # Sessions of one owner.
 
 _DAY = 24 * 3600.0
 
 _PIECE = 1024 * 1024
 
-_TIDY_SECONDS = 600.0
-"""After which a save looks at what has expired."""
-
-CLAIM = "claim"
-"""The kind of documents that say which of several bridges has a session."""
+_TIDY_SECONDS = 600.0  # After which a save looks at what has expired.
+CLAIM = "claim"  # The kind of documents that say which of several bridges has a session.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 32
-"""Turns in one session's queue."""
+MAX_WAITING = 32  # Turns in one session's queue.
 
 STOP_SECONDS = 5.0
 """For a cancelled program to end, once it has been interrupted. Its state is kept
@@ -46,8 +45,7 @@ MAX_BYTES = 44 * 1024 * 1024
 """Of a restored state and of files together: as base64 they share a frame of at most 64 MiB with
 the program and the servers' stubs."""
 
-SAVE_SECONDS = 10.0
-"""For a session to put its state into words. The next run waits for it."""
+SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
 
 
 class Guest(Protocol):

@@ -14,14 +14,9 @@ MAX_STATE_BYTES = 44 * 1024 * 1024
 """Of one state. As base64 it goes into one frame with which a session begins, and those hold 64 MB;
 guests are asked for no more than 32 MB of values and files, to which the sources come."""
 
-MAX_PART_BYTES = 1024 * 1024
-"""Of one part, twice what our guest sends."""
-
-MAX_PARTS = 4096
-"""Thirty times what our guest needs for the largest state."""
-
-MAX_LOST = 200
-"""Losses that are reported."""
+MAX_PART_BYTES = 1024 * 1024  # Of one part, twice what our guest sends.
+MAX_PARTS = 4096  # Thirty times what our guest needs for the largest state.
+MAX_LOST = 200  # Losses that are reported.
 
 MAX_NAME_CHARS = 80
 

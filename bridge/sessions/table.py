@@ -42,11 +42,8 @@ logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 500
 """Sessions without a sandbox that are remembered, with why their state is gone."""
 
-CLOSE_SECONDS = 20.0
-"""For all sessions together to be put away when the engine ends."""
-
-MAX_LISTED = 200
-"""Of one owner's sessions, those used last."""
+CLOSE_SECONDS = 20.0  # For all sessions together to be put away when the engine ends.
+MAX_LISTED = 200  # Of one owner's sessions, those used last.
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 

@@ -23,17 +23,10 @@ MAX_KEY_CHARS = 200
 MAX_VALUE_BYTES = 64 * 1024
 """Of one value, as JSON."""
 
-MAX_TOTAL_BYTES = 1 * MEBIBYTE
-"""Of all values of an owner: what a list of them has to read."""
-
-MAX_KEYS = 1000
-"""Of an owner."""
-
-MAX_OWNERS = 500
-"""Most owners: over HTTP anybody can use a new credential, and be a new owner."""
-
-VERSIONS = "memory-old"
-"""Documents of what was replaced or deleted."""
+MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them has to read.
+MAX_KEYS = 1000  # Of an owner.
+MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and be a new owner.
+VERSIONS = "memory-old"  # Documents of what was replaced or deleted.
 
 MAX_VERSIONS_OF_KEY = 5
 MAX_VERSIONS = 200

@@ -32,8 +32,7 @@ from bridge.settings import GuardMode
 from bridge.skills.index import SkillIndex
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Skill
 
-MAX_SOURCE_CHARS = 8000
-"""Shown in a question. Of what is cut, the whole is in the file."""
+MAX_SOURCE_CHARS = 8000  # Shown in a question. Of what is cut, the whole is in the file.
 
 MAX_FINDINGS = 8
 _MAX_TOOLS = 12

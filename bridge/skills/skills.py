@@ -66,8 +66,7 @@ class SkillUse:
         ]
 
 
-NO_SKILLS = SkillUse()
-"""Of a program that mentions none."""
+NO_SKILLS = SkillUse()  # Of a program that mentions none.
 
 
 class Skills:

@@ -33,8 +33,7 @@ MAX_BRACES = 5_000
 """In a source, counted before it is parsed: Python 3.11 parses each field of an f-string by itself,
 and 20,000 take half a second."""
 
-MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES
-"""Of its file: source, and what is known of it."""
+MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES  # Of its file: source, and what is known of it.
 
 MAX_DESCRIPTION_CHARS = 500
 MAX_SIGNATURE_CHARS = 300
@@ -44,8 +43,7 @@ MAX_TOOLS = 200
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """Also the name of a file, on systems that know neither other letters nor small from large."""
 
-Tools = Mapping[str, Mapping[str, str]]
-"""Server to tool to the digest of the tool's definition."""
+Tools = Mapping[str, Mapping[str, str]]  # Server to tool to the digest of the tool's definition.
 
 _OPEN = "# /// mcp-code-bridge-skill\n"
 _CLOSE = "# ///\n"

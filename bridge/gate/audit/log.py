@@ -49,11 +49,8 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 """A file that has more is followed by another. What others have written is looked at then as well:
 together bridges may go so far beyond what all files may have."""
 
-MAX_FILES = 100_000
-"""Of all bridges; each process that records anything has one at least."""
-
-MAX_REMOVED = 100
-"""Old files that are removed at once; more wait for the next file."""
+MAX_FILES = 100_000  # Of all bridges; each process that records anything has one at least.
+MAX_REMOVED = 100  # Old files that are removed at once; more wait for the next file.
 
 ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
 """Kinds of records that are written beyond the quota as well: few, and about what began before."""

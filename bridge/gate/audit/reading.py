@@ -16,21 +16,15 @@ from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
 
-MAX_TAIL = 10_000
-"""Records that are returned from the end at once."""
-
-MAX_SHOWN = 100_000
-"""Records about one run: two for each call that it may make, and more."""
+MAX_TAIL = 10_000  # Records that are returned from the end at once.
+MAX_SHOWN = 100_000  # Records about one run: two for each call that it may make, and more.
 
 MAX_OPEN = 100_000
 """Calls whose outcome has not been read yet; of more, the oldest are taken to have none."""
 
 
-MAX_TOLD = 100
-"""Problems and notes that are listed; more are counted."""
-
-LEAST_EXPECTED = 16
-"""Digits of a hash that are enough to look for it."""
+MAX_TOLD = 100  # Problems and notes that are listed; more are counted.
+LEAST_EXPECTED = 16  # Digits of a hash that are enough to look for it.
 
 CHANGED = (
     "the line is not what a bridge wrote there: something in it was changed, or it was put there. "

@@ -40,22 +40,17 @@ MAX_CHARACTERS = 16 * 1024 * 1024
 """Put into the arguments of one call in all, as long as a frame from a program may be. One result
 can stand in a text many times over."""
 
-MAX_KEYS = 20
-"""Keys in an error."""
-
-MAX_CALL_CHARACTERS = 8_000
-"""Shown of one call's arguments."""
+MAX_KEYS = 20  # Keys in an error.
+MAX_CALL_CHARACTERS = 8_000  # Shown of one call's arguments.
 
 MAX_PLAN_CHARACTERS = 64 * 1024
 """Shown of all calls' arguments, in equal parts where they would be more."""
 
-LEAST = 20
-"""Characters of a name or a value that are shown of any that is."""
+LEAST = 20  # Characters of a name or a value that are shown of any that is.
 
 Step = str | int
 
-Shape = Mapping[str, Json]
-"""What stands for a result, as `bridge.rpc.values.shape_value` gives it."""
+Shape = Mapping[str, Json]  # What stands for a result, as `bridge.rpc.values.shape_value` gives it.
 
 _CORE = (
     f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
@@ -354,8 +349,7 @@ _NAMES = {
     type(None): "null",
 }
 
-_BINARY = object()
-"""In the place of what is no JSON."""
+_BINARY = object()  # In the place of what is no JSON.
 
 
 def _plain(shape: Json) -> Json:

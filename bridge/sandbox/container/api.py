@@ -42,8 +42,7 @@ OLDEST_API = "1.40"
 _DESCRIBE = "describe itself"
 _ATTACH = "attach to a container"
 
-LIBPOD_PREFIX = "/v4.0.0/libpod"
-"""podman's own API, oldest version that podman 4 and 5 both serve."""
+LIBPOD_PREFIX = "/v4.0.0/libpod"  # podman's own API, oldest version that podman 4 and 5 both serve.
 
 _T = TypeVar("_T")
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)

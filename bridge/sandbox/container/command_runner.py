@@ -19,11 +19,8 @@ from anyio.abc import Process
 STDOUT_BYTES = 1024 * 1024
 """Kept of stdout, from its beginning: JSON is useless without its head, and lists are small."""
 
-STDERR_BYTES = 64 * 1024
-"""Kept of stderr, from its end: that is where a tool says why it gave up."""
-
-CHUNK_BYTES = 65536
-"""Read at once: what a pipe holds."""
+STDERR_BYTES = 64 * 1024  # Kept of stderr, from its end: that is where a tool says why it gave up.
+CHUNK_BYTES = 65536  # Read at once: what a pipe holds.
 
 LINE_BYTES = 4096
 """Longest line handed to a progress callback; the rest of a longer one follows as more lines."""

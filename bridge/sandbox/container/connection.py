@@ -39,8 +39,7 @@ EQUALS = ("crun", "runc")
 """Runtimes that give the same isolation, so that one may stand in for another. Which of them works
 depends on the host: crun refuses mixed cgroups, runc may lack the kernel's newest."""
 
-MEMORY_BYTES = 4096
-"""Most read of the file, which has a few short entries."""
+MEMORY_BYTES = 4096  # Most read of the file, which has a few short entries.
 
 
 class RuntimeChoice:

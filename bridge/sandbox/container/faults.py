@@ -28,8 +28,7 @@ from bridge.errors import (
     SandboxError,
 )
 
-MAX_DETAIL = 2000
-"""Most characters kept of an engine's error: enough for a long chain of causes."""
+MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a long chain of causes.
 
 _NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
 

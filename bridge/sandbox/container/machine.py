@@ -27,8 +27,7 @@ from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 DEFAULT_MACHINE = "podman-machine-default"
 """The name podman gives to a machine when it is told none."""
 
-DETAIL_CHARS = 500
-"""Most of podman's own words that an error repeats."""
+DETAIL_CHARS = 500  # Most of podman's own words that an error repeats.
 
 MACHINE_PLATFORMS = frozenset({"darwin", "win32", "cygwin"})
 """Where containers cannot run without a virtual machine."""
@@ -295,8 +294,7 @@ START_SECONDS = 300.0
 STOP_SECONDS = 150.0
 """Bound of `machine stop`; podman kills a machine that does not shut down within about 90 s."""
 
-READY_POLLS = 120
-"""Times podman is asked again while a machine comes up by another's hand."""
+READY_POLLS = 120  # Times podman is asked again while a machine comes up by another's hand.
 
 READY_POLL_SECONDS = 1.0
 """Pause between those; with their number about as long as a slow first boot."""

@@ -43,14 +43,9 @@ START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 """After SIGTERM podman lets requests finish; ours have ended by then. After it comes SIGKILL."""
 
-KILL_SECONDS = 5.0
-"""For a killed process to be reaped."""
-
-POLL_SECONDS = 0.02
-"""Interval of trying the socket: podman cannot signal that it is ready."""
-
-LOG_BYTES = 64 * 1024
-"""Read of a log's end for an error message."""
+KILL_SECONDS = 5.0  # For a killed process to be reaped.
+POLL_SECONDS = 0.02  # Interval of trying the socket: podman cannot signal that it is ready.
+LOG_BYTES = 64 * 1024  # Read of a log's end for an error message.
 
 _PODMAN = "podman"
 _OWNER_FILE = "owner.json"

@@ -146,8 +146,7 @@ ANSWER_SECONDS = 60.0
 """For any answer of an engine. Creating takes 0.7 s on rootless podman with the slowest storage;
 the rest is for an engine on a machine that is busy or was asleep."""
 
-READ_BYTES = 256 * 1024
-"""Most read at once; about what a local socket's buffer holds."""
+READ_BYTES = 256 * 1024  # Most read at once; about what a local socket's buffer holds.
 
 WRITE_BYTES = 256 * 1024
 """Most offered to the kernel at once, so that a large message is not copied again and again."""

@@ -35,8 +35,7 @@ SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
 """Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
 (65 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
 
-DETAIL_CHARS = 1500
-"""Most of the script's own words that an error repeats."""
+DETAIL_CHARS = 1500  # Most of the script's own words that an error repeats.
 
 
 @dataclass(frozen=True, kw_only=True)

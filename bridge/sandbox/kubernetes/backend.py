@@ -46,14 +46,12 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_IMAGE = "python:3.13-slim"
 
-MAX_ATTEMPTS = 3
-"""Pods tried for one launch: a lost one is replaced twice."""
+MAX_ATTEMPTS = 3  # Pods tried for one launch: a lost one is replaced twice.
 
 CONFINE_SECONDS = 20.0
 """From attaching until the first step has reported: milliseconds, once the node is not busy."""
 
-LEAVE_SECONDS = 10.0
-"""For the deletion of all that a bridge has, as it ends."""
+LEAVE_SECONDS = 10.0  # For the deletion of all that a bridge has, as it ends.
 
 
 class KubernetesBackend(Backend):

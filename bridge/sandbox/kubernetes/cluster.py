@@ -44,23 +44,18 @@ logger = logging.getLogger(__name__)
 REQUEST_SECONDS = 10.0
 """For an answer of the API server, from first to last; milliseconds, but for a busy etcd's."""
 
-PLUGIN_SECONDS = 30.0
-"""For a kubeconfig's plugin to give a token, which it may have to fetch."""
+PLUGIN_SECONDS = 30.0  # For a kubeconfig's plugin to give a token, which it may have to fetch.
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """Longest answer of the API server; a pod takes some ten kilobytes in a list."""
 
-DELETE_SECONDS = 10.0
-"""For the deletion of a pod; one that takes longer is left to the sweep."""
+DELETE_SECONDS = 10.0  # For the deletion of a pod; one that takes longer is left to the sweep.
 
 WATCH_SECONDS = 10
 """After which the server ends a watch; after twice as long without a word it counts as broken."""
 
-PING_SECONDS = 20.0
-"""Between pings of a stream, which keep it open in load balancers."""
-
-MAX_MESSAGE_BYTES = 1024 * 1024
-"""Longest message taken from a stream; kubelets send 32 KiB."""
+PING_SECONDS = 20.0  # Between pings of a stream, which keep it open in load balancers.
+MAX_MESSAGE_BYTES = 1024 * 1024  # Longest message taken from a stream; kubelets send 32 KiB.
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:

@@ -18,8 +18,7 @@ from bridge.sandbox.kubernetes.cluster import Cluster
 from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 
-STATUS_SECONDS = 3.0
-"""How long the cluster may take to know of an end; kubelets take about one."""
+STATUS_SECONDS = 3.0  # How long the cluster may take to know of an end; kubelets take about one.
 
 FIRST_POLL_SECONDS = 0.05
 LAST_POLL_SECONDS = 1.0

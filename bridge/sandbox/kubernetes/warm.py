@@ -26,11 +26,8 @@ from bridge.sandbox.kubernetes.faults import Document
 
 logger = logging.getLogger(__name__)
 
-TEND_SECONDS = 5.0
-"""Between two looks, unless a pod was taken."""
-
-LONGEST_BACKOFF_SECONDS = 20.0
-"""Between two looks while the API server does not answer."""
+TEND_SECONDS = 5.0  # Between two looks, unless a pod was taken.
+LONGEST_BACKOFF_SECONDS = 20.0  # Between two looks while the API server does not answer.
 
 LOOK_SECONDS = 20.0
 """For one look, which may not keep the lease from its renewal: what is left is done by the next."""

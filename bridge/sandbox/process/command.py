@@ -46,8 +46,7 @@ HOSTNAME = "sandbox"
 UID = 65534
 """The user id inside, and outside too if the bridge is root. It owns nothing anywhere."""
 
-SHM_BYTES = 16 * MEBIBYTE
-"""For /dev/shm, which multiprocessing's locks need."""
+SHM_BYTES = 16 * MEBIBYTE  # For /dev/shm, which multiprocessing's locks need.
 
 TMPFS_INODES = 16_384
 """Most files and directories of each writable mount: small files cost kernel memory."""

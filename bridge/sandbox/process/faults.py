@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from bridge.errors import EngineNotFoundError, LaunchError, OciRuntimeError, SandboxError
 
-MAX_SAID = 600
-"""Characters of another program's output kept in a message."""
+MAX_SAID = 600  # Characters of another program's output kept in a message.
 
 INSTALL_REMEDY = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`; Fedora: `dnf install "

@@ -26,8 +26,7 @@ from bridge.errors import EngineNotFoundError, LaunchError, SettingsError
 
 VARIABLE = "MCP_BRIDGE_PACKAGES"
 
-MAX_CONFIG_BYTES = 64 * 1024
-"""Most read of an environment's pyvenv.cfg, which has a few lines."""
+MAX_CONFIG_BYTES = 64 * 1024  # Most read of an environment's pyvenv.cfg, which has a few lines.
 
 _MAKER = "python3 -m venv"
 
@@ -130,8 +129,7 @@ def _made_for(environment: Path, setting: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-OLDEST = (3, 9)
-"""The oldest Python that the guest runs on."""
+OLDEST = (3, 9)  # The oldest Python that the guest runs on.
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 
@@ -157,8 +155,7 @@ OWN_REMEDY = (
 )
 """Added where the bridge is root, and its own Python is readable by root only."""
 
-_DATA = ("/usr/share/zoneinfo",)
-"""Public data that the standard library reads at a fixed path."""
+_DATA = ("/usr/share/zoneinfo",)  # Public data that the standard library reads at a fixed path.
 
 _LOADER_CACHE = "/etc/ld.so.cache"
 

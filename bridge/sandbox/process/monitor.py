@@ -32,8 +32,7 @@ from typing import Any, NoReturn
 EXIT_FAILED = 71
 SIGNAL_BASE = 128
 
-SWEEP_SECONDS = 8.0
-"""For killed processes to end; less than the bridge waits for this process."""
+SWEEP_SECONDS = 8.0  # For killed processes to end; less than the bridge waits for this process.
 
 _PAUSE_SECONDS = 0.002
 _LOOKS = 5

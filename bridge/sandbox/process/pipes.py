@@ -18,8 +18,7 @@ import anyio.lowlevel
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 
-READ_BYTES = 256 * 1024
-"""Most read at once."""
+READ_BYTES = 256 * 1024  # Most read at once.
 
 DIAGNOSTIC_BYTES = 16 * 1024
 """Kept of stderr. A guest writes there only if it dies before it can report."""

@@ -260,8 +260,7 @@ class LaunchPipes:
 
 logger = logging.getLogger(__name__)
 
-LAUNCH_SECONDS = 30.0
-"""Longest launch, until everything is in force: 0.05 s usually."""
+LAUNCH_SECONDS = 30.0  # Longest launch, until everything is in force: 0.05 s usually.
 
 SETTLE_SECONDS = 5.0
 """For bubblewrap to report its child when a launch is cancelled after its start."""

@@ -22,8 +22,7 @@ from bridge.errors import LaunchError
 from bridge.sandbox.bundle import INTERPRETER, own_tag
 from bridge.sandbox.process.interpreter import Interpreter
 
-LIST_VERSION = 2
-"""The marshal version for lists of str and bytes, which every Python 3 reads."""
+LIST_VERSION = 2  # The marshal version for lists of str and bytes, which every Python 3 reads.
 
 LOADER = """\
 # mcp-code-bridge starts a sandbox: the code is on the descriptor that the next word numbers.

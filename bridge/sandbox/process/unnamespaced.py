@@ -134,8 +134,7 @@ def names_or_none(groups: Sequence[str]) -> str:
     return ", ".join(sorted(groups)) or "none"
 
 
-MAX_UNREMOVED = 100
-"""Most unremoved directories remembered; the next bridge reaps those beyond it."""
+MAX_UNREMOVED = 100  # Most unremoved directories remembered; the next bridge reaps those beyond it.
 
 
 @dataclass(frozen=True, kw_only=True)
