@@ -35,7 +35,6 @@ class Clock:
 
     @property
     def stopped_seconds(self) -> float:
-        """Total seconds for which it was stopped."""
         since = 0.0 if self._stopped_at is None else current_time() - self._stopped_at
         return self._lost + since
 

@@ -18,9 +18,7 @@ import anyio.lowlevel
 class HasFileno(Protocol):
     """Something that the event loop can watch."""
 
-    def fileno(self) -> int:
-        """Return its descriptor."""
-        ...
+    def fileno(self) -> int: ...
 
 
 class Reader:

@@ -27,6 +27,11 @@ class BridgeError(Exception):
     exit_status: ClassVar[int] = 1
     default_remedy: ClassVar[str] = ""
 
+    def __init_subclass__(cls, *, code: str = "", exit_status: int = 0) -> None:
+        if code:
+            cls.code = code
+        cls.exit_status = exit_status or cls.exit_status
+
     def __init__(self, message: str, *, remedy: str | None = None, host_detail: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -37,68 +42,47 @@ class BridgeError(Exception):
         return " ".join(part for part in (self.message, self.host_detail, self.remedy) if part)
 
 
-class UsageError(BridgeError):
+class UsageError(BridgeError, code="usage", exit_status=2):
     """The caller asked for something that the bridge cannot do. Do what the message says."""
 
-    code = "usage"
-    exit_status = 2
 
-
-class SettingsError(UsageError):
+class SettingsError(UsageError, code="settings"):
     """A flag, a variable or a key of `config.toml` does not parse; the message names it."""
 
-    code = "settings"
 
-
-class InvalidRequestError(UsageError):
+class InvalidRequestError(UsageError, code="invalid_request"):
     """The arguments of a tool call are wrong; the message says what to pass instead."""
 
-    code = "invalid_request"
 
-
-class HeldResultError(InvalidRequestError):
+class HeldResultError(InvalidRequestError, code="held_result"):
     """A call in a plan uses the result of a held call where that is not possible."""
 
-    code = "held_result"
 
-
-class UnknownServerError(UsageError):
+class UnknownServerError(UsageError, code="unknown_server"):
     """A server was named that no configuration defines. List them with `servers`."""
 
-    code = "unknown_server"
 
-
-class UnknownPlanError(UsageError):
+class UnknownPlanError(UsageError, code="unknown_plan"):
     """This caller has no such plan, or it was used or has expired. Make the plan again."""
 
-    code = "unknown_plan"
 
-
-class UnknownRunError(UsageError):
+class UnknownRunError(UsageError, code="unknown_run"):
     """This caller has no journal of such a run. Run the program without `retry_of`."""
 
-    code = "unknown_run"
 
-
-class UnknownArtifactError(UsageError):
+class UnknownArtifactError(UsageError, code="unknown_artifact"):
     """Nothing is kept by that name for this caller. List what is kept with `artifacts list`."""
 
-    code = "unknown_artifact"
 
-
-class UnknownSessionError(UsageError):
+class UnknownSessionError(UsageError, code="unknown_session"):
     """This caller has no such session. Start one by running with its name."""
 
-    code = "unknown_session"
 
-
-class UnknownSkillError(UsageError):
+class UnknownSkillError(UsageError, code="unknown_skill"):
     """No skill of that name is saved. List them with `skills list`."""
 
-    code = "unknown_skill"
 
-
-class UneditableError(UsageError):
+class UneditableError(UsageError, code="uneditable_file"):
     """A client's file cannot be changed exactly; it is unchanged. Do what the message says.
 
     Attributes:
@@ -106,8 +90,6 @@ class UneditableError(UsageError):
         line, column: Where in the file, from 1; 0 if it is about the file as a whole.
         path: The file.
     """
-
-    code = "uneditable_file"
 
     def __init__(
         self, reason: str, *, line: int = 0, column: int = 0, path: str = "", placed: bool = False
@@ -117,163 +99,126 @@ class UneditableError(UsageError):
         self.reason, self.line, self.column, self.path = reason, line, column, path
 
 
-class PackageRefusedError(UsageError):
+class PackageRefusedError(UsageError, code="package_refused"):
     """A package may not be used here, or does not fit. Allow it in `[dependencies]`."""
 
-    code = "package_refused"
 
-
-class SandboxError(BridgeError):
+class SandboxError(BridgeError, code="sandbox", exit_status=3):
     """The bridge could not start a sandbox, or lost it."""
 
-    code = "sandbox"
-    exit_status = 3
 
-
-class NoSandboxError(SandboxError):
+class NoSandboxError(SandboxError, code="no_sandbox"):
     """Nothing on this machine can run code in isolation."""
 
-    code = "no_sandbox"
     default_remedy = "Install bubblewrap, podman or docker; `mcp-code-bridge doctor` says how."
 
 
-class EngineNotFoundError(SandboxError):
+class EngineNotFoundError(SandboxError, code="engine_not_found"):
     """The container engine is not installed. Install it, or choose another runtime."""
 
-    code = "engine_not_found"
 
-
-class EngineDownError(SandboxError):
+class EngineDownError(SandboxError, code="engine_down"):
     """The container engine is installed but does not answer. Start it."""
 
-    code = "engine_down"
 
-
-class EnginePermissionError(SandboxError):
+class EnginePermissionError(SandboxError, code="engine_permission"):
     """The container engine's socket refuses this user. Use an account that may use the engine."""
 
-    code = "engine_permission"
 
-
-class ImageMissingError(SandboxError):
+class ImageMissingError(SandboxError, code="image_missing"):
     """The runtime image is not present on the engine."""
 
-    code = "image_missing"
     default_remedy = "Run `mcp-code-bridge image build`."
 
 
-class ImagePullError(SandboxError):
+class ImagePullError(SandboxError, code="image_pull_failed"):
     """The runtime image could not be fetched."""
 
-    code = "image_pull_failed"
     default_remedy = "Run `mcp-code-bridge image build --offline` to build it without a registry."
 
 
-class ImageBuildError(SandboxError):
+class ImageBuildError(SandboxError, code="image_build_failed"):
     """The runtime image could not be built. Read the engine's output in the message."""
 
-    code = "image_build_failed"
 
-
-class OciRuntimeError(SandboxError):
+class OciRuntimeError(SandboxError, code="oci_runtime_broken"):
     """The OCI runtime (such as crun) cannot start a container. Set `oci_runtime` to another."""
 
-    code = "oci_runtime_broken"
 
-
-class CgroupError(SandboxError):
+class CgroupError(SandboxError, code="cgroup"):
     """The engine could not apply resource limits. Run `mcp-code-bridge doctor`."""
 
-    code = "cgroup"
 
-
-class LaunchError(SandboxError):
+class LaunchError(SandboxError, code="launch_failed"):
     """A sandbox was started but never became usable. Run `mcp-code-bridge doctor`."""
 
-    code = "launch_failed"
 
-
-class BrokenIsolationError(SandboxError):
+class BrokenIsolationError(SandboxError, code="isolation_broken"):
     """A sandbox started, but its check from inside shows that a protection is missing."""
 
-    code = "isolation_broken"
     default_remedy = (
         "Its launcher does not do what it must: reinstall it, or set MCP_BRIDGE_RUNTIME to "
         "another backend."
     )
 
 
-class WrongSystemError(SandboxError):
+class WrongSystemError(SandboxError, code="wrong_system"):
     """The backend is for another operating system."""
 
-    code = "wrong_system"
     default_remedy = "Leave MCP_BRIDGE_RUNTIME at auto, which takes what works here."
 
 
-class ChannelClosedError(SandboxError):
+class ChannelClosedError(SandboxError, code="channel_closed"):
     """The byte stream to a sandbox ended while it was still needed. Run the program again."""
 
-    code = "channel_closed"
 
-
-class ClusterDownError(EngineDownError):
+class ClusterDownError(EngineDownError, code="cluster_down"):
     """A cluster's API server does not answer. See whether it is up, and which context is used."""
 
-    code = "cluster_down"
     default_remedy = "See whether the cluster is up, and `context` in [kubernetes]."
 
 
-class ClusterRefusedError(EnginePermissionError):
+class ClusterRefusedError(EnginePermissionError, code="cluster_refused"):
     """A cluster refuses the bridge's account. Log in again, or give it the rights it needs."""
 
-    code = "cluster_refused"
     default_remedy = (
         "Log in again, or give the account create, get, list, watch, patch and delete of pods, and "
         "get and create of pods/attach."
     )
 
 
-class CapacityError(SandboxError):
+class CapacityError(SandboxError, code="no_room"):
     """A cluster or the hosts have no room for a sandbox. Try again later, or make room."""
 
-    code = "no_room"
     default_remedy = (
         "Try again later; or add nodes, hosts or slots, or ask for less memory per run."
     )
 
 
-class QuotaError(CapacityError):
+class QuotaError(CapacityError, code="quota"):
     """A namespace's quota leaves no pod. Try again later, or raise the quota."""
 
-    code = "quota"
     default_remedy = "Try again later, or raise the namespace's ResourceQuota."
 
 
-class SandboxLostError(ChannelClosedError):
+class SandboxLostError(ChannelClosedError, code="sandbox_lost"):
     """A sandbox on another machine was lost. See on the servers which calls were made."""
 
-    code = "sandbox_lost"
     default_remedy = (
         "What it had called may have happened: see the receipt before running it again."
     )
 
 
-class NodeLostError(SandboxLostError):
+class NodeLostError(SandboxLostError, code="node_lost"):
     """A sandbox's machine does not answer, or was shut down. See on the servers what was called."""
 
-    code = "node_lost"
 
-
-class PodEvictedError(SandboxLostError):
+class PodEvictedError(SandboxLostError, code="pod_evicted"):
     """A cluster took a pod's place from it. See on the servers what was called."""
 
-    code = "pod_evicted"
 
-
-class PodDeadlineError(SandboxLostError):
+class PodDeadlineError(SandboxLostError, code="pod_deadline"):
     """A pod lived longer than it may. Use a shorter session; see what was called."""
-
-    code = "pod_deadline"
 
 
 class NotStartedError(ChannelClosedError):
@@ -283,52 +228,36 @@ class NotStartedError(ChannelClosedError):
     """
 
 
-class RefusedError(BridgeError):
+class RefusedError(BridgeError, code="refused"):
     """A run asked for more than it was given."""
 
-    code = "refused"
 
-
-class CallDeniedError(RefusedError):
+class CallDeniedError(RefusedError, code="call_denied"):
     """A run may not make this call. Ask `policy explain` why."""
 
-    code = "call_denied"
 
-
-class CallBudgetError(RefusedError):
+class CallBudgetError(RefusedError, code="call_budget"):
     """A run has made all the calls it may make. Make fewer calls, or raise the budget."""
 
-    code = "call_budget"
 
-
-class ApprovalNeededError(RefusedError):
+class ApprovalNeededError(RefusedError, code="approval_needed"):
     """A person has to allow a call, and no person can be asked. Allow it in the policy."""
 
-    code = "approval_needed"
 
-
-class ApprovalRefusedError(RefusedError):
+class ApprovalRefusedError(RefusedError, code="approval_refused"):
     """A person was asked to allow a call, and refused."""
 
-    code = "approval_refused"
 
-
-class OutcomeUnknownError(RefusedError):
+class OutcomeUnknownError(RefusedError, code="outcome_unknown"):
     """A retry would repeat a call that may have happened. See on the server whether it did."""
 
-    code = "outcome_unknown"
 
-
-class AuditError(RefusedError):
+class AuditError(RefusedError, code="audit_unavailable"):
     """A call was not made because it could not be written to the audit log."""
 
-    code = "audit_unavailable"
 
-
-class AuditBudgetError(AuditError):
+class AuditBudgetError(AuditError, code="audit_budget"):
     """The calls filled what the audit log has for one run. Make the rest in another run."""
-
-    code = "audit_budget"
 
     def __init__(self, budget: int) -> None:
         message = (
@@ -338,7 +267,7 @@ class AuditBudgetError(AuditError):
         super().__init__(message, remedy="Make the others in another run, or with less arguments.")
 
 
-class UpstreamError(BridgeError):
+class UpstreamError(BridgeError, code="upstream", exit_status=4):
     """One of the user's MCP servers could not do its part.
 
     Attributes:
@@ -347,8 +276,6 @@ class UpstreamError(BridgeError):
             the class, or whoever raises it, knows that it was never sent or was answered.
     """
 
-    code = "upstream"
-    exit_status = 4
     doubtful_unless_said: ClassVar[bool] = True
 
     def __init__(
@@ -365,45 +292,35 @@ class UpstreamError(BridgeError):
         self.doubtful = self.doubtful_unless_said if doubtful is None else doubtful
 
 
-class ServerStartError(UpstreamError):
+class ServerStartError(UpstreamError, code="server_start_failed"):
     """A server could not be started or reached. Its remedy names files of the host."""
 
-    code = "server_start_failed"
     doubtful_unless_said = False
 
 
-class LoginRequiredError(ServerStartError):
+class LoginRequiredError(ServerStartError, code="login_required"):
     """A server wants the user to log in first: `mcp-code-bridge login SERVER`."""
 
-    code = "login_required"
 
-
-class LoginFailedError(UpstreamError):
+class LoginFailedError(UpstreamError, code="login_failed"):
     """A login to a server failed."""
 
-    code = "login_failed"
     doubtful_unless_said = False
 
 
-class ServerLostError(UpstreamError):
+class ServerLostError(UpstreamError, code="server_lost"):
     """A server went away during a request. See on the server whether the call happened."""
 
-    code = "server_lost"
 
-
-class CallTimeoutError(UpstreamError):
+class CallTimeoutError(UpstreamError, code="call_timeout"):
     """A server did not answer within the call's time. Raise `call_timeout`."""
 
-    code = "call_timeout"
 
-
-class MessageTooLargeError(UpstreamError):
+class MessageTooLargeError(UpstreamError, code="message_too_large"):
     """A server sent a message beyond the size cap."""
 
-    code = "message_too_large"
 
-
-class ToolCallError(UpstreamError):
+class ToolCallError(UpstreamError, code="tool_call_refused"):
     """A server answered a request with a protocol error.
 
     Attributes:
@@ -412,7 +329,6 @@ class ToolCallError(UpstreamError):
         by_tool: Whether the tool itself failed, and its server said so by such an error.
     """
 
-    code = "tool_call_refused"
     doubtful_unless_said = False
 
     def __init__(
@@ -432,14 +348,13 @@ class ToolCallError(UpstreamError):
         self.by_tool = by_tool
 
 
-class CannotAskError(UpstreamError):
+class CannotAskError(UpstreamError, code="cannot_ask"):
     """A server has a question, and no person can be asked.
 
     Attributes:
         why: The message without what is quoted in it of the question, or of what the client said.
     """
 
-    code = "cannot_ask"
     doubtful_unless_said = False
 
     def __init__(
@@ -449,10 +364,9 @@ class CannotAskError(UpstreamError):
         self.why = message
 
 
-class SearchUnavailableError(BridgeError):
+class SearchUnavailableError(BridgeError, code="search_unavailable"):
     """This Python has no SQLite, or one without full-text search."""
 
-    code = "search_unavailable"
     default_remedy = (
         "Use a Python whose sqlite3 module has FTS5, as those of Debian, Homebrew, uv and "
         "python.org do; or list a server's tools instead."
@@ -462,63 +376,45 @@ class SearchUnavailableError(BridgeError):
         super().__init__("Tools cannot be searched: this Python's SQLite has no full-text search.")
 
 
-class ArtifactStoreError(BridgeError):
+class ArtifactStoreError(BridgeError, code="artifact_store"):
     """What a run left cannot be kept: the disk is full, or not writable. Make room."""
 
-    code = "artifact_store"
 
-
-class ArtifactQuotaError(ArtifactStoreError):
+class ArtifactQuotaError(ArtifactStoreError, code="artifact_quota"):
     """The limit of what is kept, of a run or a caller, is reached. Use `artifacts rm`."""
 
-    code = "artifact_quota"
 
-
-class SessionLimitError(BridgeError):
+class SessionLimitError(BridgeError, code="session_limit"):
     """The limit of open sessions is reached. End one, or raise `sessions`."""
 
-    code = "session_limit"
 
-
-class OverloadedError(BridgeError):
+class OverloadedError(BridgeError, code="overloaded"):
     """Too many runs are under way, and no more may wait. Try again later, or raise `runs`."""
 
-    code = "overloaded"
 
-
-class DrainingError(BridgeError):
+class DrainingError(BridgeError, code="draining"):
     """This bridge is ending, and begins no more runs. Try again: another replica takes it."""
 
-    code = "draining"
     default_remedy = "Make the request again: another replica takes it, or this one once it is up."
 
 
-class ElsewhereError(InvalidRequestError):
+class ElsewhereError(InvalidRequestError, code="elsewhere"):
     """Another replica has this session, question or task. Send the request to that one."""
 
-    code = "elsewhere"
 
-
-class ChangedMeanwhileError(BridgeError):
+class ChangedMeanwhileError(BridgeError, code="changed_meanwhile"):
     """Another program kept writing a client's file. Close the client, then try again."""
 
-    code = "changed_meanwhile"
 
-
-class PackageUnavailableError(BridgeError):
+class PackageUnavailableError(BridgeError, code="package_unavailable"):
     """A package is allowed, but could not be found or fetched."""
 
-    code = "package_unavailable"
 
-
-class LibraryError(BridgeError):
+class LibraryError(BridgeError, code="library"):
     """A skill or a memory cannot be saved or read."""
 
-    code = "library"
 
-
-class StoreUnavailableError(BridgeError):
+class StoreUnavailableError(BridgeError, code="store_unavailable"):
     """The database that `MCP_BRIDGE_STORE` names cannot be used. See what `doctor` says of it."""
 
-    code = "store_unavailable"
     default_remedy = "Try again soon; `mcp-code-bridge doctor` tries the store."

@@ -8,7 +8,7 @@ never gives way while another holds more. What is shared, and how, is up to who 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -52,7 +52,8 @@ def surplus(things: Sequence[Thing], budget: int) -> list[int]:
     while held.sizes[()] > budget and places:
         party = max(places, key=lambda name: (held.sizes[name,], name))
         callers = places[party]
-        caller = held.most_of(party, callers)
+        # of two, the one with the older thing
+        caller = max(callers, key=lambda name: (held.sizes[party, name], -callers[name][0]))
         gone.append(callers[caller].popleft())
         held.take(things[gone[-1]])
         if not callers[caller]:
@@ -78,10 +79,6 @@ class _Held:
             if not self._times[whose, thing.content]:
                 self.sizes[whose] += thing.size
             self._times[whose, thing.content] += 1
-
-    def most_of(self, party: str, callers: Mapping[str, Sequence[int]]) -> str:
-        """Return who of a party holds most; of two, the one with the older thing."""
-        return max(callers, key=lambda name: (self.sizes[party, name], -callers[name][0]))
 
     def take(self, thing: Thing) -> None:
         for whose in ((), (thing.party,), (thing.party, thing.caller)):

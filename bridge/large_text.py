@@ -27,7 +27,6 @@ class LargeText:
         return self._size
 
     def __str__(self) -> str:
-        """Return the text."""
         return b"".join(self.pieces).decode()
 
 

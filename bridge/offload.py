@@ -26,8 +26,7 @@ VALUE = 64
 MAX_THREADS = 2
 """Works at once; of more, each would make the event loop wait for its turn once more."""
 
-_PLAIN = frozenset({int, float, bool, type(None)})
-"""What has nothing in it."""
+_PLAIN = frozenset({int, float, bool, type(None)})  # What has nothing in it.
 
 Result = TypeVar("Result")
 

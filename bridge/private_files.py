@@ -14,11 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-MODE = 0o700
-"""Mode of the bridge's directories, independent of the umask."""
-
-_MAX_PLACES = 1000
-"""Looked at for one path; loops of links end here, and such a path cannot be opened anyway."""
+MODE = 0o700  # Mode of the bridge's directories, independent of the umask.
 
 
 def make_directory(path: Path) -> None:
@@ -94,7 +90,7 @@ def _paths_on_the_way(path: Path) -> Iterator[Path]:
     """Yield a path, its parents, and the same for the targets of links among them."""
     pending = [path.absolute(), Path(os.path.realpath(path))]
     seen: set[Path] = set()
-    while pending and len(seen) < _MAX_PLACES:
+    while pending and len(seen) < 1000:  # Loops of links end here.
         way = pending.pop()
         for place in (way, *way.parents):
             if place in seen:

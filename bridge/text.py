@@ -126,8 +126,6 @@ _ASCII_LETTER = re.compile("[A-Za-z]")
 _WORD = re.compile(r"\\[bfnrt]|(?:://|@)[^\s/?#]+|\w+")
 """The escapes of JSON, which are part of no word; the host of an address; a word."""
 
-_ODD_LATIN = frozenset("\u0131\u0138\u017f")
-
 
 def look_alikes(text: str) -> set[int]:
     """Return the positions of letters that look like ASCII letters in their word or host.
@@ -146,7 +144,7 @@ def look_alikes(text: str) -> set[int]:
 
 
 def _may_pass_for_another(character: str) -> bool:
-    if character in _ODD_LATIN:
+    if character in "\u0131\u0138\u017f":
         return True
     plain = unicodedata.normalize("NFD", character)[0].isascii()
     return not (plain or character < "\u0180" or unicodedata.east_asian_width(character) == "W")

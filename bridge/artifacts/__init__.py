@@ -5,18 +5,12 @@ Owns who may have them, for how long and how much; the entries are in the databa
 what says otherwise.
 """
 
-from bridge.artifacts.parts import Content, Part, Reading, parse_part, read_part
-from bridge.artifacts.store import ArtifactStore, store_for
-from bridge.artifacts.writer import ArtifactWriter, RunArtifacts
-
-__all__ = [
-    "ArtifactStore",
-    "ArtifactWriter",
-    "Content",
-    "Part",
-    "Reading",
-    "RunArtifacts",
-    "parse_part",
-    "read_part",
-    "store_for",
-]
+from bridge.artifacts.parts import Content as Content
+from bridge.artifacts.parts import Part as Part
+from bridge.artifacts.parts import Reading as Reading
+from bridge.artifacts.parts import parse_part as parse_part
+from bridge.artifacts.parts import read_part as read_part
+from bridge.artifacts.store import ArtifactStore as ArtifactStore
+from bridge.artifacts.store import store_for as store_for
+from bridge.artifacts.writer import ArtifactWriter as ArtifactWriter
+from bridge.artifacts.writer import RunArtifacts as RunArtifacts

@@ -10,10 +10,8 @@ import codecs
 import mimetypes
 import re
 
-HEAD = 4096
-"""Bytes that are looked at."""
+HEAD = 4096  # Bytes that are looked at.
 
-BINARY = "application/octet-stream"
 TEXT = "text/plain"
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
@@ -126,7 +124,7 @@ def mime_type(name: str, head: bytes, claimed: str = "") -> str:
         claimed = ""
     guesses = [guess for guess in (claimed, named) if guess and guess not in _SIGNED]
     if not looks_like_text(head):
-        return next((guess for guess in guesses if not is_text(guess)), BINARY)
+        return next((guess for guess in guesses if not is_text(guess)), "application/octet-stream")
     if signed:
         return named if named.startswith("text/x-") else signed
     if _looks_like_svg(head):

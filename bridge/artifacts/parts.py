@@ -24,13 +24,11 @@ from bridge.store.store import StoreError
 MAX_ANSWER = 1024 * 1024
 """Bytes of content in one answer; clients have limits of a few megabytes on a message."""
 
-_CHARACTER = 4
-"""Bytes that a character of UTF-8 takes at most."""
+_CHARACTER = 4  # Bytes that a character of UTF-8 takes at most.
 
 SPARE = 2 * _CHARACTER
 """Bytes that are read beyond the request: a character may begin late, and end later."""
 
-_NUMBER = re.compile(r"[0-9]{1,15}")
 _LINES = re.compile(r"(?P<first>[0-9]{0,15})(?P<dash>-)?(?P<last>[0-9]{0,15})")
 
 
@@ -87,7 +85,7 @@ def parse_part(query: str) -> Part:
         if given:
             raise _unusable(query)
         return _lines(lines, query)
-    if not all(_NUMBER.fullmatch(value) for value in given.values()):
+    if not all(re.fullmatch(r"[0-9]{1,15}", value) for value in given.values()):
         raise _unusable(query)
     length = given.get("length")
     return Part(
@@ -335,7 +333,6 @@ class Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole artifact."""
         return self.start == 0 and self.end == self.size
 
     def told(self, uri: str) -> str:

@@ -38,35 +38,13 @@ logger = logging.getLogger(__name__)
 ARTIFACTS_URI = "bridge://artifacts/"
 RUNS_URI = "bridge://runs/"
 
-MAX_ENTRIES = 50_000
-"""Artifacts of all owners; reading so many takes a fraction of a second."""
-
-MAX_OWNER_ENTRIES = 10_000
-"""Artifacts of one owner."""
-
-MAX_REFUSED = 100
-"""Owners whose last refusal is stored."""
-
-REFUSED_SECONDS = 10.0
-"""How long a refusal is repeated while the store does not change: checking a full store takes a
-second, in which no other artifact can be stored, and a program can try again at once."""
-
-TIDY_SECONDS = 6 * 3600.0
-"""Between cleanups in a bridge that stores nothing."""
-
-SWEEP_EVERY = 500
-"""Stored artifacts after which all entries are checked again, and not only their totals."""
-
-SWEEP_SECONDS = 3600.0
-"""Time after which all entries are checked too, when an artifact is stored."""
+MAX_ENTRIES = 50_000  # Artifacts of all owners; reading so many takes a fraction of a second.
+TIDY_SECONDS = 6 * 3600.0  # Between cleanups in a bridge that stores nothing.
+SWEEP_SECONDS = 3600.0  # Time after which all entries are checked too, when an artifact is stored.
 
 _DAY = 24 * 3600.0
 
-_BURST = 1000
-"""Milliseconds by which artifacts stored at once may be dated ahead."""
-
-_DELETED = 500
-"""Entries that one statement removes: databases have a bound on its length."""
+_DELETED = 500  # Entries that one statement removes: databases have a bound on its length.
 
 
 _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
@@ -372,7 +350,8 @@ class ArtifactStore:
         assert kept.connection is not None
         now = int(self._now() * 1000)
         # Artifacts of one millisecond keep their order; a clock that was set back is followed.
-        self._last = self._last + 1 if now <= self._last < now + _BURST else now
+        # Artifacts stored at once are dated up to a second ahead.
+        self._last = self._last + 1 if now <= self._last < now + 1000 else now
         told = None if label.provenance is None else json.dumps(label.provenance.document())
         # It cannot be guessed.
         own = secrets.token_hex(10)
@@ -394,11 +373,12 @@ class ArtifactStore:
         idle = self._now() - self._swept
         refused, then, moment = self._refused.get(coming.owner, (0, (0, 0), 0.0))
         # Also a slightly smaller one: otherwise each byte less would check the whole store again.
-        lately = then == totals and 0 <= self._now() - moment < REFUSED_SECONDS
+        # Checking a full store takes a second, and a program can try again at once.
+        lately = then == totals and 0 <= self._now() - moment < 10.0
         if new and lately and coming.size > refused // 2:
             raise self._too_much()
         if (
-            self._kept >= SWEEP_EVERY
+            self._kept >= 500  # All entries are checked again, not only their totals.
             or not 0 <= idle < SWEEP_SECONDS
             or (new and size + coming.size > self._total_bytes)
             or count >= MAX_ENTRIES
@@ -417,12 +397,12 @@ class ArtifactStore:
             total_bytes=self._total_bytes,
             oldest=self._oldest(),
             entries=MAX_ENTRIES,
-            owner_entries=MAX_OWNER_ENTRIES,
+            owner_entries=10_000,
         )
         goes = items_to_remove(_held(kept), bounds, coming)
         if goes is None:
             assert coming is not None
-            if len(self._refused) >= MAX_REFUSED:
+            if len(self._refused) >= 100:
                 self._refused.clear()
             self._refused[coming.owner] = coming.size, _totals(kept)[:2], self._now()
             raise self._too_much()
@@ -451,7 +431,6 @@ class ArtifactStore:
 
 
 def store_for(settings: Settings) -> ArtifactStore:
-    """Return the artifact store that the settings configure."""
     return ArtifactStore(
         store_of(settings),
         total_bytes=settings.artifact_bytes,
@@ -467,7 +446,6 @@ def _artifacts() -> Table:
 
 
 def uri_of(artifact_id: str, run_id: str, kind: ArtifactKind) -> str:
-    """Return the URI of an artifact."""
     if kind in ("stdout", "stderr"):
         return f"{RUNS_URI}{run_id}/{kind}"
     return ARTIFACTS_URI + artifact_id

@@ -45,9 +45,6 @@ MAX_LOGS = 50
 LOGS_PER_SECOND = 20.0
 """Servers' messages passed on at once, and how many more each second allows."""
 
-MAX_LOGS_UNDER_WAY = 16
-"""Messages that the client has not received yet; further ones are dropped."""
-
 MAX_TEXT = 500
 MAX_DATA = 4000
 """Characters of a server's progress, and of its messages."""
@@ -194,7 +191,6 @@ class RunCaller:
 
     @property
     def clock(self) -> Clock:
-        """The run's clock."""
         return self._clock
 
     @property
@@ -426,7 +422,7 @@ class RunCaller:
         now = anyio.current_time()
         self._logs = min(MAX_LOGS, self._logs + (now - self._logs_at) * LOGS_PER_SECOND)
         self._logs_at = now
-        if self._logs < 1 or self._logging >= MAX_LOGS_UNDER_WAY:
+        if self._logs < 1 or self._logging >= 16:  # not received by the client yet
             logger.debug("a message of server %r was dropped: too many", server)
             return
         self._logs -= 1
@@ -448,7 +444,6 @@ def _unchanged(server: str, value: Json) -> Json:
 
 
 def is_wanted(level: str, least: str) -> bool:
-    """Return whether `level` is at least as severe as `least`."""
     if level not in LEVELS or least not in LEVELS:
         return False
     return LEVELS.index(level) >= LEVELS.index(least)

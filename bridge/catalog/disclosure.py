@@ -31,13 +31,9 @@ MAX_ATTEMPTS = 4
 """Attempts to fit the budget. Tokens are counted line by line, and the whole text may have a few
 more; each attempt then has that much less room."""
 
-_HEADING_TOKENS = 24
-"""Tokens of the longest heading."""
+_HEADING_TOKENS = 24  # Tokens of the longest heading.
 
-_FEW_WORDS_CHARS = (60, 30)
 _NAME_CHARS = 60
-_TOKENS_PER_TOOL_LINE = 4
-"""Lower bounds, with which levels that cannot fit are rejected without formatting them."""
 
 _UNASKED = " (search for its tools)"
 
@@ -81,7 +77,7 @@ def introduced(servers: Sequence[ServerEntry], tokens: int) -> str:
     If the lines do not fit, only the aliases that fit and the number of the others.
     """
     # A line has at least one token, so many servers cannot fit.
-    for chars in _FEW_WORDS_CHARS if len(servers) < tokens else ():
+    for chars in (60, 30) if len(servers) < tokens else ():
         lines = (_server_line(server, "", sentence=True, chars=chars) for server in servers)
         text = "\n".join(["Servers, in their own words:", *lines])
         if count_tokens(text) <= tokens:
@@ -181,7 +177,8 @@ def _least(server: ServerEntry, level: Level) -> int:
     """Return a lower bound of a server's tokens."""
     if level <= Level.COUNTED:
         return 1
-    each = 2 if level == Level.NAMES else _TOKENS_PER_TOOL_LINE
+    # Lower bounds: levels that cannot fit are rejected without formatting them.
+    each = 2 if level == Level.NAMES else 4
     return each * len(server.tools)
 
 
@@ -199,7 +196,6 @@ def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
 
 
 def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
-    """Yield a server's lines."""
     if server.twin:
         yield _server_line(
             server, f" (same tools as mcp_{server.twin})", sentence=level > Level.BARE

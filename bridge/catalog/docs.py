@@ -25,8 +25,7 @@ from bridge.tokens import count_tokens
 
 Detail = Literal["summary", "full"]
 
-MAX_CAPABILITIES_CHARS = 4_000
-"""Length of the guide, which a model reads as a whole."""
+MAX_CAPABILITIES_CHARS = 4_000  # Length of the guide, which a model reads as a whole.
 
 DESCRIPTION_TOKENS = 1_500
 """Budget of the description of `run_python`: paid once per conversation, and saves searches."""
@@ -37,12 +36,6 @@ MIN_DESCRIPTION_TOKENS = 500
 INSTRUCTIONS_TOKENS = 250
 """Budget of the server instructions. Every conversation pays for them, also without using the
 bridge; where clients load tools on demand, they are all that a model knows of the servers."""
-
-_NAMES_CHARS = 150
-"""Length of the servers' names at the start of the instructions: Codex 0.169 shows its model the
-first 247 characters of these, and nothing else of tools that it loads on demand."""
-
-_MEBIBYTE = 1024 * 1024
 
 _KEPT = """\
 ## Output
@@ -233,7 +226,8 @@ def instructions(
         waiting: The line on servers that wait for approval; used if there are no servers.
     """
     names = [one_line(server.name, 60) for server in servers]
-    begin = _joined(names, _NAMES_CHARS, "")
+    # Codex 0.169 shows its model only the first 247 characters of the instructions.
+    begin = _joined(names, 150, "")
     begun = waiting or "No MCP server is configured; programs can still compute."
     if servers:
         begun = f"The user's MCP servers ({begin}) are behind this one."
@@ -254,7 +248,7 @@ def _limits_text(limits: Limits, max_timeout: float) -> str:
     return (
         f"Time: {limits.timeout:g} s, up to {max_timeout:g} s with `timeout`, "
         "without the time that tools take. "
-        f"Memory: {limits.memory_bytes // _MEBIBYTE} MiB. "
+        f"Memory: {limits.memory_bytes // (1024 * 1024)} MiB. "
         f"Output: {limits.output_tokens:,} tokens; more is kept (`runtime.read_output`)."
     )
 

@@ -6,10 +6,10 @@ are unknown has an entry with `known` false.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bridge.catalog.naming import server_aliases, tool_aliases
+from bridge.catalog.naming import tool_aliases
 from bridge.model import Json, Tool
 
 
@@ -67,34 +67,6 @@ class ServerEntry:
     def named(self, tool: str) -> ToolEntry | None:
         """Return the tool of that name or alias, if there is one."""
         return next((each for each in self.tools if tool in (each.tool.name, each.alias)), None)
-
-
-def server_entries(
-    descriptions: Mapping[str, str],
-    tools: Mapping[str, Sequence[Tool]],
-    *,
-    loaded: Collection[str] = (),
-) -> tuple[ServerEntry, ...]:
-    """Return an entry for every server, in the order of `descriptions`.
-
-    Args:
-        descriptions: Every discovered server's name and description. Aliases depend on the whole
-            set, so pass all of them even if only some matter.
-        tools: Known tools by server; of two with one name the first counts.
-        loaded: Names of the servers that the current run loads.
-    """
-    aliases = server_aliases(tuple(descriptions))
-    return tuple(
-        ServerEntry(
-            name=name,
-            alias=aliases[name],
-            description=description,
-            tools=tool_entries(tools.get(name, ())),
-            known=name in tools,
-            loaded=name in loaded,
-        )
-        for name, description in descriptions.items()
-    )
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:

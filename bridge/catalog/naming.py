@@ -25,11 +25,8 @@ from collections.abc import Iterable, Sequence
 MAX_ALIAS_CHARS = 64
 """Longest base: servers limit tool names to this, and longer ones only cost the model tokens."""
 
-MAX_NAME_CHARS = 1024
-"""Part of a name that is read; a hostile server must not cost time."""
-
-RESERVED_SERVER_ALIASES = frozenset({"servers"})
-"""`mcp_servers` is the mapping of all servers."""
+MAX_NAME_CHARS = 1024  # Part of a name that is read; a hostile server must not cost time.
+RESERVED_SERVER_ALIASES = frozenset({"servers"})  # `mcp_servers` is the mapping of all servers.
 
 RESERVED_TOOL_ALIASES = frozenset({"list_tools"})
 """Methods of every server object; a tool of that name becomes `list_tools_`."""

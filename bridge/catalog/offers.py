@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from bridge.catalog.prose import one_line
 from bridge.model import Directory
 
-MAX_NAMED = 40
-"""Packages, directories and roots that are named, of each kind; the rest is counted."""
+MAX_NAMED = 40  # Packages, directories and roots that are named, of each kind; the rest is counted.
 
 _NAME_CHARS = 60
 _LINE_CHARS = 300

@@ -20,8 +20,7 @@ from bridge.settings.policy import EXFILTRATION, PRIVATE_DATA, UNTRUSTED_INPUT
 from bridge.settings.policy_edit import toml_value
 from bridge.text import valid_text
 
-MAX_TOOLS = 500
-"""Tools of one server that get a line; real servers have fewer."""
+MAX_TOOLS = 500  # Tools of one server that get a line; real servers have fewer.
 
 MAX_SERVERS = 200
 

@@ -10,30 +10,26 @@ import re
 
 from bridge.text import valid_text
 
-ELLIPSIS = "…"
-
 _SCAN_FACTOR = 8
 """A line is made from at most this many times its length of input; the rest is not read."""
 
-_SPACES = re.compile(r"\s+")
 _UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     r"\ufe00-\ufe0f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 """Includes characters that models read but people do not see: tags and variation selectors."""
-_SENTENCE_END = re.compile(r"[.!?](?=\s+[^\sa-z])")
 
 
 def clip(text: str, limit: int) -> str:
     """Return `text`, shortened to `limit` characters with an ellipsis if it is longer."""
     if len(text) <= limit:
         return text
-    return text[: max(limit - 1, 0)].rstrip() + ELLIPSIS
+    return text[: max(limit - 1, 0)].rstrip() + "…"
 
 
 def one_line(text: str, limit: int) -> str:
     """Return the beginning of `text` as one line of at most `limit` characters."""
-    flat = _SPACES.sub(" ", text[: limit * _SCAN_FACTOR])
+    flat = re.sub(r"\s+", " ", text[: limit * _SCAN_FACTOR])
     flat = _UNPRINTABLE.sub("", flat).strip()
     return clip(valid_text(flat), limit)
 
@@ -51,5 +47,5 @@ def first_sentence(text: str, limit: int) -> str:
     """
     paragraph = text.strip()[: limit * _SCAN_FACTOR].split("\n\n", 1)[0]
     flat = one_line(paragraph, limit * _SCAN_FACTOR)
-    end = _SENTENCE_END.search(flat)
+    end = re.search(r"[.!?](?=\s+[^\sa-z])", flat)
     return clip(flat[: end.end()] if end else flat, limit)

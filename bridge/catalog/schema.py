@@ -29,22 +29,16 @@ MAX_DETAIL = 4
 MAX_PARAMETERS = 256
 """Parameters read of one tool; the largest tools seen in the wild have some sixty."""
 
-_MAX_NODES = 200
-"""Schemas visited for one text, following `$ref`s."""
+_MAX_NODES = 200  # Schemas visited for one text, following `$ref`s.
 
 _MAX_NODES_IN_ALL = 5_000
 """Schemas visited for all parameters of one tool. Later parameters have no type."""
 
 _MAX_PROPERTIES = 12
 
-MAX_LITERAL_CHARS = 40
-"""Longest default, enum or const value that is written out."""
-
-MAX_MEMBERS = 12
-"""Values of a literal, or members of a union, that are written out."""
-
-_MAX_VALUES = 400
-"""Values read to find their types."""
+MAX_LITERAL_CHARS = 40  # Longest default, enum or const value that is written out.
+MAX_MEMBERS = 12  # Values of a literal, or members of a union, that are written out.
+_MAX_VALUES = 400  # Values read to find their types.
 
 _EXACT_INTEGER = 2**63
 
@@ -89,7 +83,6 @@ def type_text(schema: Json, *, root: Json = None, budget: int = MAX_TYPE_CHARS) 
 
 
 def _type_text(schema: Json, root: Json, budget: int, *, argument: bool = False) -> tuple[str, int]:
-    """Return the text, and how many schemas were visited for it."""
     text, nodes = "Any", 0
     for detail in range(MAX_DETAIL, -1, -1):
         writer = _Writer(root=root, argument=argument)

@@ -19,14 +19,9 @@ from typing import NamedTuple
 from bridge.guest.schema.typetext import BLOB
 from bridge.model import Json
 
-MAX_DEPTH = 6
-"""Nesting that is recorded; of deeper objects and lists only their presence."""
-
-MAX_FIELDS = 40
-"""An object with more fields is a map: its keys are probably ids."""
-
-SAMPLED_ITEMS = 20
-"""Items read of one list. Most lists have items of one kind."""
+MAX_DEPTH = 6  # Nesting that is recorded; of deeper objects and lists only their presence.
+MAX_FIELDS = 40  # An object with more fields is a map: its keys are probably ids.
+SAMPLED_ITEMS = 20  # Items read of one list. Most lists have items of one kind.
 
 MAX_NODES = 400
 """Values read in one result, which takes a tenth of a millisecond; other calls add the rest."""
@@ -64,13 +59,9 @@ class Shape(NamedTuple):
     fields: Fields | None = None
 
 
-MAX_BRANCHES = 8
-"""Of a union in a file: more than `schema` ever writes."""
-
 _PLAIN = ("null", "boolean", "integer", "number", "string")
 
-NOTHING = Shape()
-"""The shape before any value."""
+NOTHING = Shape()  # The shape before any value.
 
 _BARE = Fields({}, frozenset())
 
@@ -289,7 +280,7 @@ def _from_schema(document: Json, depth: int) -> Shape:
         return NOTHING
     branches = document.get("anyOf")
     if isinstance(branches, list):
-        return merged(*(_branch(branch, depth) for branch in branches[:MAX_BRANCHES]))
+        return merged(*(_branch(branch, depth) for branch in branches[:8]))
     return _branch(document, depth)
 
 
@@ -335,17 +326,7 @@ def _fields_from(document: Mapping[str, Json], depth: int) -> Fields:
 MAX_NAME_CHARS = 48
 """The longest field names of real interfaces have 40; longer ones are somebody's text."""
 
-MAX_DIGITS = 4
-"""In all: `sha256` has three, dates eight, ids more."""
-
-MAX_NUMBERS = 2
-"""Runs of digits."""
-
-MAX_NAME_WORD_CHARS = 24
-"""Without a change of case or a separator: longer ones are tokens."""
-
-MIN_MIXED_CHARS = 12
-"""From here on the changes between cases are counted."""
+MAX_DIGITS = 4  # In all: `sha256` has three, dates eight, ids more.
 
 _NAME = re.compile(r"[$@_]{0,2}[^\W\d_](?:[\w-]|:(?=[^\W\d_]))*")
 """A word, perhaps with a mark in front. No dots, slashes, spaces: those are in paths, addresses and
@@ -355,8 +336,6 @@ _ORDINARY = re.compile(r"[a-z]{1,24}(?:_[a-z]{1,24}){0,5}")
 """Most names there are; recognised at once."""
 
 _HEXADECIMAL = re.compile(r"[0-9a-fA-F]{8,}")
-
-_DIGITS = re.compile(r"\d+")
 
 _RUNS = re.compile(r"[A-Z]+")
 
@@ -376,16 +355,16 @@ def is_field_name(key: str) -> bool:
         return False
     if _ORDINARY.fullmatch(key):
         return True
-    if not _NAME.fullmatch(key) or len(_DIGITS.findall(key)) > MAX_NUMBERS:
+    if not _NAME.fullmatch(key) or len(re.findall(r"\d+", key)) > 2:
         return False
     if sum(map(str.isdigit, key)) > MAX_DIGITS:
         return False
     if _TOKEN.match(key):
         return False
     runs = len(_RUNS.findall(key))
-    if len(key) >= MIN_MIXED_CHARS and runs > 1 and runs * 4 > len(key) and not key.isupper():
+    if len(key) >= 12 and runs > 1 and runs * 4 > len(key) and not key.isupper():
         return _is_separated(key)
-    return all(len(word) <= MAX_NAME_WORD_CHARS for word in _WORDS.findall(key))
+    return all(len(word) <= 24 for word in _WORDS.findall(key))  # Longer words are tokens.
 
 
 def _is_separated(key: str) -> bool:

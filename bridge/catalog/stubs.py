@@ -21,14 +21,12 @@ from bridge.model import Json, Tool
 MAX_SIGNATURE_CHARS = 480
 """Longest signature: ten typed parameters fit; what does not is coarsened, never cut in a word."""
 
-MAX_DESCRIPTION_CHARS = 200
-"""Of a server's description, in the list of all discovered servers."""
+MAX_DESCRIPTION_CHARS = 200  # Of a server's description, in the list of all discovered servers.
 
 _TYPE_BUDGETS = (160, 48, 0)
 """Characters for each parameter's type, tried in turn until the signature fits."""
 
-_MAX_NAME_CHARS = 64
-"""A parameter with a longer name is left to the full documentation."""
+_MAX_NAME_CHARS = 64  # A parameter with a longer name is left to the full documentation.
 
 
 def signature(
@@ -92,13 +90,7 @@ def call_signature(server_alias: str, entry: ToolEntry, *, returns: bool = True)
     return f"mcp_{server_alias}.{text.removesuffix(' -> Any')}"
 
 
-def run_servers(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
-    """Return `Run.servers`: the data from which the guest builds each loaded server."""
-    return [run_server(server) for server in servers if server.loaded]
-
-
 def run_server(server: ServerEntry) -> dict[str, Any]:
-    """Return one server's part of `Run.servers`."""
     return {
         "name": server.name,
         "alias": server.alias,

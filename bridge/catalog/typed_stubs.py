@@ -21,8 +21,7 @@ from bridge.text import valid_text
 MAX_STUB_CHARS = 400_000
 """Length of one server's stub. Further tools have no parameters; two thousand tools fit."""
 
-MAX_LINE_CHARS = 100
-"""A longer function head has one parameter per line."""
+MAX_LINE_CHARS = 100  # A longer function head has one parameter per line.
 
 BUILTINS = frozenset({"bool", "dict", "float", "int", "list", "str", "tuple", "type"})
 
@@ -44,7 +43,9 @@ def server_stub(entry: ServerEntry) -> str:
     size = 0
     for tool in entry.tools:
         if size > MAX_STUB_CHARS:
-            methods.append(_bare_method(tool.alias))
+            methods.append(
+                f"    async def {tool.alias}(self, *args: Any, **arguments: Any) -> Any: ..."
+            )
             continue
         own, method = _function(tool, names, "    ")
         classes += own
@@ -123,10 +124,6 @@ def _receiver(arguments: Iterable[Argument]) -> str:
 def _without_last_comma(text: str) -> str:
     start, _, end = text.rpartition(",\n")
     return f"{start}\n{end}"
-
-
-def _bare_method(alias: str) -> str:
-    return f"    async def {alias}(self, *args: Any, **arguments: Any) -> Any: ..."
 
 
 def _quoted(text: str, indent: str) -> str:

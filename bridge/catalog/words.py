@@ -14,17 +14,6 @@ from bridge.text import valid_text
 
 MAX_WORD_CHARS = 40
 
-_MAX_RUN_CHARS = 2 * MAX_WORD_CHARS
-"""Length of a run of letters; longer runs are encoded data rather than names."""
-
-_REMEMBERED = 8_192
-"""Cached words. Servers' texts have few different ones; the cache takes a few megabytes."""
-
-_SHORTEST_MENDED = 4
-"""Shortest word that is corrected; shorter ones are one edit away from too many others."""
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
 _RUN = re.compile(r"[^\W_]+")
 _JOINED = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Za-z][0-9]|[0-9][A-Za-z]")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -160,30 +149,29 @@ def same(given: Iterable[str]) -> list[str]:
 
 def mended(word: str, known: Container[str]) -> list[str]:
     """Return the known words that are one edit away from `word`, in alphabetical order."""
-    if len(word) < _SHORTEST_MENDED or not word.isascii():
+    if len(word) < 4 or not word.isascii():  # Shorter words are one edit away from too many others.
         return []
     word = word[:MAX_WORD_CHARS]
     ends = [(word[:place], word[place:]) for place in range(len(word) + 1)]
     found = {head + tail[1:] for head, tail in ends if tail}
     found.update(head + tail[1] + tail[0] + tail[2:] for head, tail in ends if len(tail) > 1)
-    for letter in _LETTERS:
+    for letter in "abcdefghijklmnopqrstuvwxyz":
         found.update(head + letter + tail[1:] for head, tail in ends if tail)
         found.update(head + letter + tail for head, tail in ends)
     return sorted(other for other in found if other in known)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=8_192)  # a few megabytes
 def _parts(run: str) -> tuple[str, ...]:
     return tuple(parts(run))
 
 
 def _apart(run: str) -> tuple[str, ...]:
-    found = _parts(run[:_MAX_RUN_CHARS])
+    found = _parts(run[: 2 * MAX_WORD_CHARS])  # Longer runs are encoded data rather than names.
     return found if len(found) > 1 else ()
 
 
 def _forms(word: str) -> Iterable[str]:
-    """Yield the word and its inflected forms."""
     stem = word.removesuffix("e")
     yield from (word, f"{word}s", f"{stem}ing", f"{stem}ed", f"{stem}es")
     if word.endswith("y"):

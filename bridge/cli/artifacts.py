@@ -23,10 +23,7 @@ from bridge.render.structured import artifact_fields
 from bridge.settings import Settings
 from bridge.text import counted
 
-_STREAMED = ("stdout", "stderr")
-
-_SHORT = 10
-"""Characters of an id, a digest or a run in the table: enough to tell thousands apart."""
+_SHORT = 10  # Characters of an id, a digest or a run in the table: enough to tell thousands apart.
 
 _HEADINGS = ("ID", "NAME", "TYPE", "SIZE", "AGE", "EXPIRES", "RUN")
 
@@ -161,7 +158,7 @@ def _moment(seconds: float) -> str:
 
 def _row(artifact: Artifact, now: float) -> list[str]:
     # An output is asked for by its run, but a digest is as short as any other id.
-    streamed = artifact.kind in _STREAMED
+    streamed = artifact.kind in ("stdout", "stderr")
     name = artifact.digest if streamed else artifact.uri.rpartition("/")[2]
     return [
         name[:_SHORT],

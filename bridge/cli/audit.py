@@ -34,11 +34,7 @@ from bridge.text import counted
 
 T = TypeVar("T")
 
-FOLLOW_SECONDS = 0.25
-"""Between looks for new records."""
-
-MAX_ARGUMENTS = 120
-"""Characters of a call's arguments in a line; --json has all that was recorded."""
+MAX_ARGUMENTS = 120  # Characters of a call's arguments in a line; --json has all that was recorded.
 
 _HASH = re.compile(rf"[0-9a-f]{{{LEAST_EXPECTED},64}}")
 _ID = re.compile(r"[0-9A-Za-z_-]{4,64}")
@@ -91,7 +87,7 @@ async def tail(arguments: SimpleNamespace, settings: Settings) -> int:
     found, places = last or ([], {})
     _write_records(found, as_json=arguments.json)
     while arguments.follow:
-        await anyio.sleep(FOLLOW_SECONDS)
+        await anyio.sleep(0.25)
         found = await _read(settings, partial(records_since, places=places)) or []
         _write_records(found, as_json=arguments.json)
     return 0

@@ -20,11 +20,7 @@ from bridge.tokens import count_tokens, definition_text
 AT_ONCE = 4
 """Servers started at the same time: many are package runners, which all want the same CPUs."""
 
-MAX_SHOWN_NAME = 40
-"""Characters of a server's name next to the bar."""
-
-SERVER_UNREACHABLE = 4
-"""The exit status."""
+SERVER_UNREACHABLE = 4  # The exit status.
 
 _HEADINGS = ("NAME", "STATE", "VERSION", "PROTOCOL", "TOOLS", "START", "SCHEMA", "TOKENS")
 
@@ -41,7 +37,7 @@ async def check(engine: Engine, *, as_json: bool) -> int:
 
         async def one(name: str) -> None:
             async with turn:
-                bar.update(task, server=visible(name, keep="")[:MAX_SHOWN_NAME])
+                bar.update(task, server=visible(name, keep="")[:40])
                 rows[name] = await _check_server(engine, name)
                 bar.advance(task)
 

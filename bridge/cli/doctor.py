@@ -31,11 +31,6 @@ from bridge.servers.consents import consents_of
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
 
-LEAST_STATE_BYTES = 1024 * 1024
-"""What has to fit into the state directory: a day's log, and a run's output."""
-
-NOTHING_WORKS = "Nothing here can run programs in isolation, so the bridge refuses to.\n"
-
 NEXT = "Next: `mcp-code-bridge doctor` says what to do, and offers to build a missing image.\n"
 
 
@@ -106,7 +101,7 @@ async def _report(
     if chosen:
         write_prose(f"Programs run in: {chosen}{', once that is mended' if status else ''}\n")
     else:
-        write_prose(NOTHING_WORKS)
+        write_prose("Nothing here can run programs in isolation, so the bridge refuses to.\n")
     if status:
         write_prose("Next: do what one of the remedies says; one sandbox is enough.\n")
     return status
@@ -178,7 +173,7 @@ def check_state(settings: Settings) -> str:
     try:
         make_directory(settings.state_dir)
         with TemporaryFile(dir=settings.state_dir) as file:
-            file.write(bytes(LEAST_STATE_BYTES))
+            file.write(bytes(1024 * 1024))  # a day's log and a run's output
             file.flush()
     except OSError as error:
         return error.strerror or str(error)
@@ -237,13 +232,11 @@ def _describe(probe: Probe, *, enough: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-INDEX_SECONDS = 10.0
-"""For an index to respond about one allowed package."""
+INDEX_SECONDS = 10.0  # For an index to respond about one allowed package.
 
 UVS_OWN = "what uv is configured to use"
 
-MAX_SHOWN = 8
-"""Packages that are named."""
+MAX_SHOWN = 8  # Packages that are named.
 
 
 async def check_packages(settings: Settings) -> dict[str, Any]:
@@ -290,7 +283,6 @@ async def _problem(settings: Settings) -> str:
 
 
 def describe_packages(check: Mapping[str, Any]) -> str:
-    """Return what there is to say of packages."""
     allow = check["allow"]
     if not allow:
         return "packages: none are allowed; [dependencies] of config.toml allows some\n"
@@ -313,7 +305,6 @@ def check_store(settings: Settings) -> dict[str, str]:
 
 
 def describe_store(check: Mapping[str, str]) -> str:
-    """Return what there is to say of the store."""
     if not check["problem"]:
         return f"store: ok: {check['place']}\n"
     return (

@@ -60,9 +60,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _ADDRESS = re.compile(r"https?://[!#-&(-;=?-\[\]_a-z~]+", re.IGNORECASE)
 """With the characters of addresses only: each file and command spells these as they are."""
 
-_UNTRUSTED = re.compile(r"folder is (?:untrusted|not trusted)", re.IGNORECASE)
-"""What clients say that use no server in a folder which they were not told to trust."""
-
 _YOUR_PATH = "<your PATH>"
 
 NO_CLIENT = (
@@ -261,7 +258,7 @@ async def check(changes: Iterable[Change], machine: Machine) -> int:
         lines = [line for line in said.splitlines() if change.name in line]
         head = f"{change.target.writer.name} lists:\n" if lines else ""
         write_out(visible(head + "".join(f"  {line.strip()}\n" for line in lines)))
-        if lines and _UNTRUSTED.search(said):
+        if lines and re.search(r"folder is (?:untrusted|not trusted)", said, flags=re.IGNORECASE):
             write_out(
                 f"{change.target.writer.name} has it, and uses servers only in folders that you "
                 "let it trust; the home directory, where it was asked, is none.\n"

@@ -17,9 +17,6 @@ PROGRAM = "mcp-code-bridge"
 
 SERVE = "serve:serve"
 
-COMPLETION_VARIABLE = "_MCP_CODE_BRIDGE_COMPLETE"
-"""By which a shell asks for the words that may come next."""
-
 _OF_NO_COMMAND = ("-h", "--help", "--version", "--install-completion", "--show-completion")
 
 
@@ -47,7 +44,7 @@ def with_default(words: Sequence[str]) -> list[str]:
 
 def simple_invocation(words: Sequence[str]) -> Invocation | None:
     """Return what a command line asks for, if that needs no typer: to serve, without a mistake."""
-    if COMPLETION_VARIABLE in os.environ:
+    if "_MCP_CODE_BRIDGE_COMPLETE" in os.environ:  # set by a shell that completes words
         return None
     command, *rest = with_default(words)
     if command != "serve":

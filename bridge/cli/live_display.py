@@ -43,17 +43,8 @@ question. With more the program waits, and its time limit continues, as with cor
 `timeout`."""
 
 DRAW_SECONDS = 0.2
-FIRST_DRAW_SECONDS = 0.6
-"""Between drawings, and before the first, so that short runs have no status line."""
 
-LEAST_WIDTH = 20
-"""In a narrower terminal no line is drawn."""
-
-MAX_NOTE = 120
-"""Characters of a server's progress message."""
-
-_ERASE = "\r\x1b[J"
-"""Moves the cursor to the first column and clears everything after it."""
+MAX_NOTE = 120  # Characters of a server's progress message.
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,7 +290,7 @@ class Screen:
             if run_progress is None or self._hidden or not self._at_line_start:
                 return
             seconds = self._now() - self._started
-            if seconds < FIRST_DRAW_SECONDS:
+            if seconds < 0.6:  # Short runs have no status line.
                 return
             line = status_line(run_progress, seconds, self._columns() - 1, self.note)
             encoding = self._writer.encoding or "utf-8"
@@ -318,7 +309,7 @@ class Screen:
         above = (cell_len(self._drawn) - 1) // max(1, self._columns())
         up = f"\x1b[{above}A" if above > 0 else ""
         self._drawn = ""
-        self._writer.write(up + _ERASE)
+        self._writer.write(up + "\r\x1b[J")
         self._writer.flush()
 
 
@@ -357,7 +348,7 @@ def status_line(run_progress: RunProgress, seconds: float, width: int, note: str
         width: Most columns of the line.
         note: A server's progress message.
     """
-    if width < LEAST_WIDTH:
+    if width < 20:
         return ""
     parts = [_time(seconds), run_progress.own_text(), run_progress.call_text(), note]
     text = " · ".join(part for part in parts if part)

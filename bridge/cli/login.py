@@ -16,11 +16,8 @@ from bridge.upstream.oauth_callback import Callback
 from bridge.upstream.oauth_login import log_in, log_out
 from bridge.upstream.token_store import TokenStore
 
-WAIT_SECONDS = 300.0
-"""Seconds for a person to log in, by default."""
-
-LONGEST_SECONDS = 3600.0
-"""That may be asked for."""
+WAIT_SECONDS = 300.0  # Seconds for a person to log in, by default.
+LONGEST_SECONDS = 3600.0  # That may be asked for.
 
 
 async def login(arguments: SimpleNamespace, settings: Settings) -> int:

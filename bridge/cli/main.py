@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INTERRUPTED = 130
-"""What shells report for a command ended by Ctrl-C."""
+INTERRUPTED = 130  # What shells report for a command ended by Ctrl-C.
 
 Command = Callable[..., Awaitable[int]]
 

@@ -28,10 +28,7 @@ from bridge.settings import Settings, moved_dir, store_of
 from bridge.text import counted
 from bridge.upstream.token_store import TokenStore, key_of
 
-ALL = "all"
-"""In place of names: every server that can be moved."""
-
-PROPOSAL = "proposed-policy.toml"
+ALL = "all"  # In place of names: every server that can be moved.
 
 MAX_SETTINGS_BYTES = 4 * 1024 * 1024
 
@@ -201,7 +198,7 @@ def write_proposal(changes: Iterable[Change], settings: Settings, machine: Machi
     if not texts:
         return
     kept = Kept(moved_dir(settings.environ))
-    path = kept.directory / PROPOSAL
+    path = kept.directory / "proposed-policy.toml"
     with kept.turn():
         before = read_regular(path, limit=MAX_SETTINGS_BYTES)
         old = before.decode("utf-8", "replace") if isinstance(before, bytes) else ""

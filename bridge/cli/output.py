@@ -24,17 +24,10 @@ visible = texts.visible
 
 logger = logging.getLogger(__name__)
 
-MAX_HELD_LOGS = 200
-"""Log lines that wait for the answer to a question; further ones are counted."""
-
-MAX_LINES = 50
-"""Log lines from one place in the code, in each window."""
-
-WINDOW_SECONDS = 10.0
-"""What one period left out is reported with the first line of the next."""
-
-MAX_MESSAGE = 4000
-"""Characters of one log message, before what is added to each line."""
+MAX_HELD_LOGS = 200  # Log lines that wait for the answer to a question; further ones are counted.
+MAX_LINES = 50  # Log lines from one place in the code, in each window.
+WINDOW_SECONDS = 10.0  # What one period left out is reported with the first line of the next.
+MAX_MESSAGE = 4000  # Characters of one log message, before what is added to each line.
 
 _USUAL_WIDTH = 80
 _LEAST_WIDTH = 40

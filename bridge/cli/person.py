@@ -15,8 +15,7 @@ import anyio
 from bridge.cli.output import visible, write_err_line
 from bridge.errors import UsageError
 
-MAX_TRIES = 5
-"""Answers to one question before it counts as not answered."""
+MAX_TRIES = 5  # Answers to one question before it counts as not answered.
 
 QUIET_SECONDS = 0.05
 """Without input, before a question: pasted text arrives in pieces, some time apart."""
@@ -27,8 +26,7 @@ MAX_UNQUIET_SECONDS = 5.0
 LEAST_DIGITS = 32
 """Of a digest: with fewer, a program could make two definitions whose digests begin alike."""
 
-MAX_LINE_BYTES = 4096
-"""Of an answer: a kernel's limit for one line."""
+MAX_LINE_BYTES = 4096  # Of an answer: a kernel's limit for one line.
 
 _RESET = "\x1b[?1047l\x1b[0m\x1b(B\x0f\x1b[?25h"
 """Resets the screen, attributes, letters and cursor."""
@@ -136,8 +134,7 @@ class Person:
         if not self.attended:
             message = f"{name} is not approved: no person can be asked here."
             approve = f"mcp-code-bridge {command} {name}@{own[:LEAST_DIGITS]}"
-            remedy = f"To approve it exactly as shown: `{approve}`."
-            raise UsageError(message, remedy=remedy)
+            raise UsageError(message, remedy=f"To approve it exactly as shown: `{approve}`.")
         agreed = await self.confirm(question)
         if not agreed:
             write_err_line(f"{name} was not approved.")

@@ -30,16 +30,9 @@ from bridge.settings import Settings
 from bridge.settings.globs import matcher
 from bridge.settings.policy import PolicySpec
 
-DENIED = 1
-"""The exit status of a program some of whose calls would be."""
-
-MAX_SHOWN_NAMES = 8
-"""Arguments, or earlier calls, named on one line."""
-
-MAX_IDLE = 20
-"""Parts of a policy that are about no server, and named."""
-
-_READS = frozenset({READ_RESOURCE, GET_PROMPT})
+DENIED = 1  # The exit status of a program some of whose calls would be.
+MAX_SHOWN_NAMES = 8  # Arguments, or earlier calls, named on one line.
+MAX_IDLE = 20  # Parts of a policy that are about no server, and named.
 
 NO_POLICY = (
     "There is no policy: every call is allowed. `mcp-code-bridge policy init` writes a first one.\n"
@@ -170,7 +163,7 @@ def _judge(
 
 
 def _outlook(policy: Policy, call: ExpectedCall, lists: Callable[[str], bool]) -> Outlook:
-    effect: Effect | None = "read" if call.tool in _READS else None
+    effect: Effect | None = "read" if call.tool in {READ_RESOURCE, GET_PROMPT} else None
     if effect is None and call.definition is None and policy.spec.present and lists(call.server):
         # As the gate decides on it.
         return Outlook(decision=Decision(action="deny", rule=UNLISTED))

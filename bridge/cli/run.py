@@ -49,17 +49,9 @@ from bridge.settings import Settings
 from bridge.tasks import background_task
 from bridge.text import counted
 
-TERMINAL = "terminal"
-"""Whose runs these are; see `RunRequest.principal`."""
-
-CLIENT = "cli"
-"""What stands in the record of them where a client's name stands."""
-
-_OF_THIS_PROCESS = frozenset({"id", "seconds"})
-"""Of a plan: what it is applied by, and for how long."""
-
-TIMED_OUT = 124
-"""What coreutils' `timeout` exits with."""
+TERMINAL = "terminal"  # Whose runs these are; see `RunRequest.principal`.
+CLIENT = "cli"  # What stands in the record of them where a client's name stands.
+TIMED_OUT = 124  # What coreutils' `timeout` exits with.
 
 
 async def run(arguments: SimpleNamespace, settings: Settings) -> int:
@@ -92,7 +84,9 @@ def _document(result: RunResult) -> dict[str, Json]:
     if result.plan is not None and result.plan.plan_id:
         document["plan"] = {
             **{
-                key: value for key, value in document["plan"].items() if key not in _OF_THIS_PROCESS
+                key: value
+                for key, value in document["plan"].items()
+                if key not in {"id", "seconds"}
             },
             "note": "A plan ends with the process that made it, so that no other can apply it. "
             "Run the program with --plan in a terminal to be asked, and to have the calls made.",
@@ -196,7 +190,6 @@ def is_fully_shown(plan: Plan) -> bool:
 
 
 def exit_status(result: RunResult) -> int:
-    """Return what the command exits with for `result`."""
     if result.status == "success":
         return 0
     if result.status == "timeout":

@@ -25,8 +25,7 @@ from bridge.model import ServerSpec, Source
 from bridge.runs import Engine, open_engine
 from bridge.settings import Settings, home
 
-MAX_REASON_CHARS = 160
-"""Of a reason, below the table."""
+MAX_REASON_CHARS = 160  # Of a reason, below the table.
 
 _HEADINGS = ("NAME", "ALIAS", "TRANSPORT", "STATE", "TOOLS", "CLIENTS", "FOUND IN")
 

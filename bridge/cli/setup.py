@@ -47,8 +47,7 @@ from bridge.text import counted
 COST_SECONDS = 90.0
 """For all servers together to start and list their tools; package runners fetch them first."""
 
-NONE = "none"
-"""In place of names: no client, or no server."""
+NONE = "none"  # In place of names: no client, or no server.
 
 
 async def setup(arguments: SimpleNamespace, settings: Settings) -> int:

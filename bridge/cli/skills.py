@@ -23,7 +23,6 @@ _HEADINGS = ("NAME", "VERSION", "STATE", "DESCRIPTION")
 
 
 async def list_skills(arguments: SimpleNamespace, settings: Settings) -> int:
-    """Print the skills there are."""
     async with open_engine(settings) as engine:
         shelf = engine.skills.shelf
         skills = await shelf.all()

@@ -20,11 +20,8 @@ from bridge.model import Json
 
 logger = logging.getLogger(__name__)
 
-MAX_FIELDS = 50
-"""Fields of a form: more is too much to fill in line by line."""
-
-OWN = "mcp-code-bridge"
-"""How the bridge's own questions begin."""
+MAX_FIELDS = 50  # Fields of a form: more is too much to fill in line by line.
+OWN = "mcp-code-bridge"  # How the bridge's own questions begin.
 
 _WORDS = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
@@ -76,7 +73,6 @@ class Terminal:
         logger.info("%s", visible(message, keep=""))
 
     async def log(self, level: str, source: str, data: Json) -> None:
-        """Write it to the log."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         # On one line, or what follows could pass for something of the bridge's.
         shown = visible(f"{source}: {text}", keep="")

@@ -16,8 +16,7 @@ from bridge.runs import Engine, open_engine
 from bridge.servers.project_servers import waiting_line
 from bridge.settings import Settings
 
-SERVER_UNREACHABLE = 4
-"""The exit status when nothing can be shown because of it."""
+SERVER_UNREACHABLE = 4  # The exit status when nothing can be shown because of it.
 
 _INDENT = "    "
 

@@ -11,8 +11,7 @@ from bridge.text import visible
 
 CONTEXT_LINES = 2
 
-MAX_LINE = 200
-"""Letters shown of a line: a file without line breaks is one."""
+MAX_LINE = 200  # Letters shown of a line: a file without line breaks is one.
 
 HIDDEN = "•••"
 
@@ -23,7 +22,6 @@ _TOKEN = re.compile(
 _KEY = re.compile(r"""\s*(:(?=[\s"']|$)|=(?=[\s"']))""")
 _QUOTED_KEY = re.compile(r"\s*[:=]")
 _HARMLESS = re.compile(r"true|false|null|\d{1,3}|-|[|>][+-]?")
-_TABLE_NAME = re.compile(r"\[\[?[\w.-]+\]\]?")
 
 
 def unified(path: str, before: bytes | None, after: bytes | None, ours: Collection[str]) -> str:
@@ -62,7 +60,7 @@ def _shown(line: str, ours: Collection[str]) -> str:
 
 def masked(line: str) -> str:
     """Return a line of JSON, TOML or YAML with its keys and without its values."""
-    if _TABLE_NAME.fullmatch(line):
+    if re.fullmatch(r"\[\[?[\w.-]+\]\]?", line):
         return line
     shown, key_next, depth = "", True, 0
     for token in _TOKEN.finditer(line):

@@ -24,11 +24,8 @@ Table = tuple[str, ...]
 
 _BOM = b"\xef\xbb\xbf"
 
-NAME_KEY = "name"
-"""Where the name is in an entry of a list."""
-
-LAST = sys.maxsize
-"""The place after all entries."""
+NAME_KEY = "name"  # Where the name is in an entry of a list.
+LAST = sys.maxsize  # The place after all entries.
 
 _GONE = object()
 

@@ -20,8 +20,7 @@ from bridge.discovery.fields import UnusableError, first_used
 from bridge.discovery.self_reference import OWN_NAME, starts_bridge
 from bridge.errors import UsageError
 
-NAME = OWN_NAME
-"""What the bridge is called in clients' files, unless a person says otherwise."""
+NAME = OWN_NAME  # What the bridge is called in clients' files, unless a person says otherwise.
 
 PROGRAM = "mcp-code-bridge"
 

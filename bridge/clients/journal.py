@@ -16,8 +16,7 @@ from bridge.private_files import make_directory
 
 KEPT_PER_FILE = 20
 
-TURN_SECONDS = 30.0
-"""For another bridge to finish one file, on a disk that is busy."""
+TURN_SECONDS = 30.0  # For another bridge to finish one file, on a disk that is busy.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,6 @@ from bridge.discovery.documents import strip_comments
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _COMMENT = re.compile(r"//[^\n]*+|/\*(?:[^*]|\*(?!/))*+\*/")
 _REST = re.compile(r"(?:[ \t]|//[^\r\n]*+|/\*(?:[^*\n]|\*(?!/))*+\*/)*+")
-_LINE_START = re.compile(r"[ \t]*\r?\n|[ \t]+")
-_INDENTED = re.compile(r"^([ \t]+)[\"{\[]", re.MULTILINE)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _SPACED = re.compile(r'":[ \t]')
 
 _scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # (text, start) -> value, end
@@ -155,7 +152,7 @@ class JsonText(Document):
         member = self._member(table, name)
         tail = member.gap + member.tail
         text = member.lead + member.key + member.value + (tail.rstrip() if "\n" in tail else tail)
-        return _LINE_START.sub("", text, count=1) if text[:1].isspace() else text
+        return re.sub(r"[ \t]*\r?\n|[ \t]+", "", text, count=1) if text[:1].isspace() else text
 
     def _written(self, table: Table, name: str, value: object) -> str:
         opening = self._find(table)
@@ -238,7 +235,7 @@ class JsonText(Document):
         return indentation(self.text, opening) + self._unit()
 
     def _unit(self) -> str:
-        found = _INDENTED.search(self.text)
+        found = re.search(r"^([ \t]+)[\"{\[]", self.text, flags=re.MULTILINE)
         return found[1] if found else "  "
 
     def _dumped(self, value: object, indent: str, lines: bool, at: int) -> str:
@@ -262,4 +259,4 @@ def _blank(text: str) -> str:
 
 def _escaped(text: str) -> str:
     """Return JSON without halves of a character, which UTF-8 cannot hold."""
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -44,8 +44,7 @@ _CLIENT_ONLY = re.compile(
 )
 """Variables that only an editor can fill in."""
 
-SCOPES = ("user", "local", "project", "profile", "agent")
-"""Of files that are the user's to change."""
+SCOPES = ("user", "local", "project", "profile", "agent")  # Of files that are the user's to change.
 
 LoggedIn = Callable[[ServerSpec], bool]
 

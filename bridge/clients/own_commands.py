@@ -15,13 +15,7 @@ from bridge.clients.install import Change
 from bridge.clients.writers import Machine, Writer
 from bridge.errors import BridgeError
 
-SECONDS = 60.0
-"""For a client to start, and to connect to each of its servers."""
-
-MAX_OUTPUT = 20_000
-"""Letters of what a client prints."""
-
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SECONDS = 60.0  # For a client to start, and to connect to each of its servers.
 
 Commands = tuple[tuple[str, ...], ...]
 
@@ -77,7 +71,7 @@ async def run_own(argv: tuple[str, ...], machine: Machine) -> str:
         raise BridgeError(message, remedy="Run it yourself.") from None
     except OSError as error:
         raise BridgeError(f"{argv[0]} does not start: {error.strerror}.") from None
-    said = _COLOUR.sub("", done.stdout.decode("utf-8", "replace"))[:MAX_OUTPUT]
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", done.stdout.decode("utf-8", "replace"))[:20_000]
     if done.returncode:
         message = f"{' '.join(argv[:3])} failed with status {done.returncode}."
         raise BridgeError(message, host_detail=said.strip()[-1000:])

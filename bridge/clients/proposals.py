@@ -21,13 +21,8 @@ from bridge.settings.policy_edit import rule_lines
 _UNASKED = ("autoApprove", "alwaysAllow", "autoApproved", "always_allow")
 """Fields that list tools which a client calls without asking."""
 
-_TRUST = "trust"
-"""The field by which Gemini CLI and those that come from it call all tools unasked."""
-
 _PERMISSION = re.compile(r"mcp__(?P<server>.+?)(?:__(?P<tool>.+))?")
 """A tool, or all of a server, in Claude Code's lists of permissions."""
-
-_NOT_IN_PERMISSIONS = re.compile(r"[^A-Za-z0-9_-]")
 
 _HEAD = """\
 # Proposed by `mcp-code-bridge install --move` from what {client} had of the servers that moved.
@@ -57,7 +52,8 @@ def propose(
         for action in ("deny", "ask", "allow"):
             listed = _permitted(name, permissions.get(action, ()))
             rules.append(_rule(client, name, action, listed, f"are under {action}"))
-        unasked = ["*"] if entry.get(_TRUST) is True else []
+        # Gemini CLI and its forks call all tools without asking.
+        unasked = ["*"] if entry.get("trust") is True else []
         unasked += [tool for key in _UNASKED for tool in _texts(entry.get(key))]
         rules.append(_rule(client, name, "allow", unasked, "are called unasked"))
     kept = [rule for rule in rules if rule]
@@ -89,7 +85,7 @@ def _texts(value: object) -> list[str]:
 
 def _permitted(server: str, listed: Sequence[str]) -> list[str]:
     """Return the tools of a server in a list of Claude Code's; "*" for all of them."""
-    spelled = _NOT_IN_PERMISSIONS.sub("_", server)
+    spelled = re.sub(r"[^A-Za-z0-9_-]", "_", server)
     found = [_PERMISSION.fullmatch(each) for each in listed]
     exact = (match for match in found if match is not None)
     tools = [(match["tool"] or "*") for match in exact if match["server"] == spelled]

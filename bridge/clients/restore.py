@@ -19,7 +19,6 @@ from bridge.clients.writers import Target
 from bridge.discovery.moved import MovedEntry, MovedFile
 
 TAKEN = "the client has another server of this name now, which is not overwritten"
-LOST = "the bridge's file no longer has it"
 
 
 def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) -> Shift:
@@ -49,7 +48,7 @@ def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) 
     for each in sorted(file.entries, key=lambda entry: entry.index):
         entry, there = store.entry(each.table, each.name), present.entries(each.table)
         if entry is None:
-            why.append((each.name, LOST))
+            why.append((each.name, "the bridge's file no longer has it"))
         elif each.name in there and there[each.name] != entry.value:
             staying.append(each)
             why.append((each.name, TAKEN))

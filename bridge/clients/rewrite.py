@@ -18,8 +18,7 @@ from bridge.discovery.documents import MAX_FILE_BYTES
 from bridge.errors import ChangedMeanwhileError, UneditableError
 from bridge.private_files import make_directory
 
-ATTEMPTS = 3
-"""A client that writes at each of them will do so again."""
+ATTEMPTS = 3  # A client that writes at each of them will do so again.
 
 UNFINISHED = ".mcp-code-bridge-"
 """Prefix of unfinished files, next to the client's; eight characters follow."""

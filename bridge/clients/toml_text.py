@@ -192,7 +192,6 @@ class TomlText(LineText):
             yield from self._section_lines((*path, key), item, False)
 
     def _inline(self, value: Any) -> str:
-        """Return a value on one line."""
         try:
             return toml_value(value)
         except SettingsError as error:

@@ -70,7 +70,7 @@ class YamlText(LineText):
     def _name(self, item: Any) -> str | None:
         if isinstance(item, tuple):
             return str(item[0].value)
-        pairs = item.value if _is_mapping(item) else ()
+        pairs = item.value if item is not None and item.id == "mapping" else ()
         return next((str(value.value) for key, value in pairs if key.value == NAME_KEY), None)
 
     def _content_end(self, line: int, limit: int, column: int) -> int:
@@ -136,10 +136,6 @@ class YamlText(LineText):
             colon = self.text.index(":", key.end_mark.index) + 1
             edits.append((colon, colon, " []" if self.listed else " {}"))
         return spliced(self.text, edits)
-
-
-def _is_mapping(node: Any) -> bool:
-    return node is not None and node.id == "mapping"
 
 
 def _items(node: Any) -> bool:

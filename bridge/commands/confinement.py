@@ -20,31 +20,22 @@ from bridge.errors import InvalidRequestError, SettingsError
 from bridge.sandbox.backend import Bind
 from bridge.settings.commands import CommandProfile
 
-WORKSPACE = "/workspace"
-"""Where a sandbox has the workspace, wherever it is on the host."""
-
-MAX_STAGES = 8
-"""Each has a sandbox of its own, with the profile's whole memory limit."""
+WORKSPACE = "/workspace"  # Where a sandbox has the workspace, wherever it is on the host.
+MAX_STAGES = 8  # Each has a sandbox of its own, with the profile's whole memory limit.
 
 MAX_WORDS = 1000
 MAX_COMMAND_BYTES = 16 * 1024
 """Of one stage's words. They travel with the stage's other orders in a single argument, of which
 the kernel takes 128 KiB, and there every byte may take six."""
 
-MAX_LINKS = 40
-"""Symbolic links on the way of one path, as the kernel has it."""
-
-NOWHERE = "/"
-"""What a path leads to that cannot be followed; no profile can grant it."""
-
-_NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")
-"""The sandbox has its own of these."""
+MAX_LINKS = 40  # Symbolic links on the way of one path, as the kernel has it.
+NOWHERE = "/"  # What a path leads to that cannot be followed; no profile can grant it.
+_NEVER = ("/dev", "/proc", "/run", "/sys", "/tmp")  # The sandbox has its own of these.
 
 _NOT_WHOLE = ("/", "/bin", "/etc", "/home", "/lib", "/lib64", "/root", "/sbin", "/usr", "/var")
 _NOT_WRITABLE = ("/bin", "/boot", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
 _GLUED = re.compile(r"^-[A-Za-z0-9]@?(?=/|~|\.\./|\.\.$)")
-_HOME = re.compile(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/")
 _PARTS = re.compile(r"[=,:;\s\"']+")
 
 Realpath = Callable[[str], str]
@@ -118,7 +109,7 @@ def explain_failure(
     """
     for word in words[1:] if bounds.check_arguments else ():
         for piece in candidates(word):
-            if _HOME.match(piece):
+            if re.match(r"~(?:[A-Za-z_][A-Za-z0-9_.-]*)?/", piece):
                 return f"{word!r:.200}: nothing here expands ~; give a path below the workspace."
             path = PurePosixPath(workdir) / piece
             real = resolve(str(path))

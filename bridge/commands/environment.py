@@ -18,13 +18,7 @@ from bridge.settings.time_zone import time_zone
 SHORTEST_SECRET = 4
 """Characters. A shorter value would be found in everything, so it cannot be kept out of output."""
 
-LEAST_LINE = 2 * SHORTEST_SECRET
-"""Length from which on a single line of a secret is redacted on its own."""
-
-MAX_SECRET_BYTES = 16 * 1024
-"""Of one value; as much of a stream is held back at most."""
-
-SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+MAX_SECRET_BYTES = 16 * 1024  # Of one value; as much of a stream is held back at most.
 
 AWS_SECRETS = (
     "AWS_ACCESS_KEY_ID",
@@ -154,13 +148,13 @@ def environment(
             remedy = "Name it in `env` if it is no secret." if name in values else ""
             raise SettingsError(message, remedy=remedy)
         whole = value.strip("\n")
-        lines = [line for line in whole.splitlines() if len(line) >= LEAST_LINE]
+        lines = [line for line in whole.splitlines() if len(line) >= 2 * SHORTEST_SECRET]
         for text in (whole, *lines):
             hidden.setdefault(text, name)
     variables = {
         "HOME": home,
         "LANG": "C.UTF-8",
-        "PATH": SEARCH_PATH,
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
         "TMPDIR": "/tmp",
         "MALLOC_ARENA_MAX": "2",
         "TZ": time_zone(environ),

@@ -45,11 +45,7 @@ from bridge.settings import Settings, home, private_places, trusted_places
 from bridge.settings.commands import CommandProfile
 from bridge.settings.directories import refusal
 
-MAX_CREDENTIAL_BYTES = 1024 * 1024
-"""Of one file of credentials; they have a few thousand."""
-
-MAX_CACHED_TOKENS = 20
-"""Files of ~/.aws/sso/cache that are passed on, newest first; one per login."""
+MAX_CREDENTIAL_BYTES = 1024 * 1024  # Of one file of credentials; they have a few thousand.
 
 TMP_BYTES = Limits.tmp_bytes
 MONITORS = 1
@@ -260,7 +256,7 @@ class Planner:
         cached: list[str] = []
         if profile.credentials is not None and cache.is_dir():
             tokens = sorted(cache.glob("*.json"), key=lambda each: -each.stat().st_mtime)
-            cached = [token.name for token in tokens[:MAX_CACHED_TOKENS]]
+            cached = [token.name for token in tokens[:20]]
         found: dict[CredentialFile, bytes] = {}
         for file in credential_files(profile, self._environ, str(self._home), cached):
             try:

@@ -210,7 +210,6 @@ class Commands:
 
     @property
     def profiles(self) -> Mapping[str, CommandProfile]:
-        """The profiles there are, by name."""
         return self._settings.commands
 
     async def __aenter__(self) -> Commands:

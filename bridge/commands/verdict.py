@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from bridge.model import MEBIBYTE, Reason, StageResult, Status
 from bridge.settings.commands import CommandProfile
 
-MAX_SHOWN = 200
-"""Characters of a command in a sentence about it."""
+MAX_SHOWN = 200  # Characters of a command in a sentence about it.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,6 @@ from bridge.discovery.user_lists import (
 ANY_NAME = "*"
 """A template whose last part begins so matches every file of its directory with that suffix."""
 
-_CLAUDE_STATE = "{claude_state}/.claude.json"
 _GEMINI_SWITCHES = "{gemini}/mcp-server-enablement.json"
 _EXTENSION_SWITCHES = (
     f"{{gemini}}/extensions/{ENABLEMENT_FILE}",
@@ -165,7 +164,7 @@ def _disabled_servers(
 ) -> dict[str, Any]:
     """Return the fields `off` and `only` of `Restrictions`, which clients keep in other files."""
     claude: dict[str, str] = {}
-    for path in fill(_CLAUDE_STATE, places):
+    for path in fill("{claude_state}/.claude.json", places):
         for _, state in project_entries(reader.document(path), project.keys):
             by = f"{OFF_KEY} in {printable(str(path))}"
             claude.update(dict.fromkeys(names_off(state), by))

@@ -26,8 +26,7 @@ CLAUDE_CODE = Dialect(
 
 CLAUDE_CODE_STATE = replace(CLAUDE_CODE, servers_expected=False)
 
-CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)
-"""Its state file, per project."""
+CLAUDE_CODE_LOCAL = replace(CLAUDE_CODE_STATE, per_project=True)  # Its state file, per project.
 
 CLAUDE_DESKTOP = Dialect(cwd_at="file")
 
@@ -105,8 +104,7 @@ KIRO = Dialect(
     syntax="braces", expanded=frozenset({"env", "headers"}), without_keys=("disabledTools",)
 )
 
-JUNIE = Dialect(syntax="")
-"""Air, too."""
+JUNIE = Dialect(syntax="")  # Air, too.
 
 ANTIGRAVITY = Dialect(url_keys=("serverUrl", "url"), syntax="", without_keys=("disabledTools",))
 

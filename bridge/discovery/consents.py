@@ -138,11 +138,10 @@ class ConsentFile:
             found = read_own(self.path, form=_FORM, limit=MAX_BYTES)
             return tuple(map(_parse_consent, found["approved"] if found else ()))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            message = (
+            raise ConsentError(
                 f"{self.path} cannot be read ({error!s:.200}), so no server of a project counts "
                 "as approved; remove the file to approve them anew"
-            )
-            raise ConsentError(message) from None
+            ) from None
 
     def add(self, new: Iterable[Consent]) -> None:
         """Add approvals to the file.

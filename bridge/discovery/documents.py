@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 32 * 1024 * 1024
 """Claude Code has all its state in the file with its servers; some megabytes are usual."""
 
-MAX_LENIENT_BYTES = 2 * 1024 * 1024
-"""Of a format parsed in Python, not in C: at most some seconds."""
-
-MAX_YAML_BYTES = 256 * 1024
-"""Where there is no C library for YAML, this takes seconds."""
+MAX_YAML_BYTES = 256 * 1024  # Where there is no C library for YAML, this takes seconds.
 
 MAX_KEY_PARTS = 32
 """Of a dotted key in TOML. Python's parser takes time with the square of their number and more: a
@@ -34,8 +30,6 @@ them count as well, which real files do not have."""
 
 _KEY_PART = r"""(?:[\w-]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY_PART}[ \t]*+\.[ \t]*+){{{MAX_KEY_PARTS}}}")
-
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 class MalformedError(ValueError):
@@ -46,7 +40,8 @@ def size_limit(format: Format) -> int:
     """Return the largest size of a file in this format."""
     if format == "json":
         return MAX_FILE_BYTES
-    return MAX_YAML_BYTES if format == "yaml" else MAX_LENIENT_BYTES
+    # parsed in Python, not in C: some seconds at most
+    return MAX_YAML_BYTES if format == "yaml" else 2 * 1024 * 1024
 
 
 def decode(raw: bytes, format: Format = "json") -> object:
@@ -77,7 +72,7 @@ def decode(raw: bytes, format: Format = "json") -> object:
 
 
 def _decode_text(raw: bytes) -> str:
-    if raw.startswith(_UTF16_MARKS):
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise MalformedError("the file is UTF-16; save it as UTF-8")
     try:
         text = raw.decode("utf-8-sig")
@@ -97,7 +92,7 @@ def _load(text: str, format: Format) -> object:
         return load_yaml(text)
     if format in ("jsonc", "json with comments"):
         text = strip_comments(text, trailing_commas=format == "jsonc")
-    return _load_json(text)
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def kind(value: object) -> str:
@@ -117,10 +112,6 @@ def kind(value: object) -> str:
             return "an object"
         case _:
             return "a date or time"
-
-
-def _load_json(text: str) -> object:
-    return json.loads(text, parse_constant=_refuse_constant)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -151,7 +142,6 @@ _TOKEN = re.compile(
     r'|[^\s"/,\]}]++|/',
     re.DOTALL,
 )
-_NOT_A_LINE_END = re.compile(r"[^\r\n]")
 
 
 class OpenCommentError(ValueError):
@@ -175,7 +165,7 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
         if token.startswith(("//", "/*")):
             if token[1] == "*" and (len(token) < 4 or not token.endswith("*/")):
                 raise OpenCommentError(at)
-            kept += (text[done:at], _NOT_A_LINE_END.sub(" ", token))
+            kept += (text[done:at], re.sub(r"[^\r\n]", " ", token))
             done = match.end()
         elif token == ",":
             # A piece of its own, so that it can be blanked if a bracket follows.
@@ -190,8 +180,7 @@ def strip_comments(text: str, *, trailing_commas: bool) -> str:
     return "".join(kept)
 
 
-MAX_YAML_DEPTH = 64
-"""Configurations nest five deep."""
+MAX_YAML_DEPTH = 64  # Configurations nest five deep.
 
 _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ("null", ("~", "n", "N", ""), re.compile(r"(?:~|null|Null|NULL|)$")),
@@ -206,9 +195,6 @@ _PLAIN_WORDS: tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...] = (
     ),
 )
 """Tag, first characters and pattern of unquoted words that are not strings."""
-
-_TAGS = frozenset({None, "!", "tag:yaml.org,2002:str"})
-"""Allowed explicit tags; other tags would construct other types."""
 
 
 class UnusableYamlError(ValueError):
@@ -267,7 +253,8 @@ def _check_events(events: Iterable[Any]) -> None:
     for event in events:
         kind = type(event).__name__
         tag = getattr(event, "tag", None)
-        if kind == "AliasEvent" or tag not in _TAGS:
+        # Other tags construct other types.
+        if kind == "AliasEvent" or tag not in {None, "!", "tag:yaml.org,2002:str"}:
             what = f"the tag {str(tag)[:80]}" if tag else f"the alias *{event.anchor[:80]}"
             raise UnusableYamlError(f"{what} is not supported")
         depth += kind in ("MappingStartEvent", "SequenceStartEvent")
@@ -293,8 +280,7 @@ def _key(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-MAX_ENV_FILE_BYTES = 256 * 1024
-"""More than a process's environment can hold."""
+MAX_ENV_FILE_BYTES = 256 * 1024  # More than a process's environment can hold.
 
 MAX_VARIABLES = 4096
 

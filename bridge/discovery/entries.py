@@ -39,17 +39,11 @@ from bridge.discovery.report import ConfigWarning, SkippedServer, shown
 from bridge.discovery.variables import TooMuchTextError
 from bridge.model import OWN_SERVER, ServerSpec, Source, ToolFilter, Transport
 
-MAX_NAME_CHARS = 200
-"""A name appears in tool listings and aliases; a longer one is a mistake."""
-
-MAX_DESCRIPTION_CHARS = 2000
-"""A description goes to the model with every listing."""
+MAX_NAME_CHARS = 200  # A name appears in tool listings and aliases; a longer one is a mistake.
+MAX_DESCRIPTION_CHARS = 2000  # A description goes to the model with every listing.
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of invisible characters, which can break a line or disguise a name."""
-
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_HEADER_BREAKS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 _HELPER = "the program it names is not run, so the headers it would add are missing"
 
@@ -285,10 +279,10 @@ def _headers(entry: Mapping[str, object], reader: FieldReader) -> dict[str, str]
         if name.lower() not in written:
             headers[name] = value
     for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
             msg = f'{label} has a member named "{shown(name)}", which is no header name'
             raise UnusableError(msg)
-        if _HEADER_BREAKS.search(value):
+        if re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
             raise UnusableError(f"{label}.{shown(name)} holds a line break or control character")
     return headers
 

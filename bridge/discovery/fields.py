@@ -30,14 +30,8 @@ from bridge.model import OAuthHints
 MAX_ITEMS = 4096
 """Arguments, variables or headers of one entry; execve allows fewer if they are long."""
 
-MIN_TIMEOUT_MS = 1000
-"""As in Claude Code: a smaller number was probably meant as seconds."""
-
 MAX_TIMEOUT_SECONDS = 7 * 24 * 3600
 """Longer than any useful call, and small enough to be added to any clock's time."""
-
-_MAX_WHOLE_NUMBER = 10**18
-"""Beyond this a number's text is long, or refused by Python; no real argument is so large."""
 
 
 class UnusableError(ValueError):
@@ -119,11 +113,10 @@ class FieldReader:
             found = expand(value, variables, self.dialect.syntax)
         except MissingInputError as error:
             name = str(error.args[0])
-            msg = (
+            raise UnusableError(
                 f'it needs the input "{shown(name)}", for which {self.context.client} asks; set '
                 f"{shown(input_variable(name))} in the bridge's environment to give it"
-            )
-            raise UnusableError(msg) from error
+            ) from error
         except UnreadableFileError as error:
             why = "which cannot be read"
             if in_project and part not in ("env", "headers"):
@@ -170,7 +163,8 @@ class FieldReader:
             value = entry.get(label)
             if value is None:
                 continue
-            least = MIN_TIMEOUT_MS if unit < 1 and label == "timeout" else 0
+            # As in Claude Code: a smaller number was probably meant as seconds.
+            least = 1000 if unit < 1 and label == "timeout" else 0
             if is_finite_number(value) and value > 0 and value >= least:
                 # Bounded before the conversion: an integer may be larger than any float.
                 bounded = min(value, round(MAX_TIMEOUT_SECONDS / unit))
@@ -247,7 +241,7 @@ def _left_text(name: str, syntax: str) -> str:
 def _scalar_text(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int) and abs(value) < _MAX_WHOLE_NUMBER:
+    if isinstance(value, int) and abs(value) < 10**18:  # No real argument is larger.
         return str(value)
     if isinstance(value, float) and math.isfinite(value):
         return repr(value)
@@ -257,7 +251,6 @@ def _scalar_text(value: object) -> object:
 MAX_SCOPES = 200
 
 _TABLES = ("oauth", "auth", "oauthClient")
-_CLIENT_ID = ("clientId", "client_id", "CLIENT_ID")
 _CLIENT_SECRET = ("clientSecret", "client_secret", "CLIENT_SECRET")
 _SCOPES = ("scopes", "scope", "oauthScopes")
 _OUTER_SCOPES = ("oauthScopes", "scopes")
@@ -271,7 +264,7 @@ def oauth_hints(entry: Mapping[str, object], reader: FieldReader) -> OAuthHints 
     if not isinstance(table, Mapping) or table.get("enabled") is False:
         table = {}
         label = ""
-    client_id = _text(table, _CLIENT_ID, label, reader) or _text(
+    client_id = _text(table, ("clientId", "client_id", "CLIENT_ID"), label, reader) or _text(
         entry, ("oauthClientId",), "", reader
     )
     scopes = _scopes(table, _SCOPES, label, reader) or _scopes(entry, _OUTER_SCOPES, "", reader)

@@ -21,8 +21,7 @@ from bridge.discovery.report import ConfigWarning
 from bridge.discovery.writable_paths import EXPOSED, WritablePaths
 from bridge.private_files import exposure_reason
 
-MAX_FILES_PER_DIRECTORY = 256
-"""Files read in one directory of server files, the first by name."""
+MAX_FILES_PER_DIRECTORY = 256  # Files read in one directory of server files, the first by name.
 
 Fingerprint = tuple[str, int, int, int, int, int]
 """Path, mtime, size, inode, file type, ctime; or path, -1, error number and zeros. Unlike mtime,
@@ -151,15 +150,9 @@ def _error_reason(error: OSError) -> str:
     return f"it cannot be read: {error.strerror}"
 
 
-MAX_REFERENCES = 64
-"""Files that configurations name, such as `envFile`; a table that names more is no table."""
-
 MAX_PROJECT_FILE_BYTES = 1024 * 1024
 """Of one file of the working directory. A stranger may have written it, and the decoded value takes
 thirty times its size."""
-
-MAX_PROJECT_BYTES = 4 * 1024 * 1024
-"""Of all files of the working directory together; the weakest beyond it are not read."""
 
 
 class Reader:
@@ -171,7 +164,7 @@ class Reader:
         self.references: dict[Path, str | None] = {}
         self.noted: dict[Path, None] = {}
         self._documents: dict[Path, Mapping[str, object] | None] = {}
-        self._project_room = MAX_PROJECT_BYTES
+        self._project_room = 4 * 1024 * 1024  # of all files of the working directory together
         self._absent: set[Path] = set()
 
     def skip_absent(self, absent: Iterable[Path]) -> None:
@@ -195,7 +188,7 @@ class Reader:
     def reference(self, name: str) -> str | None:
         """Return the text of a file that a configuration names; None if it cannot be read."""
         path = Path(name)
-        if path not in self.references and len(self.references) < MAX_REFERENCES:
+        if path not in self.references and len(self.references) < 64:
             if self._exposed.contains(path):
                 self._warn(path, EXPOSED)
                 raw: bytes | str = EXPOSED

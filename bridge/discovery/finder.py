@@ -48,26 +48,14 @@ from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
 from bridge.discovery.precedence import ProjectServers, Rules, merge
-from bridge.discovery.report import ConfigWarning, ProposedServer, SkippedServer, shown
-from bridge.discovery.user_lists import (
-    CLAUDE,
-    GEMINI,
-    QWEN,
-)
+from bridge.discovery.report import ConfigWarning as ConfigWarning
+from bridge.discovery.report import ProposedServer as ProposedServer
+from bridge.discovery.report import SkippedServer as SkippedServer
+from bridge.discovery.report import shown
+from bridge.discovery.user_lists import CLAUDE, GEMINI, QWEN
 from bridge.discovery.variables import Variables
 from bridge.discovery.writable_paths import WritablePaths, leave_out_writable
 from bridge.model import Directory, ServerSpec
-
-__all__ = [
-    "ConfigWarning",
-    "Discovery",
-    "DiscoveryContext",
-    "ProposedServer",
-    "SkippedServer",
-    "Stamp",
-    "discover",
-    "survey",
-]
 
 VARIABLE = "MCP_BRIDGE_SOURCES"
 """Names of sources to read, or names with a \"-\" in front for all but those."""
@@ -313,7 +301,7 @@ def _survey(
         path.parent
         for location in locations_read(context.sources, context.platform)
         if ANY_NAME in location.template
-        for path in fill(_up_to_star(location.template), places)
+        for path in fill(location.template.partition(ANY_NAME)[0] + ANY_NAME, places)
     ]
     files = dict.fromkeys(candidate.path for candidate in candidates)
     files.update(dict.fromkeys((*decision_files(places), *moved.read)))
@@ -325,10 +313,6 @@ def _survey(
         listed=tuple(listed),
         around=tuple(each for each in around if each not in listed),
     )
-
-
-def _up_to_star(template: str) -> str:
-    return template.partition(ANY_NAME)[0] + ANY_NAME
 
 
 def project_and_places(context: DiscoveryContext) -> tuple[Project, Places]:

@@ -17,8 +17,7 @@ from pathlib import Path
 from bridge.discovery.dialect import Platform
 from bridge.discovery.files import read_regular
 
-MAX_GIT_FILE_BYTES = 64 * 1024
-"""A worktree's `.git` is one line with one path."""
+MAX_GIT_FILE_BYTES = 64 * 1024  # A worktree's `.git` is one line with one path.
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 
@@ -177,7 +176,6 @@ def _local(platform: Platform, config: Path, home: Path, environ: Mapping[str, s
 
 
 def fill(template: str, places: Places) -> tuple[Path, ...]:
-    """Return all paths of a template."""
     return tuple(path for path, _ in fill_with_origin(template, places))
 
 

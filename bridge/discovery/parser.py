@@ -19,8 +19,7 @@ from bridge.discovery.report import ConfigWarning, SkippedServer, dotted_key, pr
 from bridge.discovery.variables import InsertBudget
 from bridge.model import ServerSpec
 
-MAX_SERVERS_PER_FILE = 1000
-"""Far more than anyone runs; a file with more is not a list of servers."""
+MAX_SERVERS_PER_FILE = 1000  # Far more than anyone runs; a file with more is not a list of servers.
 
 MAX_WARNINGS_PER_FILE = 100
 """They are logged at each read of the file; without a limit a hostile file could fill a disk."""
@@ -176,7 +175,9 @@ def _server_tables(
         if not isinstance(holder, Mapping) or inner not in holder:
             continue
         table = holder[inner]
-        if outer and not _holds_entries(table):
+        if outer and not (
+            isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
+        ):
             # A server may be called as the object is that holds servers elsewhere.
             continue
         taken[outer] = inner
@@ -185,10 +186,6 @@ def _server_tables(
         yield place, table
     if not taken and dialect.bare_server and ("command" in document or "url" in document):
         yield "", {PurePath(file.path).stem: document}
-
-
-def _holds_entries(table: object) -> bool:
-    return isinstance(table, Mapping) and all(isinstance(item, Mapping) for item in table.values())
 
 
 def _forward_slashes(directory: str) -> str:

@@ -14,18 +14,14 @@ from bridge.discovery.clients import LIMIT_FILES
 from bridge.discovery.files import Reader
 from bridge.discovery.locations import Places, Project, fill
 
-MAX_PLUGINS = 100
-"""Of one user; each is two files to read."""
-
-MAX_DEPTH = 16
-"""Of the definition of a server."""
+MAX_PLUGINS = 100  # Of one user; each is two files to read.
+MAX_DEPTH = 16  # Of the definition of a server.
 
 MANIFEST = ".claude-plugin/plugin.json"
 SERVERS_FILE = ".mcp.json"
 ENABLED_KEY = "enabledPlugins"
 ENABLEMENT_FILE = "extension-enablement.json"
 
-_SETTINGS = "{claude_settings}/settings.json"
 _PROJECT_SETTINGS = (
     "{project}/.claude/settings.local.json",
     "{project}/.claude/settings.json",
@@ -110,7 +106,7 @@ def _states(reader: Reader, places: Places) -> dict[str, list[tuple[str, bool]]]
     ]
     files = [("managed", path) for path in managed]
     files += [("project", path) for each in _PROJECT_SETTINGS for path in fill(each, places)]
-    files += [("user", path) for path in fill(_SETTINGS, places)]
+    files += [("user", path) for path in fill("{claude_settings}/settings.json", places)]
     found: dict[str, list[tuple[str, bool]]] = {}
     for kind, path in files:
         lists = (reader.document(path, in_project=kind == "project") or {}).get(ENABLED_KEY)

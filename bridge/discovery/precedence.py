@@ -24,9 +24,6 @@ from bridge.model import ServerSpec, Source
 
 ProjectServers = Literal["all", "approved", "none"]
 
-_DEFINING = frozenset({"transport", "command", "args", "env", "cwd", "url", "headers"})
-"""Fields that identify a server; definitions of one server may differ in the others."""
-
 _FIELDS = (
     *("transport", "command", "args", "env", "cwd", "url", "headers"),
     *("description", "start_timeout", "call_timeout", "tools", "oauth"),
@@ -40,8 +37,6 @@ ITSELF = "it would start this bridge again"
 SHADOWED = "shadowed by "
 TURNED_OFF = ", which turns it off"
 """Reasons why a server is left out, the place between the last two."""
-
-_UNSPELLED = re.compile(r"[^a-z0-9_]+")
 
 Verdict = ServerSpec | SkippedServer | ProposedServer
 
@@ -195,7 +190,8 @@ def _add_weaker(entry: ServerSpec | SkippedServer, holder: _Holder) -> bool:
         return False
     differences = differing(holder.spec, entry)
     holder.differences.update(dict.fromkeys(differences))
-    if _DEFINING & set(differences):
+    # These identify a server.
+    if {"transport", "command", "args", "env", "cwd", "url", "headers"} & set(differences):
         return False
     holder.also.append(entry.source)
     return True
@@ -264,4 +260,4 @@ def _spelling(name: str) -> str:
     """Return a name as programs spell it; two servers of one spelling would be confused."""
     plain = unicodedata.normalize("NFKD", name)
     plain = "".join(char for char in plain if not unicodedata.combining(char))
-    return _UNSPELLED.sub("_", plain.lower()).strip("_")[:64]
+    return re.sub(r"[^a-z0-9_]+", "_", plain.lower()).strip("_")[:64]

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from bridge.model import ServerSpec, Source
 
-MAX_SHOWN_CHARS = 80
-"""Enough of a name to recognise it; a message is one line of a log."""
+MAX_SHOWN_CHARS = 80  # Enough of a name to recognise it; a message is one line of a log.
 
 
 def shown(text: str) -> str:

@@ -16,19 +16,14 @@ OWN_PROGRAMS = frozenset({"mcp-code-bridge", "mcp-server-code-execution-mode"})
 """Console scripts of this bridge and of the first public bridge of this kind, which would load the
 same configuration and start this one."""
 
-OWN_MODULES = frozenset({"bridge", "mcp_server_code_execution_mode"})
-"""What those are called after `python -m`; submodules count too."""
-
 OWN_NAME = "code-bridge"
 """What `install` calls the bridge. An entry of this name with an address is the bridge: an address
 itself does not tell."""
 
-MAX_DEPTH = 8
-"""Launchers inside launchers; deeper command lines are not examined."""
+MAX_DEPTH = 8  # Launchers inside launchers; deeper command lines are not examined.
 
 _SCRIPT_SUFFIXES = (".exe", ".cmd", ".bat", ".ps1", ".pyz", ".pex", ".py")
 _PYTHON = re.compile(r"(python|pypy|pythonw)(\d+(\.\d+)*)?t?|py")
-_SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ash", "ksh", "fish", "busybox"})
 _LAUNCHERS = frozenset(
     ("env", "uvx", "uv", "pipx", "poetry", "pdm", "hatch", "timeout", "nice", "ionice", "stdbuf")
     + ("sudo", "doas", "nohup", "setsid", "exec", "time", "command", "caffeinate")
@@ -38,15 +33,8 @@ _LAUNCHERS = frozenset(
 _PASSED_OVER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*|[0-9.]+[smhd]?|run|tool", re.DOTALL)
 """Words that stand before that command and are not options: variables, times and subcommands."""
 
-_MODULE_OPTION = re.compile(r"-[bBdEhiIOPqRsSuvVx]*m(.*)|--module", re.DOTALL)
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_SEPARATORS = frozenset(";&|()\n")
-_URL_END = re.compile(r"(\.git)?(@[^/@]*)?(#.*)?$")
-_REQUIREMENT_END = re.compile(r"[\[@=<>!~;\s]")
-
 
 def starts_bridge(command: str, args: Sequence[str]) -> bool:
-    """Whether running this command starts the bridge."""
     return _starts((command, *args), MAX_DEPTH)
 
 
@@ -56,7 +44,7 @@ def _starts(argv: Sequence[str], depth: int) -> bool:
     program, rest = _program(argv[0]), argv[1:]
     if program.replace("_", "-") in OWN_PROGRAMS:
         return True
-    if program in _SHELLS:
+    if program in {"sh", "bash", "zsh", "dash", "ash", "ksh", "fish", "busybox"}:
         return _shell_starts(rest, depth)
     is_python = _PYTHON.fullmatch(program) is not None
     if is_python or program in _LAUNCHERS:
@@ -79,9 +67,9 @@ def _launcher_starts(args: Sequence[str], depth: int, *, is_python: bool) -> boo
     """
     is_value = False
     for at, word in enumerate(args):
-        if module := _MODULE_OPTION.fullmatch(word):
+        if module := re.fullmatch(r"-[bBdEhiIOPqRsSuvVx]*m(.*)|--module", word, flags=re.DOTALL):
             named = module[1] or next(iter(args[at + 1 :]), "")
-            return named.split(".")[0] in OWN_MODULES
+            return named.split(".")[0] in {"bridge", "mcp_server_code_execution_mode"}
         if is_python and word.startswith("-c"):
             return False
         if word.startswith("-"):
@@ -114,9 +102,9 @@ def _simple_commands(script: str) -> list[list[str]]:
     commands: list[list[str]] = [[]]
     try:
         for token in lexer:
-            if set(token) <= _SEPARATORS:
+            if set(token) <= frozenset(";&|()\n"):
                 commands.append([])
-            elif commands[-1] or not _ASSIGNMENT.match(token):
+            elif commands[-1] or not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", token):
                 commands[-1].append(token)
     except ValueError:
         # An unclosed quote: the shell would refuse it as well; judge what came before.
@@ -126,5 +114,5 @@ def _simple_commands(script: str) -> list[list[str]]:
 
 def _without_version(requirement: str) -> str:
     if "://" in requirement:
-        return _URL_END.sub("", requirement, count=1)
-    return _REQUIREMENT_END.split(requirement, maxsplit=1)[0]
+        return re.sub(r"(\.git)?(@[^/@]*)?(#.*)?$", "", requirement, count=1)
+    return re.split(r"[\[@=<>!~;\s]", requirement, maxsplit=1)[0]

@@ -22,8 +22,6 @@ from bridge.discovery.report import ConfigWarning, printable
 from bridge.model import ServerSpec
 
 ENABLED_KEY = "enabledMcpjsonServers"
-DISABLED_KEY = "disabledMcpjsonServers"
-ENABLE_ALL_KEY = "enableAllProjectMcpServers"
 TRUSTED_KEY = "hasTrustDialogAccepted"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
@@ -75,11 +73,11 @@ def read_approvals(
         warnings.append(ConfigWarning(path=path, key=where, reason=reason))
         return frozenset()
 
-    approved, rejected = names(ENABLED_KEY), names(DISABLED_KEY)
+    approved, rejected = names(ENABLED_KEY), names("disabledMcpjsonServers")
     found = Approvals(
         approved=approved if may_approve else frozenset(),
         rejected=dict.fromkeys(rejected, path),
-        all_approved=may_approve and lists.get(ENABLE_ALL_KEY) is True,
+        all_approved=may_approve and lists.get("enableAllProjectMcpServers") is True,
     )
     return found, tuple(warnings)
 
@@ -146,21 +144,15 @@ def vibe_trusts(document: Mapping[str, object], directories: tuple[str, ...]) ->
 
 DENIED_KEY = "deniedMcpServers"
 ALLOWED_KEY = "allowedMcpServers"
-MANAGED_ONLY_KEY = "allowManagedMcpServersOnly"
 OFF_KEY = "disabledMcpServers"
 
-CLAUDE, GEMINI, QWEN = "claude-code", "gemini", "qwen"
-"""Sources, by their names."""
+CLAUDE, GEMINI, QWEN = "claude-code", "gemini", "qwen"  # Sources, by their names.
 
 _FOLDED = frozenset({GEMINI, QWEN})
 """Sources whose lists of servers that are off are compared without regard to case."""
 
 MAX_PATTERN_CHARS = 2048
 """Of an address in a list; a longer one matches nothing and causes a warning."""
-
-MAX_WILDCARDS = 16
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +238,9 @@ class Restrictions:
     @staticmethod
     def _is_allowed(spec: ServerSpec, allowed: tuple[ListedServer, ...]) -> bool:
         # As in Claude Code: where there are command lines, or addresses, a name is not enough.
-        exact = [each for each in allowed if (each.command if _is_stdio(spec) else each.url)]
+        exact = [
+            each for each in allowed if (each.command if spec.transport == "stdio" else each.url)
+        ]
         named = [each for each in allowed if each.name]
         return any(each.allows(spec) for each in (exact or named))
 
@@ -299,7 +293,7 @@ def read_lists(
         managed=managed,
         denied=entries(DENIED_KEY) or (),
         allowed=entries(ALLOWED_KEY),
-        only_managed=managed and document.get(MANAGED_ONLY_KEY) is True,
+        only_managed=managed and document.get("allowManagedMcpServersOnly") is True,
     )
     return lists, tuple(warnings)
 
@@ -371,13 +365,9 @@ def _parse_listed(item: object, *, path: str, managed: bool) -> ListedServer | N
         return None
     if given[0] == "serverName":
         return ListedServer(path=path, managed=managed, name=value)
-    if value.count("*") > MAX_WILDCARDS:
+    if value.count("*") > 16:
         return None
     return ListedServer(path=path, managed=managed, url=value)
-
-
-def _is_stdio(spec: ServerSpec) -> bool:
-    return spec.transport == "stdio"
 
 
 def _command_line(spec: ServerSpec) -> tuple[str, ...]:
@@ -403,7 +393,7 @@ def _normalize_url(url: str) -> str:
     except ValueError:
         return url
     host = f"[{host}]" if ":" in host else host.rstrip(".")
-    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
+    if port is not None and port != {"http": 80, "https": 443}.get(parts.scheme):
         host = f"{host}:{port}"
     query = f"?{parts.query}" if parts.query else ""
     return f"{parts.scheme}://{host}{parts.path or '/'}{query}"

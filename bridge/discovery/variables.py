@@ -34,8 +34,6 @@ MAX_INSERTED_CHARS = 1024 * 1024
 """Text that variables and files insert into one table of servers; one value may be named many times
 in every field, so that without a limit a small file could exhaust memory."""
 
-_NOT_IN_NAMES = re.compile(r"[^A-Z0-9]+")
-
 _ENV = r"\$\{env:(?P<env>[^{}]+)\}"
 _PLACE = r"\$\{(?P<place>userHome|workspaceFolder(?:Basename)?|cwd|pathSeparator|/)\}"
 
@@ -61,10 +59,6 @@ _PATTERNS: Mapping[Syntax, re.Pattern[str]] = {
 }
 
 _BARE = re.compile(r"\$(?P<env>[A-Za-z_][A-Za-z0-9_]*)")
-
-_EMPTY_WHEN_UNSET: frozenset[Syntax] = frozenset({"vscode", "cursor", "opencode", "posix"})
-
-_BARE_NAMES: frozenset[Syntax] = frozenset({"shell", "posix", "qwen"})
 
 
 class MissingInputError(ValueError):
@@ -149,7 +143,7 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     if pattern is None or ("$" not in text and "{" not in text):
         return Expanded(text=text)
     unset: dict[str, None] = {}
-    emptied = syntax in _EMPTY_WHEN_UNSET
+    emptied = syntax in {"vscode", "cursor", "opencode", "posix"}
 
     def value(match: re.Match[str]) -> str:
         groups = match.groupdict()
@@ -176,13 +170,13 @@ def expand(text: str, variables: Variables, syntax: Syntax = "claude") -> Expand
     # Behind the last brace only `$X` can match; looking there for more could cost quadratic time.
     end = text.rfind("}") + 1
     found = pattern.sub(bounded, text[:end])
-    found += _BARE.sub(bounded, text[end:]) if syntax in _BARE_NAMES else text[end:]
+    found += _BARE.sub(bounded, text[end:]) if syntax in {"shell", "posix", "qwen"} else text[end:]
     return Expanded(text=found, unset=tuple(unset), emptied=emptied)
 
 
 def input_variable(name: str) -> str:
     """Return the name of the environment variable for an input's value."""
-    return INPUT_PREFIX + _NOT_IN_NAMES.sub("_", name.upper()).strip("_")
+    return INPUT_PREFIX + re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
 
 
 def _place_value(name: str, variables: Variables) -> str:

@@ -19,17 +19,11 @@ from pathlib import Path
 from bridge.discovery.files import fingerprint
 from bridge.discovery.finder import DiscoveryContext, Stamp, survey
 
-QUIET_NS = 1_000_000_000
-"""File systems store times in steps of up to this, so that of two changes within one step the
-second may not be visible."""
-
-MAX_WATCHED = 512
-"""Directories given to a watcher; a system gives a user some thousands in all."""
+MAX_WATCHED = 512  # Directories given to a watcher; a system gives a user some thousands in all.
 
 _State = tuple[int, ...]
 
-_UNSETTLED: _State = ()
-"""Stands for a state that another change might leave as it is; equals none."""
+_UNSETTLED: _State = ()  # Stands for a state that another change might leave as it is; equals none.
 
 
 @dataclass(frozen=True)
@@ -160,7 +154,8 @@ def _identity(path: str) -> _State:
 
 
 def _settled(state: _State) -> _State:
-    return state if time.time_ns() - state[0] > QUIET_NS else _UNSETTLED
+    # File systems store times in steps of up to a second: a second change in one is not visible.
+    return state if time.time_ns() - state[0] > 1_000_000_000 else _UNSETTLED
 
 
 def _telling(paths: Iterable[Path]) -> tuple[tuple[str, ...], dict[str, set[str]]]:

@@ -261,7 +261,6 @@ def _pattern(words: str) -> re.Pattern[str]:
 
 
 def _known(table: str, word: str) -> bool:
-    """Whether a word is in one of the tables."""
     return _pattern(_KNOWN[table]).match(word) is not None
 
 

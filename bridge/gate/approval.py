@@ -56,25 +56,20 @@ Ask = Callable[[Mapping[str, Json]], Awaitable[Mapping[str, Json]]]
 MAX_GRANTS = 2000
 """Answers kept for sessions, of all owners; the oldest are dropped, and asked for again."""
 
-GRANT_SECONDS = 12 * 3600.0
-"""Seconds for which one is valid: a working day. Bridges run for weeks."""
+GRANT_SECONDS = 12 * 3600.0  # Seconds for which one is valid: a working day. Bridges run for weeks.
 
 MAX_NAME = 60
 """Characters of a tool in the name of a rule that is written; the rule has the whole name."""
 
 
-MAX_KINDS = 5
-"""Kinds of a plan's calls named in an error, each with what would allow it."""
+MAX_KINDS = 5  # Kinds of a plan's calls named in an error, each with what would allow it.
 
 _IN_TERMINAL = (
     "run the program with `mcp-code-bridge run --plan FILE` in a terminal, which asks them"
 )
 
-MAX_RULE_CHARS = 200
-"""Characters of a rule's name in an error or a comment."""
-
-FLOW = "flow rule "
-"""Prefix of the names of flow rules, which no rule on a tool overrides."""
+MAX_RULE_CHARS = 200  # Characters of a rule's name in an error or a comment.
+FLOW = "flow rule "  # Prefix of the names of flow rules, which no rule on a tool overrides.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +85,6 @@ class Approval:
     holds: Holds = "call"
     earlier: bool = False
     note: str = ""
-
-
-_HOLDS: Sequence[Holds] = ("call", "run", "session", "always")
 
 
 @dataclass(frozen=True)
@@ -192,7 +184,9 @@ class Approver:
                 if missing:
                     return await self._decide(call, missing)
         given = {self._run.get(_subject(call, ask), "session") for ask in asks}
-        return Approval(holds=min(given, key=_HOLDS.index), earlier=True)
+        return Approval(
+            holds=min(given, key=("call", "run", "session", "always").index), earlier=True
+        )
 
     async def approve_plan(self, plan: Plan, shown: str, whole: Sequence[int]) -> Approval:
         """Return a person's approval of a whole plan.

@@ -31,9 +31,6 @@ from bridge.gate.policy import DEFAULTS
 from bridge.model import Effect, Json
 from bridge.offload import offload
 
-UNDECIDED = "default for what programs keep"
-"""The rule if none of the policy matches."""
-
 
 class BridgeCalls:
     """One run's requests to the bridge itself."""
@@ -102,7 +99,7 @@ class BridgeCalls:
         call = CallFacts(server=OWN, tool=method, arguments=arguments)
         base = await offload(dict(arguments), partial(context.policy.decide, call, effect))
         if base.rule in DEFAULTS.values() and base.action != "deny":
-            base = replace(base, action="allow", rule=UNDECIDED)
+            base = replace(base, action="allow", rule="default for what programs keep")
         flow = context.flow.decide(context.flow_state, OWN, base.labels)
         found = [base, *(one for one in (flow, ask) if one is not None)]
         decision = strictest(*found)

@@ -17,9 +17,6 @@ for a second longer at most, and no minute ever has more calls than it may."""
 MAX_SERVERS = 1000
 """Servers whose calls are counted apart; those of all others are counted together."""
 
-OTHERS = "..."
-"""The name under which they are counted; no server has it."""
-
 
 class Rates:
     """Calls per minute and server, over all runs of a bridge.
@@ -44,7 +41,6 @@ class Rates:
         return wait
 
     def count(self, server: str) -> None:
-        """Count a call."""
         now = self._now()
         minute, second = self._minute(server, now), math.floor(now)
         minute[second] = minute.get(second, 0) + 1
@@ -53,7 +49,7 @@ class Rates:
         """Return the calls to a server in the last minute, by its seconds."""
         if server not in self._minutes and len(self._minutes) >= MAX_SERVERS:
             # Dropping one that counts would give its server a minute anew.
-            server = OTHERS
+            server = "..."  # no server has this name
         minute = self._minutes.setdefault(server, {})
         while minute and (first := next(iter(minute))) + 1 + WINDOW <= now:
             del minute[first]
@@ -101,12 +97,11 @@ class RunBudget:
                 continue
             wait = self._rates.wait(server, limit)
             if wait:
-                message = (
+                raise CallBudgetError(
                     f"All runs together have made the {limit:,} calls a minute that {server!r} may "
                     f"have (budgets.per_minute {glob!r}). There is room again in "
                     f"{math.ceil(wait)} s."
                 )
-                raise CallBudgetError(message)
             return
 
 

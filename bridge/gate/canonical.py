@@ -18,11 +18,7 @@ _PIECES = json.JSONEncoder(
 )
 """Writes the same in pieces."""
 
-MAX_DEPTH = 100
-"""Levels of a value with numbers that JSON lacks; deeper ones are not encoded."""
-
-MAX_INTEGER_BITS = 8192
-"""Of a number written as digits; Python refuses that for much larger ones."""
+MAX_DEPTH = 100  # Levels of a value with numbers that JSON lacks; deeper ones are not encoded.
 
 
 def canonical(value: Json) -> str:
@@ -42,7 +38,8 @@ def _finite(value: Json, depth: int = 0) -> Json:
         raise RecursionError("nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
+    # Python refuses to write much larger ones as digits.
+    if type(value) is int and value.bit_length() > 8192:
         return hex(value)
     if isinstance(value, Mapping):
         return {key: _finite(item, depth + 1) for key, item in value.items()}

@@ -30,25 +30,12 @@ from bridge.model import Json, Tool
 from bridge.settings import globs, lexical
 from bridge.settings.policy import Condition
 
-WORK = 20_000
-"""Values looked at for one decision, which takes tens of milliseconds."""
-
-CHARS_PER_WORK = 256
-"""Of a text; comparing so many takes about as long as the way to a value."""
-
-CHARS_PER_SEARCH = 16
-"""The same of a text that a glob with "?" searches."""
-
-MAX_JSON_CHARS = 64 * 1024
-"""A text beyond this that looks like JSON is taken for it."""
+WORK = 20_000  # Values looked at for one decision, which takes tens of milliseconds.
+CHARS_PER_WORK = 256  # Of a text; comparing so many takes about as long as the way to a value.
 
 SHOWN_CHARS = 60
 SHOWN_ITEMS = 3
 """Of a value in an explanation."""
-
-_JSON_BEGINNING = re.compile(r"[ \t\r\n]*[\[{]")
-
-_MAYBE_JSON = "[{ \t\r\n"
 
 _SCALARS = (bool, int, float)
 
@@ -80,7 +67,7 @@ class Work:
 
 def is_short_text(value: Json) -> bool:
     """Return whether a value is a short text that cannot hold JSON."""
-    return type(value) is str and len(value) < CHARS_PER_WORK and value[:1] not in _MAYBE_JSON
+    return type(value) is str and len(value) < CHARS_PER_WORK and value[:1] not in "[{ \t\r\n"
 
 
 def texts_wanted(condition: Condition) -> tuple[str, frozenset[str]] | None:
@@ -107,7 +94,7 @@ class Check:
         self._negated = condition.negated
         self._presence = condition.value if condition.test == "present" else None
         searches = condition.test == "glob" and any("?" in glob for glob in condition.value)
-        self._chars = CHARS_PER_SEARCH if searches else CHARS_PER_WORK
+        self._chars = 16 if searches else CHARS_PER_WORK
         self._judge = judge_of(condition)
 
     def holds(self, arguments: Mapping[str, Json], tool: Tool | None, work: Work) -> bool:
@@ -239,9 +226,9 @@ class Check:
 
 def _holds_json(text: str) -> bool:
     """Return whether a text is a list or an object to a server that reads arguments as JSON."""
-    if not _JSON_BEGINNING.match(text):
+    if not re.match(r"[ \t\r\n]*[\[{]", text):
         return False
-    if len(text) > MAX_JSON_CHARS:
+    if len(text) > 64 * 1024:
         return True
     try:
         json.loads(text)

@@ -12,8 +12,7 @@ Mask = Callable[[Json, Json], Json]
 
 STRICTNESS: Mapping[Action, int] = {"allow": 0, "ask": 1, "deny": 2}
 
-UNLISTED = "unlisted tool"
-"""The rule that denies tools that their server does not list."""
+UNLISTED = "unlisted tool"  # The rule that denies tools that their server does not list.
 
 CHANGED = "changed tool"
 """The rule that asks about a tool that has changed since it was allowed; see `gate.pins`."""

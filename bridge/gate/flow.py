@@ -19,20 +19,11 @@ from bridge.settings.policy import FlowRule
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
-MAX_SERVERS = 500
-"""Servers counted apart. Beyond, every server counts as called."""
-
-MAX_LABELS = 500
-"""Labels counted apart; a policy has fewer. Beyond, every label counts as read."""
-
-MAX_CALLERS = 5
-"""Tools named for each server and each label: the first ones."""
-
-MAX_LED = 12
-"""Calls that a decision names."""
-
-MAX_SHOWN_CHARS = 120
-"""Characters of a call's name in a decision."""
+MAX_SERVERS = 500  # Servers counted apart. Beyond, every server counts as called.
+MAX_LABELS = 500  # Labels counted apart; a policy has fewer. Beyond, every label counts as read.
+MAX_CALLERS = 5  # Tools named for each server and each label: the first ones.
+MAX_LED = 12  # Calls that a decision names.
+MAX_SHOWN_CHARS = 120  # Characters of a call's name in a decision.
 
 
 _Calls = dict[str, int]
@@ -145,7 +136,6 @@ class FlowState:
         return state
 
     def read(self, labels: Iterable[str]) -> bool:
-        """Return whether all of some labels have been read."""
         return all(label in self._labels or self._more_labels for label in labels)
 
     def used(self, servers: Matcher) -> bool:

@@ -14,10 +14,9 @@ from bridge.gate.decision import CallFacts, Decision
 from bridge.gate.flow import Flow, FlowState
 from bridge.gate.policy import Policy
 from bridge.model import Effect
-from bridge.settings.policy import Condition, Rule
+from bridge.settings.policy import Rule
 
-MAX_RULES = 1_000
-"""Rules with conditions on what is not seen that are tried for one call."""
+MAX_RULES = 1_000  # Rules with conditions on what is not seen that are tried for one call.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,14 @@ def outlook(
         effect: As for `Policy.decide`.
     """
     spec = policy.spec
-    doubtful = [_in_doubt(rule, unseen, open=open) for rule in spec.rules]
+    doubtful = [
+        tuple(
+            condition
+            for condition in rule.when
+            if open or (unseen if condition.path[0] == "*" else condition.path[0] in unseen)
+        )
+        for rule in spec.rules
+    ]
     if not any(doubtful):
         return Outlook(decision=policy.decide(call, effect))
     certain = [rule for rule, doubts in zip(spec.rules, doubtful, strict=True) if not doubts]
@@ -92,17 +98,7 @@ def outlook(
     return Outlook(decision=base, possible=tuple(possible))
 
 
-_SUPPOSED = "(supposed to match)"
-"""What a rule is called while it is tried."""
-
-
-def _in_doubt(rule: Rule, unseen: Collection[str], *, open: bool) -> tuple[Condition, ...]:
-    """Return the conditions of a rule that what is not seen may fulfil or not."""
-    return tuple(
-        condition
-        for condition in rule.when
-        if open or (unseen if condition.path[0] == "*" else condition.path[0] in unseen)
-    )
+_SUPPOSED = "(supposed to match)"  # What a rule is called while it is tried.
 
 
 def flow_decision(

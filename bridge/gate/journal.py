@@ -33,8 +33,7 @@ from bridge.model import OWN_SERVER, CallCount, Effect, Json, RetriedReads
 
 logger = logging.getLogger(__name__)
 
-MAX_RUNS = 200
-"""Whose journals are kept; a retry follows within a few runs."""
+MAX_RUNS = 200  # Whose journals are kept; a retry follows within a few runs.
 
 MAX_BYTES = 64 * 1024 * 1024
 """Of all journals, as their objects lie in memory. The oldest make room."""
@@ -43,11 +42,8 @@ MAX_RESULT_BYTES = 4 * 1024 * 1024
 """Of one result, likewise. A larger one is worth asking for again, and where it may not be asked
 for again it is the rare case."""
 
-MAX_NAME = 200
-"""Characters of a name that are kept to show it; matched is the whole name."""
-
-MAX_SHOWN = 500
-"""Characters of arguments in a message."""
+MAX_NAME = 200  # Characters of a name that are kept to show it; matched is the whole name.
+MAX_SHOWN = 500  # Characters of arguments in a message.
 
 ENTRY_BYTES = 512
 """Of an entry without result and names, with its places in lists and dicts; rounded up."""
@@ -56,8 +52,7 @@ OWN = OWN_SERVER
 """In a server's place, for what the bridge itself was asked and keeps. It is never read anew: an
 update is made from what was read, and would be another."""
 
-_HOLDERS = frozenset({dict, list, tuple})
-"""Types of JSON values with others in them."""
+_HOLDERS = frozenset({dict, list, tuple})  # Types of JSON values with others in them.
 
 _canonical = json_text.encoder(sort_keys=True, allow_nan=True)
 
@@ -149,7 +144,6 @@ class Room:
         return True
 
     def give(self, size: int) -> None:
-        """Return memory."""
         self.used -= size
 
 
@@ -356,7 +350,6 @@ class Replay:
         return None
 
     def left(self) -> Iterator[Entry]:
-        """Return what was not used."""
         for answered in self._answered.values():
             yield from answered
         yield from self._unknown.values()
@@ -455,7 +448,6 @@ class Journals:
 
     @property
     def used(self) -> int:
-        """Bytes of all of them."""
         return self._room.used
 
     def begin(self, run_id: str, owner: str, earlier: Replay | None = None) -> RunJournal:

@@ -30,15 +30,13 @@ from bridge.store import Store
 
 logger = logging.getLogger(__name__)
 
-MAX_SERVERS = 1000
-"""Names of servers remembered."""
+MAX_SERVERS = 1000  # Names of servers remembered.
 
 MAX_SERVER_DEFINITIONS = 20
 """Remembered of one name, the last ones: projects name their directories in a server's arguments,
 and have versions of their own."""
 
-MAX_TOOLS = 3000
-"""Remembered in all: more than anybody's programs call."""
+MAX_TOOLS = 3000  # Remembered in all: more than anybody's programs call.
 
 MAX_DEFINITIONS = 4
 """Remembered of one tool, the last ones: two projects may use two versions of one server."""
@@ -46,22 +44,17 @@ MAX_DEFINITIONS = 4
 MAX_PARAMETERS = 60
 """Told apart; of a tool with more it is only known that something about them changed."""
 
-MAX_NAME_CHARS = 100
-"""Characters of a parameter's name or a type that are stored."""
-
-MAX_NAMED = 5
-"""Parameters named when they changed."""
+MAX_NAME_CHARS = 100  # Characters of a parameter's name or a type that are stored.
+MAX_NAMED = 5  # Parameters named when they changed.
 
 HINTS = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 """Annotations whose values are remembered: what the protocol lets servers say of their tools."""
 
-_FORM = 2
-"""Of the document. One of another number is none that this bridge can read."""
+_FORM = 2  # Of the document. One of another number is none that this bridge can read.
 
 _KIND = "pins"
 
-_SHORT = 10
-"""Digits of a part's digest: nothing depends on it but what is said to have changed."""
+_SHORT = 10  # Digits of a part's digest: nothing depends on it but what is said to have changed.
 
 
 class Digests(NamedTuple):
@@ -110,7 +103,6 @@ _known_digests: dict[int, tuple[weakref.ref[Tool], Digests]] = {}
 to look at a large one takes longer than all else that a call goes through."""
 
 _TEXTS = frozenset({"title", "description", "examples", "$comment"})
-_UNORDERED = frozenset({"required", "enum", "type"})
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 """Keywords of schemas: texts for people, lists whose order says nothing, schemas by name."""
 
@@ -130,7 +122,7 @@ def _bare(schema: Json, texts: list[Json], *, named: bool = False) -> Json:
         elif key == "default" or key == "const":
             # Some servers join a set to a text here, too.
             found[key] = _words([value]) if isinstance(value, str) else value
-        elif key in _UNORDERED and isinstance(value, list):
+        elif key in {"required", "enum", "type"} and isinstance(value, list):
             found[key] = sorted(value, key=repr)
         else:
             found[key] = _bare(value, texts, named=key in _NAMED)
@@ -316,7 +308,6 @@ class Pins:
         return self._stored.tools.get((server_definition or tool.server, tool.name), ())
 
     def _known(self, tool: Tool, server_definition: str) -> _Pin | None:
-        """Return the allowed definition that a tool has; None if it has none of them."""
         digests, full = _digests(tool), self.fully(tool.server)
         pins = self._before(tool, server_definition)
         unstored = self._unstored.get((server_definition or tool.server, tool.name))

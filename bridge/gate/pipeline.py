@@ -141,7 +141,6 @@ class Gate:
         return self._context.flow_state.has_labels
 
     def may_use(self, server: str) -> bool:
-        """Return whether the run may use a server."""
         return self._grant.servers is None or server in self._grant.servers
 
     def admit(self, server: str | None = None) -> None:
@@ -384,11 +383,10 @@ class Gate:
             return None
         if decided.policy.effect == "read":
             if holding.refers(call.arguments):
-                message = (
+                raise HeldResultError(
                     f"{call} would read something now, with what a held call is going to return. "
                     "A plan can use that only in other held calls."
                 )
-                raise HeldResultError(message)
             holding.reading(call)
             return None
         placeholder = holding.hold(call, decided.strictest, decided.all, context.flow_state)
@@ -570,7 +568,6 @@ class Gate:
 
 
 def denied(call: CallFacts, decision: Decision, fix: str = "") -> CallDeniedError:
-    """Return the error on a call that a policy denies."""
     reason = f": {decision.reason}" if decision.reason else ""
     message = f"{call} is not allowed ({decision.rule}{reason}).{led_by([decision])}"
     return CallDeniedError(message, remedy=fix)

@@ -30,8 +30,7 @@ from bridge.settings.policy import (
     ToolPolicy,
 )
 
-OPEN = "no policy"
-"""The rule if there is no policy."""
+OPEN = "no policy"  # The rule if there is no policy.
 
 DEFAULTS: Mapping[DefaultFor, str] = {
     "read": "default for reads",
@@ -46,8 +45,7 @@ LONG_NAME = "limit of a name's length"
 MAX_NAME_CHARS = 512
 """Characters of a tool's name: programs may send any, and each rule is matched against it."""
 
-MAX_KNOWN = 512
-"""Tools whose rules are cached; with two hundred rules some ten kilobytes each."""
+MAX_KNOWN = 512  # Tools whose rules are cached; with two hundred rules some ten kilobytes each.
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -337,7 +335,6 @@ class Policy:
         )
 
     def _server(self, server: str) -> tuple[ServerPolicy | None, _Tools]:
-        """Return the policy's entry for a server, and its tools'."""
         found = ((policy, tools) for matches, policy, tools in self._servers if matches(server))
         return next(found, (None, []))
 

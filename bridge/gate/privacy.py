@@ -49,11 +49,7 @@ MAX_ALL_VALUES = 300_000
 MAX_OWNERS = 1000
 """Of all owners together, likewise: some hundred megabytes."""
 
-MAX_SECONDS = 24 * 3600.0
-"""For which a token is good after it was last met with."""
-
-MAX_SOURCES = 16
-"""Most servers that are remembered as sources of a value."""
+MAX_SECONDS = 24 * 3600.0  # For which a token is good after it was last met with.
 
 MAX_DEPTH = 200
 """Of a result; what is nested more deeply is not passed on, since it is not looked through."""
@@ -117,7 +113,7 @@ class Kept:
             if value is None:
                 value = self._add(found, text)
             self._use(value)
-            if server and len(value.sources) < MAX_SOURCES:
+            if server and len(value.sources) < 16:
                 value.sources.add(server)
             return value.token
 

@@ -14,15 +14,11 @@ from dataclasses import dataclass
 
 Kind = str
 
-MAX_LOCAL = 64
-"""Characters before the @ of an address, by the mail standards."""
-
 EMAIL_PREFIX = "hidden-"
 EMAIL_DOMAIN = "private.invalid"
 """The last label is reserved for names that never exist."""
 
-PHONE_PREFIX = "999"
-"""A country code that is not assigned."""
+PHONE_PREFIX = "999"  # A country code that is not assigned.
 
 IBAN_COUNTRY = "XP"
 IBAN_BANK = "PRIV"
@@ -49,8 +45,7 @@ class Found:
 _PORTION = 64 * 1024
 """Characters in which a pattern is looked for in one go, in which nothing else has its turn."""
 
-_LONGEST = 256
-"""Characters that no match of a pattern here has, with what is looked at after it."""
+_LONGEST = 256  # Characters that no match of a pattern here has, with what is looked at after it.
 
 
 def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
@@ -67,9 +62,6 @@ def portioned(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 _BEFORE_AT = re.compile(r"[\w.+%'!#$&*/=?^{|}~-]{1,64}")
 _AFTER_AT = re.compile(r"(?:[^\W_](?:[\w-]{0,62}[^\W_])?\.){1,8}[^\W\d_][\w-]{0,61}[^\W_]")
-
-_NO_PEOPLE = frozenset({"git", "hg", "svn", "root", "ubuntu", "ec2-user", "vagrant", "www-data"})
-"""Accounts of machines, in the addresses of repositories and of shells."""
 
 _FILE_ENDINGS = frozenset(
     """
@@ -91,9 +83,8 @@ def emails(text: str) -> Iterator[Found]:
         after = _AFTER_AT.match(text, at + 1) if at else None
         # Read backwards, so that a long word before it is looked at once.
         before = (
-            _BEFORE_AT.match(text[max(least, at - MAX_LOCAL) : at][::-1])
-            if after is not None
-            else None
+            # the most characters before an @, by the mail standards
+            _BEFORE_AT.match(text[max(least, at - 64) : at][::-1]) if after is not None else None
         )
         if after is not None and before is not None:
             local = before[0][::-1].lstrip(".'/=?!*{|}")
@@ -111,7 +102,7 @@ def _is_person(local: str, domain: str, before: str) -> bool:
     return (
         # Such as the sign of a diff before a decorator.
         any(map(str.isalnum, local))
-        and local not in _NO_PEOPLE
+        and local not in {"git", "hg", "svn", "root", "ubuntu", "ec2-user", "vagrant", "www-data"}
         and domain.rpartition(".")[2] not in _FILE_ENDINGS
         and _NO_DOMAIN.match(domain) is None
         and not before.endswith(("ssh://", "sftp://"))
@@ -124,7 +115,6 @@ _AMERICAN = re.compile(
     r"[2-9][0-9]{2}[ .-][0-9]{4}(?![\w-])"
 )
 _NO_DIGITS = re.compile(r"[^0-9]")
-_DIFF = re.compile(r"^(?:@@ -|diff --git )", re.MULTILINE)
 _NO_PHONE = re.compile(
     r"\+[0-9]{1,3}\.[0-9]{1,7}(?:[+-][0-9]{1,3}\.[0-9]*)?$"  # coordinates
     r"|\+(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[0-9]{4}|[0-9]{6})?$"
@@ -136,7 +126,7 @@ _BESIDE_DIGITS = re.compile(r"[0-9]\s*$"), re.compile(r"\s*[0-9]")
 def phones(text: str) -> Iterator[Found]:
     """Yield telephone numbers: international ones, and those of North America with separators."""
     if "+" in text or "00" in text:
-        is_diff = _DIFF.search(text) is not None
+        is_diff = re.search(r"^(?:@@ -|diff --git )", text, flags=re.MULTILINE) is not None
         for found in portioned(_INTERNATIONAL, text):
             start = found.start()
             if (start and text[start - 1].isalnum()) or _NO_PHONE.match(found[0]):

@@ -10,8 +10,7 @@ from bridge.gate.context import GateContext
 from bridge.model import Provenance
 from bridge.text import valid_text, visible
 
-MAX_WHAT = 60
-"""Characters of a thing's name in a decision: a URI of a run's output has 54."""
+MAX_WHAT = 60  # Characters of a thing's name in a decision: a URI of a run's output has 54.
 
 
 class ProvenanceTracker:

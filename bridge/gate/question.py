@@ -19,45 +19,25 @@ from bridge.gate.decision import CHANGED, CallFacts, Decision
 from bridge.model import Effect, Json, Plan, ServerSpec
 from bridge.text import escape_look_alikes, is_hidden, look_alikes
 
-Holds = Literal["call", "run", "session", "always"]
-"""What an approval applies to."""
-
-MAX_ARGUMENTS = 25
-"""Arguments of a call that are shown; some more are named."""
+Holds = Literal["call", "run", "session", "always"]  # What an approval applies to.
+MAX_ARGUMENTS = 25  # Arguments of a call that are shown; some more are named.
 
 MAX_VALUES_CHARS = 2400
 """Characters of all arguments: some thirty lines, as many as a person reads before an answer."""
 
-LEAST_VALUE_CHARS = 120
-"""Characters of one argument, however many there are."""
-
-MAX_NAME_CHARS = 80
-"""Characters of the name of a server, tool or argument."""
-
-MAX_REASON_CHARS = 400
-"""Characters of a rule's name or reason."""
-
-MAX_LED = 8
-"""Earlier calls and kept things that are named as the reason."""
-
-MAX_LED_CHARS = 160
-"""Characters of each; a kept thing is named with the run that saved it."""
-
-MAX_DEPTH = 6
-"""Levels of an argument that are shown."""
-
-MAX_ITEMS = 30
-"""Items of each list and object that are shown."""
-
-MAX_KINDS = 12
-"""Tools named in the counts of a plan."""
+LEAST_VALUE_CHARS = 120  # Characters of one argument, however many there are.
+MAX_NAME_CHARS = 80  # Characters of the name of a server, tool or argument.
+MAX_REASON_CHARS = 400  # Characters of a rule's name or reason.
+MAX_LED = 8  # Earlier calls and kept things that are named as the reason.
+MAX_DEPTH = 6  # Levels of an argument that are shown.
+MAX_ITEMS = 30  # Items of each list and object that are shown.
+MAX_KINDS = 12  # Tools named in the counts of a plan.
 
 MAX_PLAN_LINES = 60
 MAX_PLAN_CHARS = 6000
 """Of a plan's list. Clients show little; the run that made the plan returned all of it."""
 
-DIGEST_CHARS = 16
-"""Characters of the digest of a call's arguments; the audit log has all of it."""
+DIGEST_CHARS = 16  # Characters of the digest of a call's arguments; the audit log has all of it.
 
 UNLISTED = " (the tool describes no such argument)"
 
@@ -68,11 +48,8 @@ EFFECTS: Mapping[Effect, str] = {
 }
 
 _INDENT = "    "
-_MAX_MARKS = 2
 _PLAIN = re.compile(r"[A-Za-z0-9_./:@+-]+")
 _GAP = re.compile(r" {9,}")
-_WIDE_GAP = re.compile(r" {60,}")
-"""A gap in source or a table, behind which text might not be seen."""
 
 
 def question(
@@ -246,7 +223,7 @@ def _led(ask: Decision) -> str:
     found = ", ".join(
         name
         if len(name) <= MAX_NAME_CHARS and _PLAIN.fullmatch(name)
-        else escape_look_alikes(quoted(name, MAX_LED_CHARS))
+        else escape_look_alikes(quoted(name, 160))
         for name in ask.led[:MAX_LED]
     )
     more = len(ask.led) - MAX_LED
@@ -315,7 +292,8 @@ def visible_lines(text: str, lines: int, characters: int) -> tuple[list[str], in
     for line in split[:lines]:
         # All of it: what is written out takes ten characters at most.
         written = _written(line, 5 * len(line), quotes=False, gaps=False)
-        written = _WIDE_GAP.sub(lambda gap: f"[{len(gap.group())} spaces]", written)
+        # Text behind a wide gap might not be seen.
+        written = re.sub(r" {60,}", lambda gap: f"[{len(gap.group())} spaces]", written)
         characters -= len(written)
         if characters < 0:
             break
@@ -334,7 +312,7 @@ def _written(text: str, room: int, *, quotes: bool = True, gaps: bool = True) ->
             found.append("\\n")
         elif quotes and character in '"\\':
             found.append(f"\\{character}")
-        elif is_hidden(character) or marks > _MAX_MARKS or place in alike:
+        elif is_hidden(character) or marks > 2 or place in alike:
             found.append(character.encode("unicode_escape").decode("ascii"))
         else:
             found.append(character)

@@ -9,8 +9,7 @@ from bridge.gate.pipeline import Gate
 from bridge.gate.services import RunContext
 from bridge.model import CallCount, Receipt, RunResult
 
-Measure = Callable[[RunResult], int]
-"""Returns how many bytes of a result go to the model."""
+Measure = Callable[[RunResult], int]  # Returns how many bytes of a result go to the model.
 
 
 BYTES_PER_TOKEN = 4

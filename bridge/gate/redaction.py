@@ -32,40 +32,19 @@ MAX_SECRETS = 1000
 MAX_SECRET_CHARS = 64 * 1024
 """Of one that is looked for; keys and certificates have some thousand."""
 
-MAX_FORMS = 100_000
-"""Of all secrets together. What is beyond is not looked for; a thousand secrets have fewer."""
-
-MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS
-"""Of a stream: more than any form of a secret has."""
-
-MAX_NAME = 100
-"""Characters of what a secret is shown as."""
-
-MAX_DEPTH = 100
-"""Of arguments that are shown; what is nested more deeply is left out."""
-
-_PORTION = 64 * 1024
-"""Bytes that are searched without a pause."""
+MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS  # Of a stream: more than any form of a secret has.
+MAX_NAME = 100  # Characters of what a secret is shown as.
+MAX_DEPTH = 100  # Of arguments that are shown; what is nested more deeply is left out.
+_PORTION = 64 * 1024  # Bytes that are searched without a pause.
 
 _WORD = 8
 """Bytes that are looked up at once, where a text is asked quickly whether it has a long form."""
 
-_LONG = 2 * _WORD - 1
-"""Bytes of which a word at a multiple of eight is part, wherever they stand."""
-
-_MOST_STRIDE = 64
-
-_FEW = 32
-"""Forms that are searched one at a time, which is faster in a text of some size."""
-
-_SMALL = 4096
-"""Bytes that the automaton alone has searched before anything else could help."""
-
-_HEAD = 8
-"""Characters by which it is found out whether a longer form may begin somewhere."""
-
-MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")
-"""What reads like a mark, whole."""
+_LONG = 2 * _WORD - 1  # Bytes of which a word at a multiple of eight is part, wherever they stand.
+_FEW = 32  # Forms that are searched one at a time, which is faster in a text of some size.
+_SMALL = 4096  # Bytes that the automaton alone has searched before anything else could help.
+_HEAD = 8  # Characters by which it is found out whether a longer form may begin somewhere.
+MARK = re.compile(rb"\[redacted: [^\[\]]{1,200}\]")  # What reads like a mark, whole.
 
 _OTHER = re.compile(rf"{re.escape(MASK_BEGINS)}(?:[^\[\]]{{1,200}}\])?")
 
@@ -80,8 +59,7 @@ _UNSAFE = re.compile(r"[^ !#-Z^-~]")
 _as_json = json_text.encoder(allow_nan=True)
 
 
-Note = Callable[[str, str], None]
-"""Takes a mark and the text that it replaced."""
+Note = Callable[[str, str], None]  # Takes a mark and the text that it replaced.
 
 
 class _Span(NamedTuple):
@@ -382,7 +360,7 @@ class _Needles:
         self._escaped = escaped
         self._automaton = ahocorasick.Automaton()
         every: set[bytes] = set()
-        for form, mark, whole in itertools.islice(forms, MAX_FORMS):
+        for form, mark, whole in itertools.islice(forms, 100_000):  # A thousand secrets have fewer.
             if form not in every:
                 self._automaton.add_word(_key(form), (len(form), mark, whole))
                 every.add(form)
@@ -391,7 +369,7 @@ class _Needles:
         self._short = [form for form in every if len(form) < _LONG]
         long = [form for form in every if len(form) >= _LONG]
         room = min(map(len, long), default=0) - _WORD + 1
-        self._stride = min(room // _WORD * _WORD, _MOST_STRIDE) or _WORD
+        self._stride = min(room // _WORD * _WORD, 64) or _WORD
         words = (form[at : at + _WORD] for form in long for at in range(self._stride))
         self._words = frozenset(int.from_bytes(word, sys.byteorder) for word in words)
 
@@ -490,8 +468,7 @@ _ESCAPE = re.compile(
 )
 """What ends in a letter or a digit, and is neither: an escape in JSON, addresses or terminals."""
 
-_CONTEXT = 20
-"""Bytes before a form that decide whether it is a whole word."""
+_CONTEXT = 20  # Bytes before a form that decide whether it is a whole word.
 
 
 def _is_whole(data: bytes, start: int, end: int) -> bool:

@@ -11,9 +11,6 @@ from urllib.parse import quote, quote_plus
 LEAST_ENCODED = 7
 """Characters of an encoded form that is still looked for: shorter ones turn up by chance."""
 
-MAX_FILLED = 4096
-"""Bytes of what stands in the place of an encoded secret; the name in it is cut far earlier."""
-
 Form = tuple[bytes, bytes, bool]
 """What is looked for, the mark that replaces it, and whether only whole words match."""
 
@@ -101,7 +98,7 @@ def _lower_escapes(text: str) -> str:
 
 def _filled(data: bytes, mark: bytes) -> bytes:
     """Return a mark that is as long as a secret."""
-    return mark[: len(data)].ljust(min(len(data), MAX_FILLED), b"*").ljust(len(data), b"*")
+    return mark[: len(data)].ljust(min(len(data), 4096), b"*").ljust(len(data), b"*")
 
 
 def _encoded(data: bytes, mark: bytes) -> Iterator[Form]:

@@ -24,25 +24,16 @@ MASK_BEGINS = "[redacted: "
 LEAST_NAMED = 6
 """Characters of a value that counts as a secret for its name. What is shorter is in every text."""
 
-LEAST_SHAPED = 20
-"""Least characters of a text that counts as random. Known formats are longer."""
+LEAST_SHAPED = 20  # Least characters of a text that counts as random. Known formats are longer.
 
 LEAST_WORDS = 15
 """Letters from which on a value without digits is a secret for its name: "postgres" is none, and a
 pass phrase is."""
 
-MAX_TOKEN = 16 * 1024
-"""Characters of a token looked at; what follows belongs to it all the same."""
-
-MAX_MASKED = 16 * 1024
-"""Characters that one mask covers. What is longer is no token, and is shown."""
+MAX_MASKED = 16 * 1024  # Characters that one mask covers. What is longer is no token, and is shown.
 
 MAX_PASSWORD = 512
 """Characters of a value that is masked for its parameter's name, or in an address."""
-
-LEAST_PARTLY = 20
-"""Characters of what is masked from which on some of them are shown; of less too few would be
-left."""
 
 
 def words_in(text: str) -> frozenset[str]:
@@ -173,19 +164,15 @@ _USER = re.compile(
 _PEM_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 
-_PEM_LINE = re.compile(r"[A-Za-z0-9+/=]{40,}")
 _PEM_LINES = re.compile(r"[A-Za-z0-9+/=]{40,}(?:(?:\s|\\[rn]){1,4}[A-Za-z0-9+/=]{40,})*")
 """A key's lines, also where it is a text in JSON. A shorter one, such as the last, is shown."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+=@%!-]+")
 
-_LEAST_TEXT = 14
-"""Characters of a text below which none of the patterns has room."""
-
 
 def masked(text: str) -> str:
     """Return a text with a mask in place of what has the format of a secret."""
-    if len(text) < _LEAST_TEXT:
+    if len(text) < 14:  # No pattern matches a shorter text.
         return text
     spans = sorted(_spans(text))
     if not spans:
@@ -201,7 +188,8 @@ def masked(text: str) -> str:
 def mask(secret: str) -> str:
     """Return what is shown in place of a value: its ends if it is long, its length and a digest."""
     size = len(secret)
-    ends = f"{secret[:4]}…{secret[-2:]}, " if size >= LEAST_PARTLY else ""
+    # Of a shorter one too little stays secret.
+    ends = f"{secret[:4]}…{secret[-2:]}, " if size >= 20 else ""
     digest = hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{MASK_BEGINS}{ends}{size:,} characters, sha256 {digest}]"
 
@@ -255,7 +243,7 @@ def _keys(text: str) -> Iterator[tuple[int, int]]:
             return
         if end.start() - start.end() <= MAX_MASKED:
             for lines in _PEM_LINES.finditer(text, start.end(), end.start()):
-                if all(map(looks_random, _PEM_LINE.findall(lines[0]))):
+                if all(map(looks_random, re.findall(r"[A-Za-z0-9+/=]{40,}", lines[0]))):
                     yield lines.span()
         start = _PEM_BEGIN.search(text, end.end())
 
@@ -337,7 +325,7 @@ def looks_random(value: str, *, least: int = LEAST_SHAPED) -> bool:
 
     Names of models, packages and dates have many short pieces; a path has words.
     """
-    value = value[:MAX_TOKEN]
+    value = value[: 16 * 1024]
     if len(value) < least or not _RANDOM.fullmatch(value):
         return False
     for piece in _PIECE.findall(value):

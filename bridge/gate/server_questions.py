@@ -32,14 +32,9 @@ MAX_FIELDS = 50
 MAX_CHOICES = 200
 """Of one field of a form."""
 
-MAX_NAME_CHARS = 100
-"""Of a field's name."""
-
-MAX_TEXT_CHARS = 1000
-"""Of each title, description, choice and default."""
-
-MAX_FORM_DEPTH = 8
-"""Levels of a form. The protocol's have six at the most."""
+MAX_NAME_CHARS = 100  # Of a field's name.
+MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
+MAX_FORM_DEPTH = 8  # Levels of a form. The protocol's have six at the most.
 
 MAX_URL_CHARS = 2000
 
@@ -47,19 +42,13 @@ MAX_MESSAGES = 100
 MAX_TOOLS = 64
 """Of one sampling request."""
 
-MAX_TOKENS = 65_536
-"""That one sampling request may have the user's model write."""
-
-MAX_HEAD = 100
-"""Characters of a question that are recorded."""
+MAX_TOKENS = 65_536  # That one sampling request may have the user's model write.
 
 MAX_RECORDED = 20
 """Refused questions of a run with a record each; the run's last record has the count."""
 
 _SHOWN = frozenset({"title", "description"})
 """What is only shown of a form, and so may be rewritten."""
-
-_FLOOD = re.compile(r"\n(?:[ \t]*\n){2,}")
 
 
 class ServerQuestions:
@@ -128,7 +117,7 @@ class ServerQuestions:
             "server": server,
             "what": asking,
             "question": whole if params else "",
-            "head": one_line(_head(params), MAX_HEAD),
+            "head": one_line(_head(params), 100),
             "outcome": outcome,
             "why": one_line(why, MAX_TEXT_CHARS),
         }
@@ -273,7 +262,7 @@ def _part(server: str, value: Json, key: str, depth: int) -> Json:
 def _told(value: Json) -> Json:
     """Return a text for a model: with nothing hidden in it, and no floods of blank lines."""
     if isinstance(value, str):
-        return _FLOOD.sub("\n\n", visible(value.replace("\r\n", "\n")))
+        return re.sub(r"\n(?:[ \t]*\n){2,}", "\n\n", visible(value.replace("\r\n", "\n")))
     if isinstance(value, Mapping):
         return {visible(key): _told(item) for key, item in value.items()}
     return [_told(item) for item in value] if isinstance(value, list) else value

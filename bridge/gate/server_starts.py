@@ -30,9 +30,6 @@ from bridge.gate.policy import Policy
 from bridge.gate.question import Holds, because, read_answer, safe_name, start_question
 from bridge.model import ServerSpec
 
-MAX_REFUSALS = 1000
-"""Refused starts remembered so that each is recorded once; a model may search without an end."""
-
 
 @dataclass(kw_only=True)
 class StartApprover:
@@ -204,7 +201,7 @@ class Starts:
         key = (*_key(spec), decision.rule, error.code, self._run)
         if key not in self._recorded:
             self._recorded[key] = None
-            if len(self._recorded) > MAX_REFUSALS:
+            if len(self._recorded) > 1000:  # A model may search without end.
                 self._recorded.popitem(last=False)
             await self._audit.append(start_record(spec, decision, self._run, why=error.code))
         return error

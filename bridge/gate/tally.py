@@ -65,7 +65,6 @@ class Tally:
 
     @property
     def sent(self) -> tuple[CallCount, ...]:
-        """Calls that were sent."""
         return _counts(self._sent)
 
     @property
@@ -75,12 +74,10 @@ class Tally:
 
     @property
     def refused(self) -> tuple[CallCount, ...]:
-        """Calls that were not allowed."""
         return _counts(self._refused)
 
     @property
     def unknown(self) -> tuple[CallCount, ...]:
-        """Calls of unknown outcome."""
         return _counts(self._unknown)
 
 

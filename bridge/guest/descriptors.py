@@ -14,10 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Deque, Iterable, List, Optional
 
-PRIVATE_FROM = (900, 200, 64, 3)
-"""Lowest numbers of private descriptors; the first that the limit on open files allows is used.
-Programs that close "everything from 3 to 255" before a fork are common."""
-
 CHUNK_BYTES = 256 * 1024
 """Bytes read per system call at most."""
 
@@ -26,7 +22,8 @@ CHUNKS_AT_ONCE = 16  # written per system call; as many as POSIX promises to tak
 
 def private(fd: int) -> int:
     """Return a high, close-on-exec duplicate of `fd`, which is closed."""
-    for lowest in PRIVATE_FROM:
+    # Programs that close "everything from 3 to 255" before a fork are common.
+    for lowest in (900, 200, 64, 3):
         try:
             copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
         except OSError:

@@ -62,14 +62,11 @@ that the guest or one of these imports are left out."""
 DATA = ("numpy", "pandas", "matplotlib.pyplot")
 """Imported by a second worker if the image has them: they take about a second."""
 
-DATA_SECONDS = 20.0
-"""After this a worker begins no further import."""
-
 DATA_MEMORY_BYTES = 384 * 1024 * 1024
 """Least memory limit of a sandbox for preloading them; they take about 150 MB."""
 
 
-def steps(names: Sequence[str], seconds: float = DATA_SECONDS) -> Iterator[None]:
+def steps(names: Sequence[str], seconds: float = 20.0) -> Iterator[None]:
     """Import one module per iteration, until `seconds` have passed."""
     deadline = time.monotonic() + seconds
     for name in names:

@@ -4,101 +4,49 @@ Owns shapes only: frozen, keyword-only dataclasses and the literal types of thei
 no parsing, no behaviour beyond what a value can say about itself and read back of that.
 """
 
-from bridge.model.commands import CommandRequest, CommandResult, StageResult
-from bridge.model.kept import (
-    Artifact,
-    ArtifactKind,
-    Directory,
-    InputFile,
-    Loss,
-    SessionReport,
-    SessionState,
-    Shown,
-    Variable,
-)
-from bridge.model.names import (
-    MEBIBYTE,
-    OWN_SERVER,
-    Action,
-    Effect,
-    FindingSource,
-    Json,
-    ProtocolMode,
-    Reason,
-    RetriedReads,
-    RunMode,
-    Severity,
-    Status,
-    Transport,
-)
-from bridge.model.provenance import Provenance
-from bridge.model.requests import PERSON_OWNERS, ApplyRequest, Limits, RunRequest
-from bridge.model.results import (
-    CallCount,
-    Finding,
-    HeldCall,
-    HostKernel,
-    Isolation,
-    Plan,
-    Receipt,
-    RunResult,
-    Usage,
-)
-from bridge.model.servers import (
-    OAuthHints,
-    ServerSettings,
-    ServerSpec,
-    Source,
-    Tool,
-    ToolFilter,
-    short_digest,
-)
-
-__all__ = [
-    "Action",
-    "ApplyRequest",
-    "Artifact",
-    "ArtifactKind",
-    "CallCount",
-    "CommandRequest",
-    "CommandResult",
-    "Directory",
-    "Effect",
-    "ProtocolMode",
-    "Finding",
-    "FindingSource",
-    "HeldCall",
-    "HostKernel",
-    "InputFile",
-    "Isolation",
-    "Json",
-    "Limits",
-    "Loss",
-    "MEBIBYTE",
-    "OWN_SERVER",
-    "PERSON_OWNERS",
-    "OAuthHints",
-    "Plan",
-    "Provenance",
-    "Reason",
-    "Receipt",
-    "RetriedReads",
-    "RunMode",
-    "RunRequest",
-    "RunResult",
-    "ServerSettings",
-    "ServerSpec",
-    "SessionReport",
-    "SessionState",
-    "Severity",
-    "Shown",
-    "Source",
-    "StageResult",
-    "Status",
-    "Tool",
-    "ToolFilter",
-    "short_digest",
-    "Transport",
-    "Usage",
-    "Variable",
-]
+from bridge.model.commands import CommandRequest as CommandRequest
+from bridge.model.commands import CommandResult as CommandResult
+from bridge.model.commands import StageResult as StageResult
+from bridge.model.kept import Artifact as Artifact
+from bridge.model.kept import ArtifactKind as ArtifactKind
+from bridge.model.kept import Directory as Directory
+from bridge.model.kept import InputFile as InputFile
+from bridge.model.kept import Loss as Loss
+from bridge.model.kept import SessionReport as SessionReport
+from bridge.model.kept import SessionState as SessionState
+from bridge.model.kept import Shown as Shown
+from bridge.model.kept import Variable as Variable
+from bridge.model.names import MEBIBYTE as MEBIBYTE
+from bridge.model.names import OWN_SERVER as OWN_SERVER
+from bridge.model.names import Action as Action
+from bridge.model.names import Effect as Effect
+from bridge.model.names import FindingSource as FindingSource
+from bridge.model.names import Json as Json
+from bridge.model.names import ProtocolMode as ProtocolMode
+from bridge.model.names import Reason as Reason
+from bridge.model.names import RetriedReads as RetriedReads
+from bridge.model.names import RunMode as RunMode
+from bridge.model.names import Severity as Severity
+from bridge.model.names import Status as Status
+from bridge.model.names import Transport as Transport
+from bridge.model.provenance import Provenance as Provenance
+from bridge.model.requests import PERSON_OWNERS as PERSON_OWNERS
+from bridge.model.requests import ApplyRequest as ApplyRequest
+from bridge.model.requests import Limits as Limits
+from bridge.model.requests import RunRequest as RunRequest
+from bridge.model.results import CallCount as CallCount
+from bridge.model.results import Finding as Finding
+from bridge.model.results import HeldCall as HeldCall
+from bridge.model.results import HostKernel as HostKernel
+from bridge.model.results import Isolation as Isolation
+from bridge.model.results import Plan as Plan
+from bridge.model.results import Receipt as Receipt
+from bridge.model.results import RunResult as RunResult
+from bridge.model.results import Usage as Usage
+from bridge.model.servers import OAuthHints as OAuthHints
+from bridge.model.servers import ServerSettings as ServerSettings
+from bridge.model.servers import ServerSpec as ServerSpec
+from bridge.model.servers import Source as Source
+from bridge.model.servers import Tool as Tool
+from bridge.model.servers import ToolFilter as ToolFilter
+from bridge.model.servers import short_digest as short_digest

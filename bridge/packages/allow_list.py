@@ -17,12 +17,10 @@ from bridge.errors import PackageRefusedError
 from bridge.packages.requirements import Wanted
 from bridge.settings.dependencies import Allowed
 
-MAX_NAMED = 8
-"""Of the allowed packages, in an error."""
+MAX_NAMED = 8  # Of the allowed packages, in an error.
 
 
 def entries_for(name: str, allow: Iterable[Allowed]) -> tuple[Allowed, ...]:
-    """Return the entries that have a package's name."""
     # Names hold none of the other characters that mean something in such a pattern.
     return tuple(entry for entry in allow if fnmatch.fnmatchcase(name, entry.name))
 

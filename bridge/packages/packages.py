@@ -27,11 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-INSIDE = "/packages"
-"""Where a sandbox has them."""
-
-SETTINGS_FILE = "config.toml"
-"""As it is called in errors, which programs may see: not where it is."""
+INSIDE = "/packages"  # Where a sandbox has them.
+SETTINGS_FILE = "config.toml"  # As it is called in errors, which programs may see: not where it is.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,19 +21,14 @@ from packaging.utils import canonicalize_name
 
 from bridge.errors import InvalidRequestError, PackageRefusedError
 
-MAX_REQUIREMENTS = 100
-"""Of one run; each is looked up on the index."""
+MAX_REQUIREMENTS = 100  # Of one run; each is looked up on the index.
 
 MAX_REQUIREMENT_CHARS = 500
 
-_KEYS = frozenset(("dependencies", "requires-python", "tool"))
-"""What the metadata has at its top."""
+_KEYS = frozenset(("dependencies", "requires-python", "tool"))  # What the metadata has at its top.
 
 _MAX_KEYS, _MAX_KEY_CHARS = 20, 40
 """Others that are looked at: to compare each of thousands takes seconds."""
-
-_LIKENESS = 0.8
-"""Similarity from which on an unknown key counts as a misspelt one of these."""
 
 _OPENING = "# /// script"
 
@@ -88,11 +83,10 @@ def _wanted(text: str) -> Wanted:
             raise InvalidRequirement("it is too long")
         requirement = Requirement(text)
     except InvalidRequirement:
-        message = (
+        raise InvalidRequestError(
             f'{text!r:.100} is no requirement; ask for packages such as "polars", "polars==1.*" or '
             '"uvicorn[standard]>=0.30,<1".'
-        )
-        raise InvalidRequestError(message) from None
+        ) from None
     if requirement.url is not None:
         message = f"{requirement.name} is asked for by an address; only the index is used here."
         raise PackageRefusedError(message, remedy=f'Ask for "{requirement.name}" by its name.')
@@ -126,7 +120,7 @@ def script_metadata(code: str) -> Script:
         raise _malformed(first + 1, "a number in it is too long, or a value too deep") from None
     others = [key for key in document if key not in _KEYS and len(key) <= _MAX_KEY_CHARS]
     for key in others[:_MAX_KEYS]:
-        meant = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, _LIKENESS)
+        meant = difflib.get_close_matches(key.lower().replace("_", "-"), _KEYS, 1, 0.8)
         if meant:
             place = _line_of(key, lines, first, end)
             raise _malformed(place, f"{key!r:.80} means nothing; write `{meant[0]}`")

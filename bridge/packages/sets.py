@@ -25,11 +25,8 @@ from pathlib import Path
 from bridge.errors import PackageRefusedError, PackageUnavailableError
 from bridge.store import Store
 
-MAX_ENTRIES = 50_000
-"""Files and directories of a set: the largest have half of that."""
-
-MAX_SETS = 2000
-"""Choices that are remembered, of some kilobytes each."""
+MAX_ENTRIES = 50_000  # Files and directories of a set: the largest have half of that.
+MAX_SETS = 2000  # Choices that are remembered, of some kilobytes each.
 
 KEPT_SECONDS = 2 * 24 * 3600.0
 """A set used this recently is never removed: a program may be using it."""
@@ -37,15 +34,8 @@ KEPT_SECONDS = 2 * 24 * 3600.0
 LEFT_SECONDS = 2 * 3600.0
 """After which what was begun was left by a dead bridge: no run waits as long."""
 
-TOUCHED_SECONDS = 3600.0
-"""How exactly it is known when something was used last."""
-
 _KIND = "packages"
 _WORK = "work-"
-
-_RUN_BY_ITSELF = re.compile(r".*\.pth|(site|user)customize(\..*)?|\.lock", re.IGNORECASE)
-"""What an interpreter with `site` would run at its start, and uv's own lock file. The guest's has
-no `site`; removed all the same, since a program may start another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +87,7 @@ class PackageSet:
         """Record that the installed packages are used; return False if they are not there."""
         tree = self.tree(lock)
         try:
-            if time.time() - tree.stat().st_mtime > TOUCHED_SECONDS:
+            if time.time() - tree.stat().st_mtime > 3600.0:
                 os.utime(tree)
         except OSError:
             return False
@@ -193,7 +183,10 @@ def tidy(tree: Path, max_bytes: int) -> None:
         PackageRefusedError: There is a link or a device, or too much.
     """
     for path in tree.iterdir():
-        if _RUN_BY_ITSELF.fullmatch(path.name):
+        # What an interpreter with `site` would run at its start, and uv's own lock file.
+        if re.fullmatch(
+            r".*\.pth|(site|user)customize(\..*)?|\.lock", path.name, flags=re.IGNORECASE
+        ):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     tree.chmod(0o755)
     entries = size = 0

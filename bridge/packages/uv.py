@@ -28,26 +28,16 @@ from bridge.packages.target import Target
 from bridge.settings.dependencies import Dependencies
 from bridge.tasks import background_task
 
-MAX_PACKAGES = 500
-"""Of one run, what they need included."""
-
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of the file that uv writes its choice to."""
-
-MAX_SAID = 64 * 1024
-"""Kept of what it writes to its output, from the end."""
-
-MAX_WORDS = 900
-"""Characters of what it said, in an error."""
+MAX_PACKAGES = 500  # Of one run, what they need included.
+MAX_ANSWER_BYTES = 16 * 1024 * 1024  # Of the file that uv writes its choice to.
+MAX_SAID = 64 * 1024  # Kept of what it writes to its output, from the end.
+MAX_WORDS = 900  # Characters of what it said, in an error.
 
 READ_BYTES = 64 * 1024 * 1024
 """Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
 
-WATCH_SECONDS = 0.25
-"""Between two looks at how much it has written."""
-
-Say = Callable[[str], Awaitable[None]]
-"""Tells the user how it gets on."""
+WATCH_SECONDS = 0.25  # Between two looks at how much it has written.
+Say = Callable[[str], Awaitable[None]]  # Tells the user how it gets on.
 
 _NETWORK = (
     *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),
@@ -230,7 +220,7 @@ class Uv:
         """Return the error on what uv did not find, with what there is instead."""
         words = _words(said, self._place)
         parts = [f"{', '.join(texts)[:200]} cannot be had. uv says: {words}"]
-        if _UNREACHED.search(said):
+        if re.search(r"Failed to fetch|error sending request|Request failed", said):
             return PackageUnavailableError(parts[0], remedy=_TRY_AGAIN)
         allowed = [text for text in limits if re.search(rf"\b{_name(text)}\b", words)]
         if allowed:
@@ -250,7 +240,6 @@ _TRY_AGAIN = (
     "whether the index answers."
 )
 _DOWNLOADING = re.compile(r"Downloading (\S{1,200}) \(([\d.]{1,9}[kMG]?i?B)\)")
-_UNREACHED = re.compile(r"Failed to fetch|error sending request|Request failed")
 
 
 def _options(dependencies: Dependencies, place: Path, target: Target | None) -> list[str]:

@@ -28,11 +28,9 @@ class PlanApprover(Approver):
         if not news:
             return self._approval
         reasons = "; ".join(f"{ask.rule}: {ask.reason}" if ask.reason else ask.rule for ask in news)
-        message = (
-            f"{call} needs a person's approval for a reason that the plan did not show ({reasons})."
-        )
         raise ApprovalNeededError(
-            message,
+            f"{call} needs a person's approval for a reason that the plan did not show "
+            f"({reasons}).",
             remedy="Make this call, and what follows, in a run of its own, where it is asked "
             "about; or plan again.",
         )

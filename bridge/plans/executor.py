@@ -46,29 +46,15 @@ from bridge.plans.plan_store import StoredPlan
 from bridge.plans.shared_plans import Plans
 from bridge.render.plan import plan_question
 from bridge.render.receipt import bytes_returned
-from bridge.rpc.values import call_parts, shape_value, tool_error
+from bridge.rpc.values import shape_value, tool_error
 from bridge.servers.servers import Servers
 
 MAX_QUESTION = 5_500
 """Characters of the list in a question: clients show little, and the list names what it leaves out
 only if the bridge cuts it, not if the question does."""
 
-MAX_RANGES = 20
-"""Ranges of numbers in a sentence."""
-
-MAX_ERROR = 1_000
-"""Characters of a call's error in the result's."""
-
-APPLY_SECONDS = 30 * 60.0
-"""After which no further call of a plan is begun. Longer than a program may take, since a person
-approved all of it; a call that is under way has its own limit, and is waited for."""
-
-FINISH_SECONDS = 5.0
-"""For the call under way when the client cancels: most have their answer by then, and one that is
-cut off is of unknown outcome."""
-
-MAX_VALUE = 2_000
-"""Characters of JSON of one call's result that are shown."""
+MAX_RANGES = 20  # Ranges of numbers in a sentence.
+MAX_VALUE = 2_000  # Characters of JSON of one call's result that are shown.
 
 MAX_VALUES = 16 * 1024
 """The same of all calls together, the first ones first: a plan may have a thousand."""
@@ -78,8 +64,9 @@ MAX_VALUES = 16 * 1024
 class Times:
     """Seconds for applying a plan, and for a call that is under way when that is cancelled."""
 
-    apply: float = APPLY_SECONDS
-    finish: float = FINISH_SECONDS
+    # After this no further call is begun. Longer than a program: the user approved all of it.
+    apply: float = 30 * 60.0
+    finish: float = 5.0  # for the call that is running when the client cancels
 
 
 StepStatus = Literal["done", "failed", "unknown", "not done"]
@@ -332,9 +319,7 @@ class _Execution:
         request = step.request
         server, tool = request.call.server, request.call.tool
         inventory = self._servers.inventory
-        several = inventory.sends_several(server, tool)
-        wraps = inventory.wraps_result(server, tool)
-        parts = call_parts(result, wraps=wraps, several=several)
+        parts = inventory.reader(server, tool)(result)
         inventory.learn_result(server, tool, parts)
         shape = shape_value(parts)
         if self._awaited[request.number]:
@@ -409,7 +394,7 @@ def _error(execution: _Execution, stopped: Step | None, why: str, run_id: str) -
     by_status: dict[StepStatus, list[int]] = {}
     for step in execution.steps:
         by_status.setdefault(step.status, []).append(step.request.number)
-    lines = [f"{stopped.request}: {why[:MAX_ERROR]}" if stopped is not None else why]
+    lines = [f"{stopped.request}: {why[:1_000]}" if stopped is not None else why]
     words = {
         "done": "Done",
         "failed": "Failed",

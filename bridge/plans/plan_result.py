@@ -16,9 +16,6 @@ from bridge.render.plan import plan_summary
 HELD_RESULT_ERROR = "HeldResultError"
 """The error that stops a program which reads the result of a held call."""
 
-MAX_STOPPED = 2_000
-"""Characters of that error's message."""
-
 
 async def planned(result: RunResult, done: Done | None, run: RunContext, plans: Plans) -> RunResult:
     """Return a program's result with the plan that it made, if it ran in plan mode."""
@@ -28,7 +25,7 @@ async def planned(result: RunResult, done: Done | None, run: RunContext, plans: 
     if result.status == "error" and done is not None and done.error_type == HELD_RESULT_ERROR:
         # The plan ends here: what the program would do next depends on the results.
         result = replace(result, status="success", reason=None, exit_code=None, error="")
-        stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:MAX_STOPPED]
+        stopped = done.error.rpartition(f"{HELD_RESULT_ERROR}: ")[2].strip()[:2_000]
     else:
         stopped = ""
     result, stopped = _readable(result, stopped, held_calls)

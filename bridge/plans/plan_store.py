@@ -29,8 +29,7 @@ MAX_ALL_PLANS = 500
 MAX_ALL_CHARACTERS = 128 * 1024 * 1024
 """Of all owners."""
 
-MAX_REMEMBERED = 1_000
-"""Plans that are gone and whose end is remembered."""
+MAX_REMEMBERED = 1_000  # Plans that are gone and whose end is remembered.
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,7 +135,6 @@ class PlanStore:
         return self.remembers(plan_id, owner) or (kept is not None and kept.owner == owner)
 
     def remembers(self, plan_id: str, owner: str) -> bool:
-        """Return whether the end of a plan is remembered."""
         gone = self._gone.get(plan_id)
         return gone is not None and gone[0] == owner
 

@@ -206,7 +206,6 @@ class _Page:
         return self._left <= 0
 
     def add(self, line: str) -> None:
-        """Add a line that has to be there."""
         self.lines.append(line)
         self._left -= len(line) + 1
 
@@ -399,16 +398,12 @@ def _same(arguments: Mapping[str, Json], key: str, value: Json) -> bool:
 
 
 def _json(value: Json) -> str:
-    return _on_one_line(_dumped(value))
+    # Behind a gap it would begin a line where it is wrapped.
+    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(_dumped(value)))
 
 
 def _dumped(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _on_one_line(text: str) -> str:
-    """Return text that stays on its line: behind a gap, it would begin one where it is wrapped."""
-    return _GAP.sub(lambda gap: f"[{len(gap[0])} spaces]", printable(text))
 
 
 def _cut(text: str, size: int) -> str:

@@ -25,10 +25,6 @@ from bridge.render.structured import output_links, to_json
 from bridge.settings import OutputMode
 from bridge.text import counted, valid_text, visible
 
-TOON_SHARE = 0.8
-"""Of the bytes of JSON. TOON that takes more costs a model more: to tokenizers JSON's rows of marks
-are one token. Tables cost 15 to 40 % less as TOON, pairs and nested values up to 80 % more."""
-
 
 def value_text(value: Json, mode: OutputMode = "compact") -> str:
     """Return a value as text that has a UTF-8 form.
@@ -47,7 +43,8 @@ def value_text(value: Json, mode: OutputMode = "compact") -> str:
     if as_toon is None:
         return as_json
     share = len(as_toon.encode()) / len(as_json.encode())
-    return as_toon if mode == "toon" or share <= TOON_SHARE else as_json
+    # To tokenizers JSON's rows of marks are one token: TOON that is hardly shorter costs more.
+    return as_toon if mode == "toon" or share <= 0.8 else as_json
 
 
 def _toon(value: Json) -> str | None:

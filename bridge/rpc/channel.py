@@ -36,12 +36,6 @@ from bridge.offload import offload
 MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
 """Longest line accepted from a guest."""
 
-BYTES_PER_VALUE = 160
-"""Memory of a nested object besides its text; no other value takes more."""
-
-BYTES_PER_CHARACTER = 4
-"""Memory per character of a text with a character beyond Unicode's first plane."""
-
 MAX_DONE_BYTES = 2 * 1024 * 1024
 """Longest `done` frame, whose content goes to the model. The guest limits a result to 1 MiB and a
 traceback to 24,000 characters; code that forges the frame does not."""
@@ -53,15 +47,8 @@ are of a quarter of that."""
 _LONG = (b'{"type":"call",', b'{"type":"shown",')
 """Start of the frames that hold a program's values whole: call arguments and pictures."""
 
-OTHER_VALUES = 10_000
-"""Most values in a `done` frame besides the last expression's, which has no more values than bytes:
-40 variables and a session's losses take a few each."""
-
 WRITE_BYTES = 256 * 1024
 """Most written at once, so that a large frame is not held a second time in a socket's queue."""
-
-TOGETHER_BYTES = 16 * 1024
-"""Longest frame that is batched with others; a longer one is written by itself."""
 
 
 class ByteStream(Protocol):
@@ -138,7 +125,7 @@ class Channel:
 
         Costs one turn of the event loop, and saves waking the guest for each frame.
         """
-        if len(data) > TOGETHER_BYTES:
+        if len(data) > 16 * 1024:  # A longer frame is not batched with others.
             await self.send_bytes(data)
         elif self._batch is not None:
             batch = self._batch
@@ -200,7 +187,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     line = line[json_start(line) :]
     # A frame whose first key is not its type is rejected later in any case.
     if line.startswith(b'{"type":"done"'):
-        most = told_bytes + OTHER_VALUES
+        most = told_bytes + 10_000  # 40 variables and a session's losses take a few each.
         if len(line) > MAX_DONE_BYTES:
             raise FrameTooLargeError(f"a done frame is longer than {MAX_DONE_BYTES} bytes")
     elif size > MAX_SHORT_BYTES and not line.startswith(_LONG):
@@ -210,8 +197,10 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     if values > most:
         raise FrameTooLargeError(f"a frame of {size:,} bytes holds too many values")
     narrow = line.isascii() and b"\\u" not in line
-    text = len(line) * (1 if narrow else BYTES_PER_CHARACTER)
-    return size - len(line) + text + BYTES_PER_VALUE * (values + 1)
+    # of a text with a character beyond Unicode's first plane
+    text = len(line) * (1 if narrow else 4)
+    # No value takes more memory besides its text than a nested object.
+    return size - len(line) + text + 160 * (values + 1)
 
 
 # --- large `run` frames, encoded while they are written -------------------------------------------

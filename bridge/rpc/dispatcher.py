@@ -36,13 +36,6 @@ from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING_CALLS = 1024
-"""Most calls accepted and not yet answered. Beyond it the guest is not read until one is answered:
-what a program can queue on the host is bounded, and a `gather` over more merely waits."""
-
-MAX_PENDING_COST = 128 * 1024 * 1024
-"""Most memory of these calls' arguments, approximately; beyond it the guest is not read either."""
-
 YIELD_EVERY = 64
 """Calls accepted in a row before other tasks run."""
 
@@ -88,8 +81,10 @@ class DispatchLimits:
 
     concurrent: int
     reply_bytes: int
-    pending: int = field(default=MAX_PENDING_CALLS)
-    pending_cost: int = field(default=MAX_PENDING_COST)
+    # The guest is not read beyond this, until a call is answered.
+    pending: int = field(default=1024)
+    # approximate memory of these calls' arguments
+    pending_cost: int = field(default=128 * 1024 * 1024)
 
 
 @dataclass(eq=False)

@@ -15,10 +15,6 @@ MAX_LINES = 50_000
 """Most lines of a run's output in its result. Structured content lists each line; the token limit
 alone would allow a million empty ones, which takes clients seconds."""
 
-MAX_GAPS = 16
-"""Most gaps shown in one stream. The guest announces one; more come from forged frames, and each
-would be text beyond the limit."""
-
 MEMORY_BYTES = 128 * 1024
 """Bytes of a stream's beginning in memory before it goes to storage; half as many of its end."""
 
@@ -27,9 +23,6 @@ OUTPUT_BYTES = 32 * 1024 * 1024
 
 _STEP_BYTES = 2048
 """Counted at a time: little is counted that is not shown."""
-
-_TORN_TOKENS = 5
-"""What a text may cost more than its two parts, where they were not cut at the end of a line."""
 
 _WHOLE_LINES_WITHIN = 2048
 """A cut is moved to the end of a line within so many bytes."""
@@ -129,7 +122,7 @@ class OutputBuffer:
         gap = b""
         if skipped > 0:
             self.dropped += skipped
-            if len(self._gaps) < MAX_GAPS:
+            if len(self._gaps) < 16:  # The guest announces one; more come from forged frames.
                 gap = f"\n[… {skipped:,} bytes dropped …]\n".encode()
                 self._gaps.append((self._size, len(gap)))
         taken = data[: self._room]
@@ -232,7 +225,8 @@ def _fitting(data: bytes, most: float, lines: int, *, at_end: bool = False) -> i
         end_of_line = (part.find(b"\n") if at_end else part.rfind(b"\n")) + 1
         part = (part[end_of_line:] if at_end else part[:end_of_line]) or part
         if size:
-            most -= 1 if data[edge - 1 : edge] == b"\n" else _TORN_TOKENS
+            # A text cut inside a line may cost more than its two parts.
+            most -= 1 if data[edge - 1 : edge] == b"\n" else 5
         whole += len(part)
         while part and (tokens := cost(part)) > most:
             # Assumes equal tokens per byte; tried again if that does not hold.

@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 MAX_CODE_BYTES = 1024 * 1024
 """Longest program. Models write thousands of bytes; data belongs in tool calls."""
 
-UNCUT_BYTES = 1 << 50
-"""Output limit where the client shows all output itself: more than a run has time to write."""
-
 
 class Admission:
     """Admits runs."""
@@ -116,7 +113,7 @@ class Admission:
             return refused(run_id, program.scan, limits.timeout)
         if caller.is_shown:
             # All output goes to the client, and none is kept.
-            limits = replace(limits, output_bytes=UNCUT_BYTES)
+            limits = replace(limits, output_bytes=1 << 50)  # more than a run has time to write
         run = PreparedRun(
             run_id=run_id,
             caller=caller,

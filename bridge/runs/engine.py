@@ -112,12 +112,10 @@ class Engine:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self._settings
 
     @property
     def servers(self) -> Servers:
-        """The user's servers."""
         return self._servers
 
     async def __aenter__(self) -> Engine:

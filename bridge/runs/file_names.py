@@ -18,9 +18,6 @@ MAX_PARTS = 10
 MAX_SHOWN = 200
 """Characters of a name that is quoted."""
 
-_JOINERS = "\u200c\u200d"
-"""Format characters that are part of words and of emoji; the others hide or reverse text."""
-
 _REFUSED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
@@ -57,4 +54,5 @@ def quoted(name: str) -> str:
 
 
 def _is_refused(character: str) -> bool:
-    return unicodedata.category(character) in _REFUSED and character not in _JOINERS
+    # parts of words and of emoji; other format characters hide or reverse text
+    return unicodedata.category(character) in _REFUSED and character not in "\u200c\u200d"

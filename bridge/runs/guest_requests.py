@@ -22,7 +22,7 @@ from bridge.large_text import with_plain_text
 from bridge.model import Json
 from bridge.offload import offload
 from bridge.rpc.dispatcher import Answer, CallFailedError, as_failed_call
-from bridge.rpc.values import call_parts, prompt_value, resource_value, tool_error
+from bridge.rpc.values import prompt_value, resource_value, tool_error
 from bridge.servers.guide import GuestGuide, has_match, starting_line
 from bridge.servers.servers import Servers
 from bridge.upstream.listing import LISTS, MAX_URI_CHARS, Kind
@@ -52,15 +52,6 @@ LONGEST: Mapping[str, int] = {
 }
 """How long what is called so may be, whichever method it is for."""
 
-MAX_SEARCH_RESULTS = 50
-"""Most hits of one search."""
-
-
-MAX_COMPLETIONS = 100
-"""Proposals for an argument; the protocol has no more."""
-
-LONG_REMEDY = 120
-"""A remedy longer than this is sent once in a run."""
 
 SAID_BEFORE = "What can be done was said with the first such call of this run."
 
@@ -140,7 +131,7 @@ class GuestRequests:
         """Return the error that the program gets; a long remedy only the first time."""
         if error.remedy in self._told:
             error.remedy = SAID_BEFORE
-        elif len(error.remedy) > LONG_REMEDY:
+        elif len(error.remedy) > 120:  # A longer remedy is sent once in a run.
             self._told.add(error.remedy)
         return as_failed_call(error, server=server, tool=tool)
 
@@ -173,9 +164,7 @@ class GuestRequests:
                 error_text or "", kind="tool", server=server, tool=tool, result=result
             )
         inventory = self._servers.inventory
-        several = inventory.sends_several(server, tool)
-        wraps = inventory.wraps_result(server, tool)
-        value = await offload(result, partial(call_parts, result, wraps=wraps, several=several))
+        value = await offload(result, partial(inventory.reader(server, tool), result))
         if (note := self._schema_note(server, tool, result)) is not None:
             value["parts"]["note"] = note
         if not self._gate.has_read_labels:
@@ -305,7 +294,7 @@ class GuestRequests:
         completion = result.get("completion")
         values = completion.get("values") if isinstance(completion, dict) else None
         listed = values if isinstance(values, list) else []
-        return [each for each in listed[:MAX_COMPLETIONS] if isinstance(each, str)]
+        return [each for each in listed[:100] if isinstance(each, str)]  # the protocol's limit
 
     async def _list_servers(self, params: Mapping[str, Json]) -> Json:
         return list(self._servers.names())
@@ -337,7 +326,7 @@ class GuestRequests:
         found, errors = await self._guide.search_servers(
             names,
             _text(params, "query"),
-            min(limit, MAX_SEARCH_RESULTS),
+            min(limit, 50),
             _detail(params),
             skills=self._show is not None,
         )

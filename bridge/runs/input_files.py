@@ -29,10 +29,6 @@ MAX_BYTES = 32 * MEBIBYTE
 MAX_SESSION_BYTES = 12 * MEBIBYTE
 """Of all files of a run in a session, whose frame may have to hold the session's state besides."""
 
-MEMORY_SHARE = 16
-"""Of a sandbox's memory the files may be the n-th part: while they are put in place it holds each
-several times over."""
-
 OUT = "out"
 
 KEPT = "bridge://"
@@ -47,7 +43,8 @@ _WORKS = (
 def allowed_bytes(limits: Limits, *, in_session: bool = False) -> int:
     """Return how much the files of a run may be in all."""
     most = MAX_SESSION_BYTES if in_session else MAX_BYTES
-    return min(most, limits.workspace_bytes // 2, limits.memory_bytes // MEMORY_SHARE)
+    # The sandbox holds each file several times over while it is put in place.
+    return min(most, limits.workspace_bytes // 2, limits.memory_bytes // 16)
 
 
 async def resolved(request: RunRequest, limits: Limits, store: ArtifactStore) -> RunRequest:

@@ -29,9 +29,6 @@ MAX_FOUND_BYTES = 8 * 1024 * 1024
 MAX_LINE_BYTES = 2 * 1024
 """Of a line that is found, around what was looked for: a stream may be one line of megabytes."""
 
-MAX_READING = 2
-"""Outputs read at once for one run: each is in memory then."""
-
 MAX_LISTED = 10
 """Outputs named in an error."""
 
@@ -50,7 +47,7 @@ class KeptOutputs:
         self._store = store
         self._owner = owner
         self._tracker = tracker
-        self._reading = anyio.CapacityLimiter(MAX_READING)
+        self._reading = anyio.CapacityLimiter(2)  # Each is in memory then.
 
     async def read_output(self, params: Mapping[str, Json]) -> Json:
         """Return text, or the lines that have a text in them with their numbers.

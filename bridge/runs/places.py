@@ -54,7 +54,6 @@ class Places:
         self._sessions = sessions
 
     async def run(self, run: PreparedRun, work: Work) -> RunResult:
-        """Do a run's work in its place, and release that."""
         if run.request.session:
             return await self._in_session(run, work)
         async with self._queue.slot(run.request.owner, run.caller.queued) as place:
@@ -68,7 +67,6 @@ class Places:
             return await self._in_own_sandbox(run, work, place.keep, fresh=True)
 
     async def end_session(self, request: RunRequest) -> RunResult:
-        """End a session without a run."""
         return await self._sessions.end(request)
 
     async def _in_own_sandbox(

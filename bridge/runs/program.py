@@ -55,10 +55,6 @@ STALE_SECONDS = 0.1
 """A sandbox that waited and ends so soon after it was taken, without a word, was dead by then; its
 end had not been noticed yet."""
 
-WIND_UP_SECONDS = 5.0
-"""For replies that are on their way to a session when its run ends. Its process takes them in until
-the next run; one that does not is given up."""
-
 START_SECONDS = 10.0
 """For a sandbox to read its program: milliseconds, unless it does not read. Megabytes through a
 pipe on a busy machine have been seen to take seconds."""
@@ -190,7 +186,8 @@ class Program:
                         self._timer.cancel()
                 if self._keeps and self._exited is not None and self._exited.kept:
                     # Half a reply would garble the channel for the programs that follow.
-                    with anyio.move_on_after(WIND_UP_SECONDS):
+                    # A session's process reads the replies on their way to it until its next run.
+                    with anyio.move_on_after(5.0):
                         await dispatcher.cancel_all()
                 dispatcher.close()
                 if dispatcher.under_way or self._late or isinstance(distant, DistantSandbox):
@@ -207,7 +204,6 @@ class Program:
         return await self._facts(deadline_passed=deadline_passed)
 
     async def stop(self) -> None:
-        """Interrupt the program."""
         self._stopped = True
         try:
             await self._session.channel.send(Stop(late=self._late))

@@ -100,10 +100,6 @@ GUEST_ENVIRONMENT = {
 """Everything a program finds in its environment, but for its time zone."""
 
 
-LASTING_SECONDS = 24 * 3600.0
-"""Of CPU time that a session's process may use in all."""
-
-
 Reserved = Reservation[GuestSession]
 """A sandbox that is one run's until the reservation ends."""
 
@@ -193,7 +189,8 @@ class Sandboxes:
             SandboxError: There is no backend.
         """
         # The kernel counts a process's time over all of its runs.
-        limits = replace(limits, longest_timeout=max(limits.longest_timeout, LASTING_SECONDS))
+        # CPU time of a session's process in all
+        limits = replace(limits, longest_timeout=max(limits.longest_timeout, 24 * 3600.0))
         backend = await self.backend()
         recipe = recipe_for(self._settings, limits, (*self._directories, *binds))
         async with backend.in_use(), self._session_pool.reserve(recipe) as reservation:

@@ -19,9 +19,6 @@ from bridge.runs.program import Program
 from bridge.sessions.session import SAVE_SECONDS
 from bridge.sessions.state import StateParts
 
-MAX_PROBLEM_CHARS = 200
-"""Of what its process says of a failure."""
-
 SAVE_LIMITS = Limits(
     timeout=SAVE_SECONDS, longest_timeout=SAVE_SECONDS, tool_calls=0, concurrent_calls=1
 )
@@ -104,7 +101,7 @@ async def save_state(guest: GuestSession, number: int) -> StateParts | None:
         state.refuse(f"that took longer than {SAVE_SECONDS:g} s")
     elif ending.done is None or ending.done.outcome != "ok":
         said = "" if ending.done is None else ending.done.error.strip().rpartition("\n")[2]
-        state.refuse(said[:MAX_PROBLEM_CHARS] or "its process said nothing")
+        state.refuse(said[:200] or "its process said nothing")
     elif state.data is None and not state.problem:
         state.refuse("there was nothing")
     return state

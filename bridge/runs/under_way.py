@@ -40,7 +40,6 @@ class UnderWay:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self._scopes)
 
     @contextmanager

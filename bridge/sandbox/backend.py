@@ -10,16 +10,17 @@ Enforces nothing by itself. `tests/contract` runs one suite on every implementat
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from signal import Signals
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
+
+import anyio.lowlevel
 
 from bridge.errors import SandboxError
 from bridge.model import Isolation, Limits
 
-_SIGNAL_BASE = 128
-"""Engines report death by signal n as exit status 128 + n, as shells do."""
+_SIGNAL_BASE = 128  # Engines report death by signal n as exit status 128 + n, as shells do.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +242,16 @@ class DistantSandbox(Protocol):
 
 
 class Backend(Protocol):
-    """Runs processes in isolation. Enter it before use."""
+    """Runs processes in isolation. Enter it before use.
+
+    By default it has no engine that can stop or end.
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     @property
     def name(self) -> str:
@@ -262,7 +272,7 @@ class Backend(Protocol):
 
     def in_use(self) -> AbstractAsyncContextManager[None]:
         """Enter this while a program runs, so that its engine is not stopped as idle."""
-        ...
+        return nullcontext()
 
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Stop what the backend holds open once it is idle; return when nothing is left to stop.
@@ -270,14 +280,14 @@ class Backend(Protocol):
         Args:
             drain: Destroys the waiting sandboxes; called before their engine is stopped.
         """
-        ...
+        await anyio.lowlevel.checkpoint()
 
     async def problem(self) -> str:
         """Return why no sandbox could be started now, as far as a look shows; empty if one could.
 
         Bounded, and cheap enough for every few seconds.
         """
-        ...
+        return ""
 
     async def reap(self) -> int:
         """Remove what dead bridges left; return the number of sandboxes removed."""

@@ -12,11 +12,8 @@ from collections.abc import Iterable
 from bridge.errors import LaunchError
 from bridge.sandbox.backend import Bind
 
-NOBODY_ID = 65534
-"""A user and a group that own nothing anywhere."""
-
-READ_ONLY = "read-only:"
-"""Start of the layer of a read-only directory; its path inside follows."""
+NOBODY_ID = 65534  # A user and a group that own nothing anywhere.
+READ_ONLY = "read-only:"  # Start of the layer of a read-only directory; its path inside follows.
 
 
 def bind_layers(binds: Iterable[Bind]) -> tuple[list[str], list[str]]:

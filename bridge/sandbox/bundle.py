@@ -106,7 +106,6 @@ def _compiled(name: str) -> CodeType:
 
 
 def _loader(name: str) -> SourceFileLoader | None:
-    """Return a module's file loader; None if it is in no file."""
     # Only the package is located: locating a module inside it would import it.
     spec = find_spec(BORROWED.get(name, name))
     if name in BORROWED and spec is not None and spec.origin is not None:

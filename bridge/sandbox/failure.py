@@ -66,8 +66,7 @@ class Verdict:
     code: str = ""
 
 
-_SIGNAL_BASE = 128
-"""What a shell adds to the number of the signal that ended a program."""
+_SIGNAL_BASE = 128  # What a shell adds to the number of the signal that ended a program.
 
 
 def classify(ending: Ending, limits: Limits) -> Verdict:

@@ -10,8 +10,7 @@ from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_FLAVOUR = "flavour"
-"""File in the state directory that holds the flavour."""
+_FLAVOUR = "flavour"  # File in the state directory that holds the flavour.
 
 
 def runs_in_data_image(settings: Settings) -> bool:

@@ -29,18 +29,14 @@ from bridge.errors import BrokenIsolationError, OciRuntimeError
 from bridge.model import HostKernel, Isolation, Limits
 from bridge.sandbox.binds import READ_ONLY
 
-OWN_KERNEL = "own-kernel"
-"""The layer's name."""
+OWN_KERNEL = "own-kernel"  # The layer's name.
 
-_GVISOR = re.compile(r"runsc|gvisor", re.IGNORECASE)
 _MACHINES = re.compile(r"kata|krun|crun-vm|firecracker|cloud-hypervisor", re.IGNORECASE)
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def is_gvisor(runtime: str) -> bool:
     """Return whether an OCI runtime's name is gVisor's."""
-    return _GVISOR.search(runtime) is not None
+    return re.search(r"runsc|gvisor", runtime, flags=re.IGNORECASE) is not None
 
 
 def brings_own_kernel(runtime: str) -> bool:
@@ -69,28 +65,18 @@ def own_kernel(facts: Mapping[str, Any], host: HostKernel) -> bool | None:
 def this_kernel() -> HostKernel:
     """Return this machine's kernel."""
     try:
-        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         boot = ""
     found = os.uname()
     return HostKernel(release=found.release, version=found.version, boot_id=boot)
 
 
-PROCESSES_FACTOR = 4
-"""Without a cgroup the kernel counts processes per user id, over all sandboxes of that id; so the
-limit leaves room for several sandboxes."""
-
 Check = Callable[[Mapping[str, Any]], bool | None]
 """Returns whether a layer is seen to hold; None when the facts do not show it."""
 
-_FIRST_IPC_NAMESPACE = "ipc:[4026531839]"
-"""The number of the initial IPC namespace on every Linux kernel."""
-
 _ABOUT_THE_HOSTS_KERNEL = ("user-namespace", "private-ipc", "apparmor", "selinux")
 """Layers of the host's kernel, which a guest with a kernel of its own cannot see."""
-
-_LET_THROUGH = "allowed"
-"""The guest's report of an attempt that was not refused."""
 
 
 def _equals(key: str, value: object) -> Check:
@@ -108,7 +94,7 @@ def _denied(layer: str, *answers: str) -> Check:
         answer = denials.get(layer) if isinstance(denials, dict) else None
         if answer in answers:
             return True
-        return False if answer == _LET_THROUGH else None
+        return False if answer == "allowed" else None
 
     return check
 
@@ -165,7 +151,8 @@ def _tmpfs_noexec(facts: Mapping[str, Any]) -> bool | None:
 def _private_ipc(facts: Mapping[str, Any]) -> bool | None:
     found = facts.get("namespaces")
     name = found.get("ipc") if isinstance(found, dict) else None
-    return name != _FIRST_IPC_NAMESPACE if name else None
+    # the initial IPC namespace on every Linux kernel
+    return name != "ipc:[4026531839]" if name else None
 
 
 def _masked(facts: Mapping[str, Any]) -> bool | None:
@@ -280,7 +267,8 @@ def guest_limits(isolation: Isolation, limits: Limits) -> dict[str, int]:
     if not {"memory-limit", "memory-watch"} & set(isolation.layers):
         wanted["data_bytes"] = limits.memory_bytes
     if "pids-limit" not in isolation.layers:
-        wanted["processes"] = limits.pids * PROCESSES_FACTOR
+        # The kernel counts them per user id, which several sandboxes share.
+        wanted["processes"] = limits.pids * 4
     if "ulimits" not in isolation.layers:
         wanted["open_files"] = limits.open_files
     return wanted
@@ -333,8 +321,7 @@ def require_mandatory_layers(isolation: Isolation, facts: Mapping[str, Any]) -> 
         raise OciRuntimeError(message, remedy=remedy)
     refused = refused_layers(isolation, facts)
     if refused:
-        message = (
+        raise BrokenIsolationError(
             f"The sandbox of {isolation.backend} is not what it should be, so nothing was run:"
             f" seen from inside, it lacks {', '.join(refused)}."
         )
-        raise BrokenIsolationError(message)

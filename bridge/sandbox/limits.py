@@ -5,13 +5,8 @@ from __future__ import annotations
 from bridge.model import MEBIBYTE, Limits
 from bridge.settings import Settings
 
-STRICT_MEMORY_BYTES = 128 * MEBIBYTE
 STRICT_CPUS = 0.5
 STRICT_TIMEOUT = 5.0
-
-LEAST_OUTPUT_BYTES = 256 * 1024
-"""Least output accepted per stream, even where less may be kept: showing its beginning and end
-takes that much."""
 
 
 def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
@@ -21,7 +16,7 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
     """
     wanted = settings.timeout if timeout is None else timeout
     if settings.strict:
-        memory = min(settings.memory, STRICT_MEMORY_BYTES)
+        memory = min(settings.memory, 128 * MEBIBYTE)
         return Limits(
             timeout=min(wanted, STRICT_TIMEOUT),
             longest_timeout=min(settings.max_timeout, STRICT_TIMEOUT),
@@ -52,4 +47,5 @@ def limits_for(settings: Settings, timeout: float | None = None) -> Limits:
 
 def _output_bytes(settings: Settings) -> int:
     """Return the limit of each stream: both and the files must fit into a run's artifact limit."""
-    return max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), LEAST_OUTPUT_BYTES)
+    # Showing an output's beginning and end takes that much.
+    return max(min(Limits.output_bytes, settings.artifact_run_bytes // 3), 256 * 1024)

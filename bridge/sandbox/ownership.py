@@ -33,11 +33,7 @@ BOOT_LABEL = f"{LABEL_PREFIX}.boot"
 HOST_LABEL = f"{LABEL_PREFIX}.host"
 RUN_LABEL = f"{LABEL_PREFIX}.run"
 
-_START_FIELD = 22
-"""`starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does."""
-
-_PS_SECONDS = 5.0
-"""For `ps` and `sysctl`, which answer at once on a working machine."""
+_START_FIELD = 22  # `starttime` in /proc/<pid>/stat, counted from 1 as proc(5) does.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +55,6 @@ class Owner:
     host: str
 
     def labels(self) -> dict[str, str]:
-        """Return the labels for what this owner creates."""
         return {
             OWNER_LABEL: str(self.pid),
             START_LABEL: self.start,
@@ -161,9 +156,7 @@ def _host_id() -> str:
 
 def _run(argv: tuple[str, ...]) -> str | None:
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_PS_SECONDS, check=False
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=5.0, check=False)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

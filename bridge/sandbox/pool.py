@@ -25,14 +25,12 @@ from typing import Generic, Literal, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-RECENT_SECONDS = 120.0
-"""How long demand is remembered: until the next question of a conversation."""
+RECENT_SECONDS = 120.0  # How long demand is remembered: until the next question of a conversation.
 
 FORGOTTEN_SECONDS = 600.0
 """After so long without a run the pool is emptied, so that an idle client costs nothing."""
 
-CLAIMS = 64
-"""Most claims remembered; more than the size of any pool."""
+CLAIMS = 64  # Most claims remembered; more than the size of any pool.
 
 SHORTEST_LEAD_SECONDS = 0.5
 """Runs closer together than this count as one burst, however fast sandboxes start."""
@@ -44,9 +42,6 @@ without competition, and the last run's answer is sent first."""
 BUSY_SECONDS = 0.25
 """The same on few cores while programs run: short ones have ended by then, and a start costs long
 ones less than a cold start costs the next run."""
-
-FEW_CORES = 4
-"""Below this a start takes a large share of the machine."""
 
 
 def wanted(claims: Sequence[float], now: float, *, most: int, start_seconds: float) -> int:
@@ -122,7 +117,7 @@ def decide(at: Situation) -> Decision:
     room = max(1, at.cores // 2) - at.starting
     if missing <= 0 or room <= 0 or at.awaited:
         return Decision(drop=drop)
-    busy = at.running > 0 and at.cores < FEW_CORES
+    busy = at.running > 0 and at.cores < 4  # A start takes a large share of a small machine.
     left = (BUSY_SECONDS if busy else SETTLE_SECONDS) - at.quiet
     if left > 0:
         return Decision(drop=drop, again=left)
@@ -166,8 +161,7 @@ logger = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-REVIEW_SECONDS = 30.0
-"""Interval of checking whether fewer should wait, while any does."""
+REVIEW_SECONDS = 30.0  # Interval of checking whether fewer should wait, while any does.
 
 Acquire = Callable[[], Callable[[], None]]
 """Acquires something and returns the function that releases it."""
@@ -308,7 +302,6 @@ class WarmPool(Generic[K, T]):
 
     @property
     def report(self) -> PoolReport:
-        """Its counts."""
         return PoolReport(
             most=self._most,
             wanted=self._wanted(),

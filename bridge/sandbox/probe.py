@@ -43,8 +43,7 @@ facts = {**load(FACTS)["isolation_facts"](), "denials": tried["denials"](attempt
 sys.stdout.write(json.dumps({"heard": heard, "facts": facts}) + "\\n")
 """
 
-MAX_ANSWER_BYTES = 1024 * 1024
-"""Most of the probe's answer; a few kilobytes usually."""
+MAX_ANSWER_BYTES = 1024 * 1024  # Most of the probe's answer; a few kilobytes usually.
 
 
 def probe_spec(limits: Limits) -> LaunchSpec:
@@ -104,7 +103,6 @@ async def receive_facts(sandbox: Sandbox) -> Mapping[str, Any] | None:
 
 
 def failed_probe(backend: str, error: BridgeError) -> Probe:
-    """Return the result of a probe that failed with `error`."""
     return Probe(
         backend=backend,
         ok=False,

@@ -16,21 +16,9 @@ import anyio
 
 from bridge.errors import OverloadedError
 
-MAX_WAITING = 400
-"""Most runs that wait. Each has its program in memory."""
-
-MAX_WAITING_OF_OWNER = 100
-"""Most of one caller's, so that none fills the queue."""
-
-QUEUE_SECONDS = 120.0
-"""Longest wait for a slot: the default maximum duration of a run."""
-
-RUNS_PER_CORE = 4
-LEAST_RUNS = 2
-MOST_RUNS = 32
-"""Default concurrency. Most runs wait for their servers."""
-
-_CGROUP_MEMORY = Path("/sys/fs/cgroup/memory.max")
+MAX_WAITING = 400  # Most runs that wait. Each has its program in memory.
+MAX_WAITING_OF_OWNER = 100  # Most of one caller's, so that none fills the queue.
+MOST_RUNS = 32  # Default concurrency. Most runs wait for their servers.
 
 PositionListener = Callable[[int | None], None]
 """Called with the number of runs ahead of a waiting one; with None once it has its slot."""
@@ -73,7 +61,7 @@ class RunQueue:
         wait_seconds: Longest wait for a slot.
     """
 
-    def __init__(self, places: int, wait_seconds: float = QUEUE_SECONDS) -> None:
+    def __init__(self, places: int, wait_seconds: float = 120.0) -> None:
         self._places = places
         self._wait_seconds = wait_seconds
         self._taken = 0
@@ -82,12 +70,10 @@ class RunQueue:
 
     @property
     def taken(self) -> int:
-        """How many slots are taken."""
         return self._taken
 
     @property
     def waiting(self) -> int:
-        """How many runs wait for a slot."""
         return sum(len(tickets) for tickets in self._waiting.values())
 
     @asynccontextmanager
@@ -198,10 +184,10 @@ def default_runs(cores: int, memory: int | None, run_memory: int) -> int:
         memory: Bytes; None if unknown.
         run_memory: Bytes that a run may use.
     """
-    found = RUNS_PER_CORE * cores
+    found = 4 * cores
     if memory is not None:
         found = min(found, memory // run_memory)
-    return max(LEAST_RUNS, min(MOST_RUNS, found))
+    return max(2, min(MOST_RUNS, found))
 
 
 def usable_memory() -> int | None:
@@ -212,6 +198,6 @@ def usable_memory() -> int | None:
         return None
     try:
         # "max" where it has no limit of its own.
-        return min(found, int(_CGROUP_MEMORY.read_text(encoding="ascii")))
+        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
     except (OSError, ValueError):
         return found

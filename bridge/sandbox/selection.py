@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OPENING = "bridge.sandbox.container.backend"
-_CLUSTER = "bridge.sandbox.kubernetes.backend"
 
 Trial = Callable[[], Awaitable[Probe]]
 
@@ -121,11 +120,10 @@ async def _kubernetes(settings: Settings) -> KubernetesBackend:
         message = f"{settings.place('oci_runtime')}: a cluster's nodes have their own."
         raise SettingsError(message, remedy="Set `runtime_class` in [kubernetes].")
     try:
-        await anyio.to_thread.run_sync(importlib.import_module, _CLUSTER)
+        await anyio.to_thread.run_sync(importlib.import_module, "bridge.sandbox.kubernetes.backend")
     except ImportError as error:
         message = f"The runtime kubernetes needs a package that is not installed: {error}."
-        remedy = "Install `mcp-code-bridge[kubernetes]`."
-        raise SettingsError(message, remedy=remedy) from error
+        raise SettingsError(message, remedy="Install `mcp-code-bridge[kubernetes]`.") from error
     from bridge.sandbox.kubernetes.backend import kubernetes_backend
 
     return kubernetes_backend(settings)

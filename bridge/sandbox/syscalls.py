@@ -147,14 +147,7 @@ def refuse(call: str, error: int = errno.EPERM) -> Refusal:
     return Refusal(call=call, argument=0, comparison="masked_eq", value=0, error=error)
 
 
-_SOCKET_TYPES = 0xF
-"""Of a socket's type: the bits that are no flags."""
-
-_CONNECTED_TYPES = (1, 5)
-"""SOCK_STREAM and SOCK_SEQPACKET: such a pair reaches no other socket."""
-
-_UNCONNECTED_TYPES = (2, 3)
-"""SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any named socket."""
+_SOCKET_TYPES = 0xF  # Of a socket's type: the bits that are no flags.
 
 
 def refuse_datagrams(call: str) -> tuple[Refusal, ...]:
@@ -168,7 +161,9 @@ def refuse_datagrams(call: str) -> tuple[Refusal, ...]:
             mask=_SOCKET_TYPES,
             error=errno.EAFNOSUPPORT,
         )
-        for kind in _UNCONNECTED_TYPES
+        # SOCK_DGRAM, and SOCK_RAW, which AF_UNIX treats as such: these can send to any
+        # named socket.
+        for kind in (2, 3)
     )
 
 
@@ -212,10 +207,7 @@ ARGUMENTS: tuple[Refusal, ...] = (
     Refusal(call="ioctl", argument=1, comparison="masked_eq", value=_TIOCLINUX, mask=_LOWER_HALF),
 )
 
-INTERNET = (2, 10)
-"""AF_INET and AF_INET6."""
-
-_HIGH_BITS = range(4, 32)
+INTERNET = (2, 10)  # AF_INET and AF_INET6.
 
 
 def _refuse_family(value: int, mask: int) -> Refusal:
@@ -234,7 +226,7 @@ NETWORK_ARGUMENTS: tuple[Refusal, ...] = (
     # All but the internet's. Not even AF_UNIX: with a host's network come the names of its
     # abstract sockets. The C library does without netlink.
     *(_refuse_family(family, _LOWER_HALF) for family in range(16) if family not in INTERNET),
-    *(_refuse_family(1 << bit, 1 << bit) for bit in _HIGH_BITS),
+    *(_refuse_family(1 << bit, 1 << bit) for bit in range(4, 32)),
 )
 """Instead of `ARGUMENTS`, where a network is granted."""
 
@@ -316,7 +308,7 @@ def _local_sockets(call: str, purpose: Purpose) -> list[dict[str, Json]]:
         return [_when(call, family)]
     kinds = [
         _when(call, family, (1, "SCMP_CMP_MASKED_EQ", _SOCKET_TYPES, kind))
-        for kind in _CONNECTED_TYPES
+        for kind in (1, 5)  # SOCK_STREAM and SOCK_SEQPACKET: such a pair reaches no other socket.
     ]
     return kinds + [_refusal(rule) for rule in refuse_datagrams(call)]
 

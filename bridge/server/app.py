@@ -196,7 +196,6 @@ class _Surface:
         return {}
 
     async def cancel_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
-        """Cancel a run that is a task."""
         self._runs.task(context, params.task_id).scope.cancel()
         return {}
 

@@ -23,7 +23,6 @@ _KNOWN = (
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
 
-_BLANK_IS_NONE = frozenset(("session", "apply", "retry_of", "mode", "reads"))
 _UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
 """What arguments are that were left out."""
 
@@ -44,7 +43,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         name: value
         for name, value in (arguments or {}).items()
         # Some models fill in every argument there is.
-        if value != "" or name not in _BLANK_IS_NONE
+        if value != "" or name not in {"session", "apply", "retry_of", "mode", "reads"}
     }
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
@@ -75,11 +74,10 @@ def _apply(given: Mapping[str, Json]) -> ApplyRequest:
         if name != "apply" and value not in (None, "", []) and value != _UNSAID.get(name)
     )
     if others:
-        message = (
+        raise InvalidRequestError(
             f"`apply` performs a plan exactly as it was shown, and takes nothing with it: leave "
             f"out {', '.join(others)}."
         )
-        raise InvalidRequestError(message)
     return ApplyRequest(plan_id=_identifier("apply", given["apply"]))
 
 
@@ -184,11 +182,10 @@ def parse_session(given: Mapping[str, Json]) -> tuple[str, bool]:
             raise InvalidRequestError("`end_session` needs `session`: the session to end.")
         return "", False
     if not isinstance(session, str) or not _SESSION.fullmatch(session):
-        message = (
+        raise InvalidRequestError(
             "`session` must be a name of up to 64 letters, digits, dots, dashes and underscores, "
             f'such as "analysis", not {session!r:.80}.'
         )
-        raise InvalidRequestError(message)
     return session, bool(ends)
 
 

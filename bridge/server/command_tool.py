@@ -48,7 +48,6 @@ COMMAND_OUTPUT_SCHEMA = record_schema(
 
 
 def command_tool(profiles: Mapping[str, CommandProfile], place: RecordPlace = "meta") -> types.Tool:
-    """Return the tool's description for these profiles."""
     return types.Tool(
         _meta={**RESULT_SIZE},
         name=COMMAND_TOOL,
@@ -154,7 +153,6 @@ def parse_command(
 
 
 def command_result(result: CommandResult, place: RecordPlace) -> types.CallToolResult:
-    """Return a result as MCP has it."""
     return tool_result(
         [types.TextContent(text=compact_command(result))],
         structured_command(result),

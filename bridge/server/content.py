@@ -38,11 +38,6 @@ RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
 how to read on."""
 
 
-_PARSES_TEXT = ("gemini-cli-mcp-client",)
-"""Clients, by how the names begin that they introduce themselves with. Gemini CLI 0.61.0 takes a
-first text that is JSON for structured content where there is none, and refuses the whole result if
-that is no object: `print(1+1)` is an error to its model. It always shows the text."""
-
 _SHOWS_FAILURES = ("gemini-cli-mcp-client", "qwen-cli-mcp-client")
 """Gemini CLI 0.61.0 and Qwen Code 0.24.4 give their models failed results as JSON, with `_meta`. A
 traceback of 74 tokens costs 500 with the record in it."""
@@ -72,7 +67,8 @@ def adapt_to_client(client: str, result: types.CallToolResult) -> None:
     """
     if result.is_error and client.startswith(_SHOWS_FAILURES):
         result.meta = None
-    if not result.is_error and client.startswith(_PARSES_TEXT):
+    # Gemini CLI 0.61.0 refuses a result without structured content whose first text is JSON.
+    if not result.is_error and client.startswith("gemini-cli-mcp-client"):
         result.structured_content = result.structured_content or {}
 
 

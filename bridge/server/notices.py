@@ -46,23 +46,11 @@ their tools within a second, and an editor writes a file in several steps."""
 LONGEST_SECONDS = 5.0
 """Longest delay of the comparison while changes go on."""
 
-SEND_SECONDS = 5.0
-"""For sending to one connection. A client that does not read must not delay others."""
-
-MAX_SUBSCRIPTIONS = 1024
-"""Streams open at once over all clients; beyond them a client is refused one."""
-
-MAX_BUFFERED = 64
-"""Notices kept for a stream whose client does not read; at that its stream is ended."""
-
 MAX_URIS = 100
 """Resources that one connection or stream subscribes to."""
 
 MAX_URI = 2048
 """Characters of a subscribed URI; the bridge's own are far shorter."""
-
-MAX_NEWS = 1000
-"""Notifications for one owner between two comparisons. The rest is found by listing."""
 
 Shown = Callable[[], Hashable]
 """Returns a list's current content; equal values mean an unchanged list."""
@@ -163,9 +151,7 @@ class Notices:
         self._news: set[tuple[str, str]] = set()
         self._bus = OwnedBus()
         self._changed = anyio.Event()
-        self._listen = ListenHandler(
-            self._bus, max_subscriptions=MAX_SUBSCRIPTIONS, max_buffered_events=MAX_BUFFERED
-        )
+        self._listen = ListenHandler(self._bus, max_subscriptions=1024, max_buffered_events=64)
 
     @property
     def connections(self) -> int:
@@ -237,7 +223,7 @@ class Notices:
 
     def updated(self, uri: str, owner: str) -> None:
         """Record that a resource has changed for an owner."""
-        if len(self._news) < MAX_NEWS:
+        if len(self._news) < 1000:  # The rest is found by listing.
             self._news.add((uri, owner))
             self._changed.set()
 
@@ -296,7 +282,7 @@ class Notices:
         self, send: Callable[[Connection], Any], concerns: Callable[[_Subscriptions], bool]
     ) -> None:
         async def one(connection: Connection) -> None:
-            with anyio.move_on_after(SEND_SECONDS):
+            with anyio.move_on_after(5.0):  # A client that does not read must not delay others.
                 await send(connection)
 
         async with anyio.create_task_group() as tasks:

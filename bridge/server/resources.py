@@ -129,17 +129,12 @@ _TEMPLATES = (
     ),
 )
 
-UNKNOWN_RESOURCE = -32002
-"""Error code of clients that used `initialize`; since 2026-07-28 it is that of invalid params."""
-
 PAGE = 100
 """Things that runs left, in one answer to a client that lists."""
 
 MAX_PAGES = 5
 """Most entries of the list: clients show it to people, and some read all of it at each start. What
 is older is in the results of its runs, and in `mcp-code-bridge artifacts list`."""
-
-_CURSOR = re.compile(r"(?P<page>[1-9])/(?P<place>[0-9a-f]{12}\.[0-9a-f]{20})")
 
 
 class Resources:
@@ -275,7 +270,7 @@ def _place(cursor: str | None) -> tuple[int, str]:
     """Return which page is asked for, and what it begins after."""
     if cursor is None:
         return 0, ""
-    found = _CURSOR.fullmatch(cursor)
+    found = re.fullmatch(r"(?P<page>[1-9])/(?P<place>[0-9a-f]{12}\.[0-9a-f]{20})", cursor)
     if found is None or int(found["page"]) >= MAX_PAGES:
         raise MCPError(types.INVALID_PARAMS, "The cursor is none of this list.")
     return int(found["page"]), found["place"]
@@ -283,5 +278,5 @@ def _place(cursor: str | None) -> tuple[int, str]:
 
 def _unknown(uri: str, context: Context) -> MCPError:
     modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-    code = types.INVALID_PARAMS if modern else UNKNOWN_RESOURCE
+    code = types.INVALID_PARAMS if modern else -32002  # for clients that used `initialize`
     return MCPError(code, f"Unknown resource {uri!r:.200}.", {"uri": uri[:MAX_URI]})

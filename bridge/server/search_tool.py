@@ -52,7 +52,6 @@ class SearchRequest:
 
 
 def search_tool() -> types.Tool:
-    """Return the tool's description."""
     return types.Tool(
         _meta={"anthropic/searchHint": _HINT, **RESULT_SIZE},
         name=SEARCH_TOOL,
@@ -135,8 +134,7 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
         raise InvalidRequestError(message)
     detail = given.get("detail", "summary")
     if detail not in ("summary", "full"):
-        message = f'`detail` must be "summary" or "full", not {detail!r:.40}.'
-        raise InvalidRequestError(message)
+        raise InvalidRequestError(f'`detail` must be "summary" or "full", not {detail!r:.40}.')
     return SearchRequest(query=query, limit=limit, server=server or None, detail=detail)
 
 

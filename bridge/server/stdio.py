@@ -53,9 +53,6 @@ from bridge.upstream.framing import (
 PIECE_BYTES = select.PIPE_BUF
 """Written at once: as much as a pipe that says it is ready takes without blocking."""
 
-PIECES_AT_A_TIME = 64
-"""Written before other tasks have a turn: a quarter of a megabyte, well under a millisecond."""
-
 
 class StdoutMessages(ObjectSendStream[SessionMessage]):
     """A write stream for the SDK's server, over a descriptor that may block.
@@ -109,7 +106,7 @@ class StdoutMessages(ObjectSendStream[SessionMessage]):
                 raise anyio.ClosedResourceError
             if not select.select((), (self._fd,), (), 0)[1]:
                 await anyio.wait_writable(self._fd)
-            elif written == PIECES_AT_A_TIME:
+            elif written == 64:  # a quarter of a megabyte, well under a millisecond
                 await anyio.lowlevel.checkpoint()
                 written = 0
             else:

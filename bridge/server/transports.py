@@ -53,11 +53,6 @@ HTTP_IDLE_SECONDS = 30 * 60
 """After which a session without requests and without an open stream ends. Its client gets 404
 and begins a new one, as the protocol says."""
 
-HTTP_PORT = 80
-
-_NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""What a machine without IPv6 says to one of the addresses of `localhost`."""
-
 
 async def serve_stdio(engine: Engine, greeting: Greeting = NO_GREETING) -> None:
     """Serve one client on stdin and stdout until it closes stdin."""
@@ -226,7 +221,8 @@ def listeners(host: str, port: int) -> list[socket.socket]:
                     address = (address[0], bound[0].getsockname()[1], *address[2:])
                 each.bind(address)
             except OSError as error:
-                if error.errno not in _NO_SUCH_ADDRESS:
+                # A machine without IPv6 has only one of the addresses of `localhost`.
+                if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
                     raise _cannot_listen(host, port, error) from None
                 failure = error
             else:
@@ -260,7 +256,7 @@ def guard(host: str, port: int) -> TransportSecuritySettings:
     shown = f"[{host}]" if ":" in host else host
     names = dict.fromkeys(("127.0.0.1", "localhost", "[::1]", shown))
     addresses = [f"{name}:{port}" for name in names]
-    if port == HTTP_PORT:
+    if port == 80:
         # No sender writes it.
         addresses += names
     return TransportSecuritySettings(

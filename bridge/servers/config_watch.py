@@ -25,16 +25,6 @@ from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
-SETTLE_MILLISECONDS = 400
-"""Changes within this time count as one: editors write in several steps."""
-
-STEP_MILLISECONDS = 100
-"""Quiet time that ends a series of changes. Also the longest delay before stopping is noticed."""
-
-CHECK_SECONDS = 15.0
-"""Between checks while watching, each of microseconds: they find changes that the kernel does not
-report, and those made while the watch was set up anew."""
-
 POLL_SECONDS = 5.0
 """Between checks where nothing can be watched."""
 
@@ -92,7 +82,7 @@ class ConfigWatcher:
         make_plan: Callable[[], WatchPlan],
         refresh: Callable[[], Awaitable[object]],
         *,
-        check_seconds: float = CHECK_SECONDS,
+        check_seconds: float = 15.0,  # A check finds changes that the kernel does not report.
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._make_plan = make_plan
@@ -133,8 +123,8 @@ class ConfigWatcher:
             *plan.directories,
             stop_event=stop,
             watch_filter=lambda _, path: plan.concerns(path),
-            debounce=SETTLE_MILLISECONDS,
-            step=STEP_MILLISECONDS,
+            debounce=400,  # Editors write in several steps.
+            step=100,  # also the longest delay before stopping is noticed
             rust_timeout=round(self._check_seconds * 1000),
             yield_on_timeout=True,
             recursive=False,

@@ -32,9 +32,7 @@ class Finder(Protocol):
         """Return something that changes when `find` would return something else."""
         ...
 
-    def find(self) -> Discovery:
-        """Return the servers."""
-        ...
+    def find(self) -> Discovery: ...
 
 
 class ConfigFinder:

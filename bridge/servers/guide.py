@@ -39,9 +39,6 @@ from bridge.settings.time_zone import time_zone
 MAX_LISTED = 50
 """Results of a search at a terminal."""
 
-MAX_GUIDES = 32
-"""Guides cached, each of 2,500 characters: one for every set of servers that programs use."""
-
 MAX_NEAREST = 3
 """Results of a search without a good match."""
 
@@ -152,7 +149,7 @@ class GuestGuide:
             )
             if left_out:
                 text = f"{text.rstrip()}\n\n{left_out}\n"
-            if len(self._guides) >= MAX_GUIDES:
+            if len(self._guides) >= 32:  # one for every set of servers that programs use
                 self._guides.clear()
             self._guides[key] = text
         return text

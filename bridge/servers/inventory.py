@@ -20,6 +20,7 @@ from bridge.catalog.stubs import run_discovered, run_server, to_call
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_tools
 from bridge.model import Json, ServerSpec, Tool
+from bridge.rpc.values import call_parts
 
 if TYPE_CHECKING:
     from bridge.servers.learned_shapes import LearnedShapes
@@ -155,17 +156,13 @@ class ToolInventory:
             tools = self._by_name[name] = {one.name: one for one in self.tools(name) or ()}
         return tools.get(tool)
 
-    def wraps_result(self, name: str, tool: str) -> bool:
-        """Return whether a tool wraps results that are no objects into one."""
+    def reader(self, name: str, tool: str) -> Callable[[Mapping[str, Json]], dict[str, Json]]:
+        """Return what takes a tool's results apart, as it wraps them and sent them before."""
         found = self.tool(name, tool)
-        return found is not None and found.wraps_result
-
-    def sends_several(self, name: str, tool: str) -> bool:
-        """Return whether a tool has ever sent several texts, so that its value is a list."""
-        if self._shapes is None:
-            return False
-        found = self.tool(name, tool)
-        return found is not None and self._shapes.sends_several(name, found)
+        if found is None:
+            return call_parts
+        several = self._shapes is not None and self._shapes.sends_several(name, found)
+        return partial(call_parts, wraps=found.wraps_result, several=several)
 
     def learn_result(self, name: str, tool: str, wire: Mapping[str, Json]) -> None:
         """Learn the shape of a call's result, if the tool declares none.

@@ -34,9 +34,6 @@ logger = logging.getLogger(__name__)
 FIRST_RESULTS = 16
 """Each tool's first results in a bridge that are all read; most shapes are complete after three."""
 
-PARSED_RESULTS = 3
-"""Results of one shape before a shape is learned from parsed texts."""
-
 SAMPLE_EVERY = 16
 """Of later results one in this many is read, so that a long loop is not slowed down."""
 
@@ -45,9 +42,6 @@ SAVE_SECONDS = 5.0
 
 CLOSE_SECONDS = 2.0
 """Time for storing the rest at the end."""
-
-MAX_UNSAVED = 100
-"""Unsaved servers kept for the next write: removed from the configuration, or not written."""
 
 Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
 """The records read from the store, by server, each with the definition they belong to."""
@@ -108,7 +102,7 @@ class _Tool:
         if self.parsed and outline(self.parsed[0]) != outline(shape):
             self.parsed.clear()
         self.parsed.append(shape)
-        return merged(*self.parsed) if len(self.parsed) >= PARSED_RESULTS else None
+        return merged(*self.parsed) if len(self.parsed) >= 3 else None
 
     def observation(self) -> Observation:
         """Return the current shape; its count is that of the last change."""
@@ -262,7 +256,7 @@ class LearnedShapes:
                     self._put_back(spec, records)
 
     def _put_back(self, spec: ServerSpec, records: ShapeRecords) -> None:
-        if records and len(self._unsaved) < MAX_UNSAVED:
+        if records and len(self._unsaved) < 100:
             self._unsaved.append((spec, records))
 
 

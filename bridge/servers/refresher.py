@@ -34,9 +34,6 @@ STRAGGLER_SECONDS = 5.0
 """How long a caller that can do without a server waits for it. Most start in two seconds; those
 that first download a package go on starting, and are ready the next time."""
 
-RENEW_SECONDS = 3600.0
-"""Age at which a stored listing is written again although it did not change."""
-
 Outcome = tuple[Tool, ...] | BridgeError
 
 
@@ -262,7 +259,7 @@ class Lister:
             start_seconds=seconds if seconds is not None or not before else before.start_seconds,
         )
         is_stored = before is not None and not changed and before.info == listing.info
-        if is_stored and 0 <= now - self._saved.get(spec.name, 0.0) < RENEW_SECONDS:
+        if is_stored and 0 <= now - self._saved.get(spec.name, 0.0) < 3600.0:
             return
         self._saved[spec.name] = now
         await anyio.to_thread.run_sync(partial(self._cache.save, spec, listing))
@@ -274,14 +271,8 @@ REFRESH_SECONDS = 24 * 3600.0
 FIRST_STARTS = 8
 """Servers that a search starts at once because their tools are unknown."""
 
-REFRESH_STARTS = 2
-"""Servers started at once in the background, where they must not disturb the user's own work."""
-
 SETTLE_SECONDS = 0.5
 """Delay after a reported change: servers that register tools one by one report each."""
-
-RELIST_SECONDS = 10.0
-"""Least time between two listings of a server that keeps reporting changes."""
 
 
 class Refresher:
@@ -291,7 +282,8 @@ class Refresher:
         self._pool = pool
         self._lister = lister
         self._first_starts = anyio.CapacityLimiter(FIRST_STARTS)
-        self._refresh_starts = anyio.CapacityLimiter(REFRESH_STARTS)
+        # Starts in the background must not disturb the user's own work.
+        self._refresh_starts = anyio.CapacityLimiter(2)
         self._attempts: dict[str, tuple[ServerSpec, float]] = {}
         self._changed: set[str] = set()
         self._relisting: set[str] = set()
@@ -380,7 +372,7 @@ class Refresher:
                 if self._pool.state(name).state != "ready":
                     return
                 await self._lister.ask(name)
-                await anyio.sleep(RELIST_SECONDS)
+                await anyio.sleep(10.0)  # A server may keep reporting changes.
         except BridgeError as error:
             logger.debug("server %s is not asked again: %s", name, error)
         finally:

@@ -34,19 +34,10 @@ MAX_TOKENS = 8
 
 MAX_LOGINS = 200
 
-MAX_JSON_DEPTH = 20
-"""Nesting of a variable that holds JSON."""
-
 MAX_LINES = 200
 """Lines of a private key; each is a secret of its own."""
 
-MIN_LINE_CHARS = 24
-"""Shortest such line; shorter ones belong to the key's header and footer."""
-
-OWN_PREFIX = "MCP_BRIDGE_"
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
-
-ENVIRONMENT = "the environment"
 
 _BLANK = re.compile(r"\s")
 
@@ -73,7 +64,7 @@ class Secrets:
         self.changed: Callable[[], None] | None = None
         environ = environ or {}
         found = (*self._by_name(environ), *environment_secrets(environ))
-        self._inherited = dict(self._secrets(found, ENVIRONMENT))
+        self._inherited = dict(self._secrets(found, "the environment"))
         self._configured: dict[str, str] = {}
         self._logins: OrderedDict[str, OrderedDict[str, str]] = OrderedDict()
         self._update_redactor()
@@ -140,7 +131,8 @@ def _with_lines(value: str) -> Iterator[str]:
     yield value
     if "\n" in value:
         lines = [line.strip() for line in value.splitlines()[:MAX_LINES]]
-        yield from (line for line in lines if len(line) >= MIN_LINE_CHARS and "-----" not in line)
+        # Shorter lines belong to a key's header and footer.
+        yield from (line for line in lines if len(line) >= 24 and "-----" not in line)
 
 
 def environment_secrets(environ: Mapping[str, str]) -> Found:
@@ -152,7 +144,7 @@ def environment_secrets(environ: Mapping[str, str]) -> Found:
                 yield name, value
         elif name == "MCP_BRIDGE_STORE":
             yield from url_secrets(name, value)
-        elif not name.startswith(OWN_PREFIX) and names_setting(name):
+        elif not name.startswith("MCP_BRIDGE_") and names_setting(name):
             yield from setting_secrets(name, value)
 
 
@@ -186,7 +178,7 @@ def setting_secrets(name: str, value: str, depth: int = 0) -> Found:
 
 
 def _json_secrets(name: str, value: Json, depth: int) -> Found:
-    if depth > MAX_JSON_DEPTH:
+    if depth > 20:
         return
     if isinstance(value, str):
         if names_setting(name) or value.partition(" ")[0].lower() in _SCHEMES:
@@ -266,27 +258,21 @@ def url_secrets(name: str, url: str) -> Found:
             yield f"path of {name}", text
 
 
-_HEADER_OPTIONS = ("-H", "--header", "--headers")
-
-
 def command_secrets(words: Iterable[str]) -> Found:
-    """Yield the secrets in the words of a command line."""
     before = ""
     for word in words:
         option, before = before, word
-        if option in _HEADER_OPTIONS or (" " in word and word.partition(":")[0].isidentifier()):
+        if option in ("-H", "--header", "--headers") or (
+            " " in word and word.partition(":")[0].isidentifier()
+        ):
             name, colon, value = word.partition(":")
             if colon:
                 yield from header_secrets(name.strip(), value)
                 continue
         name, equals, value = word.partition("=")
-        if equals and _is_name(name):
+        if equals and name.lstrip("-").replace("-", "_").isidentifier():
             yield from setting_secrets(name.lstrip("-"), value)
         elif option.startswith("-") and "=" not in option and not word.startswith("-"):
             yield from setting_secrets(option.lstrip("-"), word)
         elif "://" in word or has_known_format(word) or looks_random(word):
             yield from setting_secrets("argument", word)
-
-
-def _is_name(text: str) -> bool:
-    return text.lstrip("-").replace("-", "_").isidentifier()

@@ -35,11 +35,6 @@ from bridge.upstream.pool import Pool
 logger = logging.getLogger(__name__)
 
 
-QUICK_SECONDS = 0.002
-"""If reading the files' state took longer, it is read in a thread the next time, so that the event
-loop does not wait. On a local disk it takes a twentieth of this."""
-
-
 class ConfigSnapshot:
     """Returns the state of the configuration's files, to compare with an earlier one.
 
@@ -47,7 +42,10 @@ class ConfigSnapshot:
     """
 
     def __init__(
-        self, stamp: Callable[[], object], *, quick_seconds: float = QUICK_SECONDS
+        self,
+        stamp: Callable[[], object],
+        *,
+        quick_seconds: float = 0.002,  # If reading takes longer, it runs in a thread next time.
     ) -> None:
         self._stamp = stamp
         self._quick_seconds = quick_seconds
@@ -151,7 +149,6 @@ class Servers:
 
     @property
     def pool(self) -> Pool:
-        """The sessions."""
         return self._pool
 
     @property

@@ -87,7 +87,6 @@ class _StoredRecord:
     several: bool = False
 
     def record(self) -> ShapeRecord:
-        """Return the record."""
         empty = ShapeRecord(
             name=self.tool,
             depth=self.depth,
@@ -117,7 +116,6 @@ class ShapeStore:
         self._store = store
 
     def load(self, specs: Iterable[ServerSpec]) -> dict[str, dict[str, ShapeRecord]]:
-        """Return the stored records, by server."""
         named = {listing_digest(spec): spec for spec in specs}
         found: dict[str, bytes] = {}
         try:

@@ -38,29 +38,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TOTAL_BYTES = 1024**3
-"""Of all sessions of all owners; of too much the oldest of who has most go."""
-
-MAX_KEPT = 10_000
-"""Sessions in all."""
-
-MAX_OF_OWNER = 500
-"""Sessions of one owner."""
-
-MAX_FACTS_BYTES = 1024 * 1024
-"""Bytes of a session's record beside its state."""
+MAX_KEPT = 10_000  # Sessions in all.
+MAX_OF_OWNER = 500  # Sessions of one owner.
 
 _DAY = 24 * 3600.0
 
 _PIECE = 1024 * 1024
 
-_TIDY_SECONDS = 600.0
-"""After which a save looks at what has expired."""
-
-CLAIM = "claim"
-"""The kind of documents that say which of several bridges has a session."""
-
-_DAMAGED = "its checkpoint is damaged, or somebody changed it"
+_TIDY_SECONDS = 600.0  # After which a save looks at what has expired.
+CLAIM = "claim"  # The kind of documents that say which of several bridges has a session.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +85,7 @@ class Checkpoints:
         store: Store,
         *,
         days: int,
-        total_bytes: int = TOTAL_BYTES,
+        total_bytes: int = 1024**3,  # of all sessions of all owners
         now: Callable[[], float] = time,
         claims: Claims | None = None,
     ) -> None:
@@ -181,9 +167,8 @@ class Checkpoints:
         lost = [[loss.name, loss.why] for loss in saved.lost[:MAX_LOST]]
         told = {"id": saved.session_id, "run": saved.run, "lost": lost, "facts": dict(saved.facts)}
         facts = json.dumps(told)
-        if len(facts) > MAX_FACTS_BYTES:
-            message = "the session's record is larger than the limit"
-            raise OSError(errno.EFBIG, message)
+        if len(facts) > 1024 * 1024:
+            raise OSError(errno.EFBIG, "the session's record is larger than the limit")
         moment = self._now()
         row = {
             # Not every database has text with these.
@@ -233,7 +218,7 @@ class Checkpoints:
             return None, f"its checkpoint cannot be read: {error.strerror or error}"
         found = _saved(row, data)
         if found is None or hashlib.sha256(data).hexdigest() != row.digest:
-            return None, _DAMAGED
+            return None, "its checkpoint is damaged, or somebody changed it"
         return found, ""
 
     def _data(self, row: Row[Any]) -> bytes:

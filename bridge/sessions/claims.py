@@ -23,23 +23,17 @@ from bridge.store import Store, Transaction, owner_digest
 
 logger = logging.getLogger(__name__)
 
-BEAT_SECONDS = 4.0
-"""Between renewals of the claims that this replica holds."""
-
-LEASE_SECONDS = 15.0
-"""A claim that has not been renewed for so long is a dead replica's."""
+BEAT_SECONDS = 4.0  # Between renewals of the claims that this replica holds.
+LEASE_SECONDS = 15.0  # A claim that has not been renewed for so long is a dead replica's.
 
 PATIENCE_SECONDS = LEASE_SECONDS + 2 * BEAT_SECONDS
 """For a claim to be released or to lapse: a replica that still saves the session's state, or died,
 is waited for."""
 
-LOOK_SECONDS = 0.05
-MOST_LOOK_SECONDS = 0.5
-"""Between looks at another's claim, at first and later."""
+LOOK_SECONDS = 0.05  # Between looks at another's claim, at first.
 
 
-_Key = tuple[str, str]
-"""A session's document: its owner's digest, and the digest of its id."""
+_Key = tuple[str, str]  # A session's document: its owner's digest, and the digest of its id.
 
 
 class Claims:
@@ -80,7 +74,7 @@ class Claims:
             if anyio.current_time() - start > PATIENCE_SECONDS:
                 raise _elsewhere(session_id, _holder(found))
             await anyio.sleep(wait)
-            wait = min(2 * wait, MOST_LOOK_SECONDS)
+            wait = min(2 * wait, 0.5)
 
     async def release(self, owner: str, session_id: str) -> None:
         """Give a session to whoever asks next."""

@@ -24,17 +24,8 @@ logger = logging.getLogger(__name__)
 ID_BYTES = 16
 """Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
 
-MAX_HELD = 40
-"""Names listed; the others are counted."""
-
-MAX_LOST = 40
-"""Likewise of what a checkpoint lacks; the last says how many more there are."""
-
-MAX_COUNT = 10**9
-"""The most that is believed of a number of names."""
-
-MAX_SIZE = 2**60
-"""The most that is believed of a size."""
+MAX_HELD = 40  # Names listed; the others are counted.
+MAX_LOST = 40  # Likewise of what a checkpoint lacks; the last says how many more there are.
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."
@@ -63,7 +54,7 @@ def holdings(holds: object, more: object) -> Holdings:
     said = holds if isinstance(holds, list) else []
     found = [variable for entry in said[:MAX_HELD] if (variable := _variable(entry)) is not None]
     untold = max(0, len(said) - MAX_HELD)
-    counted = more if isinstance(more, int) and 0 <= more <= MAX_COUNT else 0
+    counted = more if isinstance(more, int) and 0 <= more <= 10**9 else 0
     return Holdings(holds=tuple(found), more=counted + untold)
 
 
@@ -73,7 +64,7 @@ def _variable(entry: Any) -> Variable | None:
     name, kind, size = entry
     if not isinstance(name, str) or not isinstance(kind, str):
         return None
-    known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= MAX_SIZE
+    known = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= 2**60
     return Variable(
         name=shown_line(name, MAX_NAME_CHARS),
         kind=shown_line(kind, MAX_NAME_CHARS),

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_LIMITS = Limits()
-
-MAX_WAITING = 32
-"""Turns in one session's queue."""
+MAX_WAITING = 32  # Turns in one session's queue.
 
 STOP_SECONDS = 5.0
 """For a cancelled program to end, once it has been interrupted. Its state is kept
@@ -48,8 +45,7 @@ MAX_BYTES = 44 * 1024 * 1024
 """Of a restored state and of files together: as base64 they share a frame of at most 64 MiB with
 the program and the servers' stubs."""
 
-SAVE_SECONDS = 10.0
-"""For a session to put its state into words. The next run waits for it."""
+SAVE_SECONDS = 10.0  # For a session to put its state into words. The next run waits for it.
 
 
 class Guest(Protocol):
@@ -135,7 +131,7 @@ class QueuedRun:
     """
 
     request: RunRequest | None = None
-    limits: Limits = DEFAULT_LIMITS
+    limits: Limits = Limits()
     caller: RunCaller | None = None
     work: Work | None = None
     ends: bool = False
@@ -160,7 +156,6 @@ class QueuedRun:
         self._scope.cancel()
 
     def finish(self, outcome: RunResult | BridgeError | None) -> None:
-        """Set its outcome."""
         self.outcome = outcome
         self.over.set()
 
@@ -193,7 +188,6 @@ class Session:
 
     @property
     def owner(self) -> str:
-        """Whose it is."""
         return self.record.owner
 
     @property

@@ -14,17 +14,11 @@ MAX_STATE_BYTES = 44 * 1024 * 1024
 """Of one state. As base64 it goes into one frame with which a session begins, and those hold 64 MB;
 guests are asked for no more than 32 MB of values and files, to which the sources come."""
 
-MAX_PART_BYTES = 1024 * 1024
-"""Of one part, twice what our guest sends."""
-
-MAX_PARTS = 4096
-"""Thirty times what our guest needs for the largest state."""
-
-MAX_LOST = 200
-"""Losses that are reported."""
+MAX_PART_BYTES = 1024 * 1024  # Of one part, twice what our guest sends.
+MAX_PARTS = 4096  # Thirty times what our guest needs for the largest state.
+MAX_LOST = 200  # Losses that are reported.
 
 MAX_NAME_CHARS = 80
-MAX_WHY_CHARS = 300
 
 
 class StateParts:
@@ -43,7 +37,6 @@ class StateParts:
         self._count = 0
 
     def take(self, frame: State) -> None:
-        """Add a part."""
         if self.problem:
             return
         self._count += 1
@@ -58,7 +51,6 @@ class StateParts:
 
     @property
     def data(self) -> bytes | None:
-        """The state; None if none came, or what came was none."""
         if self.problem or not self._parts:
             return None
         # Joined once, and asked for several times.
@@ -96,7 +88,7 @@ def losses(*said: object, most: int = MAX_LOST) -> tuple[Loss, ...]:
         if name not in found and len(found) >= most:
             more += 1
         elif name not in found:
-            found[name] = Loss(name=name, why=shown_line(why, MAX_WHY_CHARS))
+            found[name] = Loss(name=name, why=shown_line(why, 300))
     if more:
         found["..."] = Loss(name="...", why=f"and {more:,} more")
     return tuple(found.values())

@@ -42,14 +42,8 @@ logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 500
 """Sessions without a sandbox that are remembered, with why their state is gone."""
 
-CLOSE_SECONDS = 20.0
-"""For all sessions together to be put away when the engine ends."""
-
-MARGIN_SECONDS = 10.0
-"""For releasing a sandbox, in addition to a run and saving its state."""
-
-MAX_LISTED = 200
-"""Of one owner's sessions, those used last."""
+CLOSE_SECONDS = 20.0  # For all sessions together to be put away when the engine ends.
+MAX_LISTED = 200  # Of one owner's sessions, those used last.
 
 _ID = re.compile(f"[0-9a-f]{{{2 * ID_BYTES}}}")
 
@@ -112,7 +106,7 @@ class Sessions:
         self.checkpoints = Checkpoints(store, days=settings.session_days, claims=self.claims)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
         self._finding = anyio.Lock()
-        longest = settings.max_timeout + SAVE_SECONDS + MARGIN_SECONDS
+        longest = settings.max_timeout + SAVE_SECONDS + 10.0  # to release the sandbox
         self.admission = Admission(settings.sessions, longest)
         self._tasks: TaskGroup | None = None
 
@@ -135,7 +129,6 @@ class Sessions:
 
     @property
     def open(self) -> int:
-        """How many have a sandbox."""
         return self.admission.open
 
     @property
@@ -357,7 +350,6 @@ class Sessions:
         return self._settings.session_idle_timeout
 
     def reserve(self, limits: Limits, packages: PackageSet) -> Reserved:
-        """Reserve a sandbox."""
         return (
             self._reserve(limits, binds=packages.binds) if packages.binds else self._reserve(limits)
         )

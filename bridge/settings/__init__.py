@@ -19,61 +19,29 @@ from typing import Any, cast, get_args
 from bridge.errors import SettingsError
 from bridge.private_files import exposure, make_directory
 from bridge.settings import parsers
-from bridge.settings.commands import CommandProfile
+from bridge.settings.commands import CommandProfile as CommandProfile
 from bridge.settings.directories import engine_directories, resolve_directories
 from bridge.settings.file import ConfigFile, as_text, read_config
-from bridge.settings.parsers import parse_size
-from bridge.settings.paths import (
-    config_path,
-    default_state_dir,
-    home,
-    moved_dir,
-    packages_dir,
-    runtime_dir,
-    store_of,
-)
+from bridge.settings.parsers import parse_size as parse_size
+from bridge.settings.paths import config_path as config_path
+from bridge.settings.paths import default_state_dir
+from bridge.settings.paths import home as home
+from bridge.settings.paths import moved_dir as moved_dir
+from bridge.settings.paths import packages_dir as packages_dir
+from bridge.settings.paths import runtime_dir as runtime_dir
+from bridge.settings.paths import store_of as store_of
 from bridge.settings.policy import PolicySpec
 from bridge.settings.profiles import ProfileSpec
-from bridge.settings.state import SOLE_USER, prepare_state, require_private
-from bridge.settings.values import (
-    AuditMode,
-    GuardMode,
-    LogLevel,
-    OutputMode,
-    PreflightMode,
-    ProjectServers,
-    RecordPlace,
-    Settings,
-)
-
-__all__ = [
-    "FLAGS",
-    "SETTINGS",
-    "AuditMode",
-    "CommandProfile",
-    "GuardMode",
-    "LogLevel",
-    "OutputMode",
-    "PreflightMode",
-    "ProjectServers",
-    "RecordPlace",
-    "Settings",
-    "config_path",
-    "defaults",
-    "home",
-    "load",
-    "moved_dir",
-    "packages_dir",
-    "parse_size",
-    "prepare_state",
-    "private_places",
-    "reload_policy",
-    "runtime_dir",
-    "store_of",
-    "trusted_places",
-    "unknown_variables",
-    "writable_places",
-]
+from bridge.settings.state import SOLE_USER, require_private
+from bridge.settings.state import prepare_state as prepare_state
+from bridge.settings.values import AuditMode as AuditMode
+from bridge.settings.values import GuardMode as GuardMode
+from bridge.settings.values import LogLevel as LogLevel
+from bridge.settings.values import OutputMode as OutputMode
+from bridge.settings.values import PreflightMode as PreflightMode
+from bridge.settings.values import ProjectServers as ProjectServers
+from bridge.settings.values import RecordPlace as RecordPlace
+from bridge.settings.values import Settings as Settings
 
 
 @dataclass(frozen=True)

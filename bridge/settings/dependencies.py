@@ -20,15 +20,7 @@ MAX_PATTERNS = 500
 
 MAX_PATTERN_CHARS = 200
 
-DEFAULT_BYTES = 512 * MEBIBYTE
-"""Of one set of packages, unpacked: the usual ones for data take a third of it."""
-
 MOST_BYTES = 16 * 1024 * MEBIBYTE
-
-DEFAULT_CACHE_BYTES = 4 * 1024 * MEBIBYTE
-
-DEFAULT_SECONDS = 300.0
-"""A hundred megabytes take a third of it where one comes each second."""
 
 _PATTERN = re.compile(r"([A-Za-z0-9*][A-Za-z0-9._*-]*)\s*([<>=!~].*)?")
 
@@ -66,10 +58,10 @@ class Dependencies:
 
     allow: tuple[Allowed, ...] = ()
     index: str = field(default="", repr=False)
-    max_bytes: int = DEFAULT_BYTES
+    max_bytes: int = 512 * MEBIBYTE  # The usual packages for data take a third of it.
     cache: Path | None = None
-    cache_bytes: int = DEFAULT_CACHE_BYTES
-    timeout: float = DEFAULT_SECONDS
+    cache_bytes: int = 4 * 1024 * MEBIBYTE
+    timeout: float = 300.0  # A hundred megabytes take a third of it at one per second.
     lock_days: int = 0
 
     @property

@@ -20,9 +20,6 @@ from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 INSIDE = "/mnt"
 """Directory in the sandbox with the granted directories, each by its name."""
 
-MAX_DIRECTORIES = 32
-"""Each is a mount in every sandbox."""
-
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
 """Directories of the kernel and of services, whose sockets give control of the machine."""
 
@@ -38,7 +35,7 @@ def parse_directories(tables: Json, place: str) -> tuple[Directory, ...]:
     """
     if tables is None:
         return ()
-    named = fields.named_tables(tables, place, MAX_DIRECTORIES, "directory")
+    named = fields.named_tables(tables, place, 32, "directory")  # Each is a mount in every sandbox.
     return tuple(_directory(name, table, where) for name, table, where in named)
 
 

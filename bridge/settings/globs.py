@@ -15,7 +15,6 @@ from functools import lru_cache
 MAX_GLOB_CHARS = 512
 """Longer than any name; of a path or an address a part will do."""
 
-_SPECIAL = re.compile(r"[*?\\]")
 _ESCAPED = re.compile(r"\\([*?\\])")
 _TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")
 
@@ -40,11 +39,10 @@ def parse(glob: str) -> list[tuple[str, int]]:
             continue
         text = escaped or plain or wild
         if not text:
-            message = (
+            raise ValueError(
                 "has a backslash before something else than *, ? or a backslash; "
                 "one that means itself is written twice"
             )
-            raise ValueError(message)
         before, width = parts[-1]
         parts[-1] = (before + ("." if wild else re.escape(text)), width + len(text))
     return parts
@@ -52,7 +50,7 @@ def parse(glob: str) -> list[tuple[str, int]]:
 
 def literal(text: str) -> str:
     """Return the glob that matches this text alone."""
-    return _SPECIAL.sub(r"\\\g<0>", text)
+    return re.sub(r"[*?\\]", r"\\\g<0>", text)
 
 
 def covers(first: str, second: str) -> bool:

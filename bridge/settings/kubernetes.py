@@ -18,9 +18,6 @@ MAX_ENTRIES = 50
 
 MAX_TEXT_CHARS = 500
 
-MAX_WARM_PODS = 1000
-"""Of all replicas together; each holds its memory on a node."""
-
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
 
@@ -128,7 +125,7 @@ KEYS: Mapping[str, fields.Parse] = {
     "annotations": _text_table,
     "seccomp": _seccomp,
     "service": _name,
-    "warm": fields.whole(MAX_WARM_PODS, 0),
+    "warm": fields.whole(1000, 0),  # Each holds its memory on a node.
     "warm_seconds": fields.seconds(86_400),
     "room_seconds": fields.seconds(3600),
 }

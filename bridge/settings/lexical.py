@@ -21,10 +21,6 @@ REMEMBERED = 128
 
 _FILE = "file:///"
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-
-_AMBIGUOUS = re.compile(r"[\\\0]")
-
 
 def root(text: str) -> str:
     """Return the normal form of a directory that others are to be under.
@@ -34,11 +30,10 @@ def root(text: str) -> str:
     """
     found = normal(str(parsers.path(text)) if text.startswith("~") else text)
     if found is None:
-        message = (
+        raise ValueError(
             "is no path that others can be compared with: absolute, beginning with ~, or relative "
             "without leading out by .., and without backslashes"
         )
-        raise ValueError(message)
     return found
 
 
@@ -50,14 +45,14 @@ def normal(text: str) -> str | None:
     another address, `~`, a backslash, a percent sign in an address, or a relative path that leads
     out of where it begins.
     """
-    if not text or len(text) > MAX_PATH_CHARS or _AMBIGUOUS.search(text):
+    if not text or len(text) > MAX_PATH_CHARS or re.search(r"[\\\0]", text):
         return None
     if text.startswith(_FILE):
         text = text[len(_FILE) - 1 :]
         if any(mark in text for mark in "%?#"):
             # Some servers decode addresses, others only cut off the scheme.
             return None
-    elif text.startswith("~") or _SCHEME.match(text):
+    elif text.startswith("~") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", text):
         return None
     absolute = text.startswith("/")
     steps: list[str] = []

@@ -12,9 +12,6 @@ from bridge.settings import parsers
 from bridge.settings.values import Settings
 from bridge.store import ServerUrl, Store
 
-MAX_RUNTIME_DIR_BYTES = 70
-"""A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper."""
-
 ROOT_PACKAGES_DIR = Path("/var/cache/mcp-code-bridge")
 """Packages of bridges that root runs: programs in embedded sandboxes run as `nobody` then, and
 cannot enter root's own directories."""
@@ -58,7 +55,8 @@ def runtime_dir(settings: Settings) -> Path:
         found = base / "mcp-code-bridge"
     else:
         found = settings.state_dir / "run"
-    if len(os.fsencode(found)) > MAX_RUNTIME_DIR_BYTES:
+    # A socket's path has at most 108 bytes (104 on macOS), and ours lie a level deeper.
+    if len(os.fsencode(found)) > 70:
         found = Path(tempfile.gettempdir()) / f"mcp-code-bridge-{os.getuid()}"
     return found
 
@@ -69,7 +67,6 @@ def home(environ: Mapping[str, str]) -> Path:
 
 
 def store_of(settings: Settings) -> Store:
-    """Return the store that the settings configure."""
     if settings.store is None:
         return Store(settings.state_dir)
     if isinstance(settings.store, ServerUrl):

@@ -24,10 +24,7 @@ MAX_SERVERS = 200
 MAX_TOOLS = 500
 """Of one server."""
 
-MAX_FLOWS = 100
-MAX_RATES = 100
 MAX_CALLS = 1_000_000_000
-MAX_PER_MINUTE = 1_000_000
 
 MAX_CONDITIONS = 32
 """Of one rule; each is looked at in every call that the rest of the rule is about."""
@@ -410,7 +407,7 @@ LETHAL = FlowRule(
 
 
 def _flows(value: Json, place: str) -> tuple[FlowRule, ...]:
-    found = [(_flow(item, where), where) for item, where in fields.tables(value, place, MAX_FLOWS)]
+    found = [(_flow(item, where), where) for item, where in fields.tables(value, place, 100)]
     _check_names([(rule.name, where) for rule, where in found])
     flows = tuple(rule for rule, _ in found)
     return flows if LETHAL.name in {rule.name for rule in flows} else (*flows, LETHAL)
@@ -435,8 +432,8 @@ def _flow(value: Json, place: str) -> FlowRule:
 
 def _per_minute(value: Json, place: str) -> tuple[tuple[str, int], ...]:
     """Return a table of globs to whole numbers."""
-    parse = fields.whole(MAX_PER_MINUTE)
-    rates = _by_glob(value, place, MAX_RATES)
+    parse = fields.whole(1_000_000)
+    rates = _by_glob(value, place, 100)
     return tuple((glob, parse(number, where)) for glob, number, where in rates)
 
 

@@ -26,15 +26,8 @@ from bridge.settings.file import MAX_CONFIG_BYTES
 from bridge.settings.globs import literal
 from bridge.settings.policy import Rule, parse_policy
 
-MAX_PLACES = 10
-"""Lines that look like the one in front of which a rule belongs, of which some may stand in a text.
-Each is tried by parsing the whole file."""
-
 MAX_RULES = 2000
 """Most rules that the bridge adds to a file: more answers of "always" call for another rule."""
-
-_MODE = 0o600
-"""Of a file that is made: what is in it says what may be done in its user's name."""
 
 MAX_DEPTH = 20
 """Of a condition's value."""
@@ -123,7 +116,7 @@ def _change(path: Path, changed: Callable[[str], str], *, required: bool) -> Non
             whole = changed(text)
             if found is not None and _state(target.stat()) != _state(found):
                 raise SettingsError(f"{path} is being changed by another program.")
-            mode = _MODE if found is None else stat.S_IMODE(found.st_mode)
+            mode = 0o600 if found is None else stat.S_IMODE(found.st_mode)
             replace_file(target, whole.encode(), durable=True, mode=mode)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -171,11 +164,10 @@ def with_rule(text: str, rule: NewRule, *, before: Rule | None = None, place: st
             # What it says to the parser of policies is known only now.
             parse_policy(expected["policy"], f"{place}: policy")
             return changed
-    message = (
+    raise SettingsError(
         f"{place} could not be changed: there is no place in it for another [[policy.rules]]. "
         "Rules that are written as a list (rules = [...]) leave none."
     )
-    raise SettingsError(message)
 
 
 def _parsed(text: str, place: str) -> dict[str, Json]:
@@ -228,7 +220,8 @@ def _places(text: str, index: int | None) -> Iterator[int]:
         return
     headers = [found.start() for found in _HEADER.finditer(text)]
     # Those that stand in texts move the right one behind where it is looked for, never before.
-    for start in headers[index : index + MAX_PLACES // 2]:
+    # Some may be in a text; each is tried by parsing the whole file.
+    for start in headers[index : index + 5]:
         above = _above(text, start)
         if above != start:
             yield above
@@ -281,7 +274,6 @@ def _written(text: str) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Return a key as TOML has it."""
     return key if _BARE.fullmatch(key) else toml_value(key)
 
 

@@ -20,9 +20,6 @@ logger = logging.getLogger(__name__)
 POLICY_MARK = "policy-in-force.json"
 """In the state directory: the settings files that had a policy when a bridge last read them."""
 
-MAX_MARKED = 50
-"""Settings files in `POLICY_MARK`; beyond this the oldest is removed."""
-
 
 SOLE_USER = "MCP_BRIDGE_SOLE_USER"
 """Says with "1" that there are no other users: kubelets make a pod's volumes writable for all."""
@@ -92,7 +89,7 @@ def _read_mark(mark: Path) -> list[str]:
 
 def _write_mark(mark: Path, files: list[str]) -> None:
     try:
-        replace_file(mark, json.dumps({"files": files[-MAX_MARKED:]}).encode())
+        replace_file(mark, json.dumps({"files": files[-50:]}).encode())
     except OSError as error:
         logger.warning(
             "%s cannot be written, so a lost policy will not be noticed: %s", mark, error

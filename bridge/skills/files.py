@@ -38,27 +38,20 @@ from bridge.store import Store, Transaction
 
 logger = logging.getLogger(__name__)
 
-MAX_SKILLS = 500
-"""In one folder; more is no collection that anybody keeps in mind."""
-
-MAX_ENTRIES = 10_000
-"""Entries of the folder that are read: the user may keep other files there."""
-
-MAX_VERSIONS = 50
-"""Of one skill that stay; the oldest go."""
+MAX_SKILLS = 500  # In one folder; more is no collection that anybody keeps in mind.
+MAX_ENTRIES = 10_000  # Entries of the folder that are read: the user may keep other files there.
+MAX_VERSIONS = 50  # Of one skill that stay; the oldest go.
 
 MAX_REMOVED = 100
 """Skills that were removed and whose versions stay; those removed first go. A program may save one
 and remove it under one name after the other."""
 
-MAX_APPROVALS = 2000
-"""Remembered; the oldest are forgotten, and asked for again."""
+MAX_APPROVALS = 2000  # Remembered; the oldest are forgotten, and asked for again.
 
 _APPROVED = "approved"
 _FORM = 1
 
-State = tuple[int, int, int]
-"""What tells a file from what it was before: time, size, number."""
+State = tuple[int, int, int]  # What tells a file from what it was before: time, size, number.
 
 
 @dataclass(frozen=True, kw_only=True)

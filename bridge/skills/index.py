@@ -30,8 +30,7 @@ from bridge.skills.files import SkillFiles, State
 from bridge.skills.provenance import SKILLS, read_by_writers
 from bridge.skills.source import MAX_TOOLS, Skill, SkillCode, Tools, read_skill
 
-MAX_STALE = 5
-"""Tools named that are not what they were."""
+MAX_STALE = 5  # Tools named that are not what they were.
 
 
 class SkillIndex:
@@ -47,7 +46,6 @@ class SkillIndex:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
         return self.files.folder
 
     async def all(self) -> Mapping[str, Skill]:

@@ -23,22 +23,13 @@ MAX_KEY_CHARS = 200
 MAX_VALUE_BYTES = 64 * 1024
 """Of one value, as JSON."""
 
-MAX_METADATA_BYTES = 4 * 1024
-MAX_TOTAL_BYTES = 1 * MEBIBYTE
-"""Of all values of an owner: what a list of them has to read."""
-
-MAX_KEYS = 1000
-"""Of an owner."""
-
-MAX_OWNERS = 500
-"""Most owners: over HTTP anybody can use a new credential, and be a new owner."""
-
-VERSIONS = "memory-old"
-"""Documents of what was replaced or deleted."""
+MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them has to read.
+MAX_KEYS = 1000  # Of an owner.
+MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and be a new owner.
+VERSIONS = "memory-old"  # Documents of what was replaced or deleted.
 
 MAX_VERSIONS_OF_KEY = 5
 MAX_VERSIONS = 200
-MAX_VERSIONS_BYTES = 2 * MEBIBYTE
 """Of one owner; the oldest go."""
 
 _KIND = "memory"
@@ -132,7 +123,7 @@ class Memories:
         name = _name(key)
         size = _size(value, "value", MAX_VALUE_BYTES)
         if metadata is not None:
-            _size(metadata, "metadata", MAX_METADATA_BYTES)
+            _size(metadata, "metadata", 4 * 1024)
         with _told(key), self._store.writing(durable=True) as kept:
             try:
                 before = _read(kept, self._owner, name)
@@ -198,7 +189,7 @@ class Memories:
             size += each.size
             own = each.name.startswith(f"{name}-")
             of_key += own
-            many = number > MAX_VERSIONS or size > MAX_VERSIONS_BYTES
+            many = number > MAX_VERSIONS or size > 2 * MEBIBYTE
             if many or (own and of_key > MAX_VERSIONS_OF_KEY):
                 kept.delete(VERSIONS, self._owner, each.name)
 

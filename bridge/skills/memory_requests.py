@@ -49,7 +49,6 @@ class MemoryAnswers:
 
     @property
     def methods(self) -> dict[str, Answer]:
-        """The methods, by name."""
         return {
             "save_memory": self._answering("save_memory", "write", self._save),
             "load_memory": self._answering("load_memory", "read", self._load),

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import ast
 
-MAX_NAMED = 50
-"""Skills that are sent along with one program; more are asked for when it runs."""
-
-PACKAGE = "skills"
-"""What programs import skills from."""
+MAX_NAMED = 50  # Skills that are sent along with one program; more are asked for when it runs.
+PACKAGE = "skills"  # What programs import skills from.
 
 
 def named_skills(tree: ast.Module) -> tuple[str, ...]:

@@ -27,7 +27,6 @@ _SAVE_FIX = (
     "Save it under another name, or ask the user to remove the skill that is there: "
     "`mcp-code-bridge skills rm NAME`."
 )
-_REMOVE_FIX = "Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {}`."
 
 
 class SkillAnswers:
@@ -62,7 +61,6 @@ class SkillAnswers:
 
     @property
     def methods(self) -> dict[str, Answer]:
-        """The methods, by name."""
         return {
             "save_skill": with_call_errors(self._once("save_skill", "write", self._save)),
             "list_skills": with_call_errors(self._list),
@@ -87,11 +85,10 @@ class SkillAnswers:
             message = "save_skill takes a function, and texts for `description` and `name`."
             raise InvalidRequestError(message)
         if len(description) > MAX_DESCRIPTION_CHARS:
-            message = (
+            raise InvalidRequestError(
                 f"The description has {len(description):,} characters; the limit is "
                 f"{MAX_DESCRIPTION_CHARS}."
             )
-            raise InvalidRequestError(message)
         clear = self._servers.secrets.redactor.text
         code = read_code(clear(source), name)
         unknown = self._shelf.references(code).unknown
@@ -182,7 +179,7 @@ class SkillAnswers:
             return False
         ask = await self._review.protection(skill, "remove")
         shown = {"name": name}
-        fix = _REMOVE_FIX.format(name)
+        fix = f"Leave it, or ask the user to remove it: `mcp-code-bridge skills rm {name}`."
         async with self._own.permitted("delete_skill", shown, "destructive", ask, fix):
             there = await self._shelf.delete(skill, provenance)
         if there:

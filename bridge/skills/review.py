@@ -32,12 +32,7 @@ from bridge.settings import GuardMode
 from bridge.skills.index import SkillIndex
 from bridge.skills.source import MAX_DESCRIPTION_CHARS, Skill
 
-MAX_OWN = 1000
-"""Skills saved while the bridge runs that are remembered to be their callers' own."""
-
-MAX_SOURCE_LINES = 120
-MAX_SOURCE_CHARS = 8000
-"""Shown in a question. Of what is cut, the whole is in the file."""
+MAX_SOURCE_CHARS = 8000  # Shown in a question. Of what is cut, the whole is in the file.
 
 MAX_FINDINGS = 8
 _MAX_TOOLS = 12
@@ -59,7 +54,7 @@ class Reviews:
     def saved(self, caller: str, skill: Skill) -> None:
         """Record that a skill's present text is its caller's own."""
         self._own[caller, skill.name, skill.digest] = None
-        while len(self._own) > MAX_OWN:
+        while len(self._own) > 1000:
             self._own.popitem(last=False)
 
     def is_own(self, caller: str, skill: Skill, approved: Set[str]) -> bool:
@@ -247,7 +242,7 @@ def offered(skill: Skill) -> Sequence[str]:
 
 
 def _source(skill: Skill) -> tuple[list[str], int]:
-    return visible_lines(skill.source.rstrip("\n"), MAX_SOURCE_LINES, MAX_SOURCE_CHARS)
+    return visible_lines(skill.source.rstrip("\n"), 120, MAX_SOURCE_CHARS)
 
 
 def _saver(provenance: Provenance) -> str:

@@ -30,9 +30,6 @@ from bridge.skills.requests import SkillAnswers
 from bridge.skills.review import Review, Reviews
 from bridge.skills.source import Skill
 
-MAX_SENT = 50
-"""Skills that come with a program: those it names, and those that these name."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class SkillUse:
@@ -69,8 +66,7 @@ class SkillUse:
         ]
 
 
-NO_SKILLS = SkillUse()
-"""Of a program that mentions none."""
+NO_SKILLS = SkillUse()  # Of a program that mentions none.
 
 
 class Skills:
@@ -116,7 +112,7 @@ class Skills:
         there = await self.shelf.all()
         found: dict[str, Skill] = {}
         left = list(named)
-        while left and len(found) < MAX_SENT:
+        while left and len(found) < 50:
             name = left.pop(0)
             skill = there.get(name)
             if skill is None or name in found:
@@ -142,7 +138,6 @@ class Skills:
         return policy == "allow" or (policy != "deny" and bool(principal))
 
     def review(self, request: RunRequest, run: RunCaller) -> Review:
-        """Return what decides on the skills of a run."""
         return Review(self._reviews, policy=self._policy(), caller=principal_of(request), run=run)
 
     async def refusal(self, use: SkillUse, run_id: str, timeout: float) -> RunResult | None:

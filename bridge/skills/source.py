@@ -33,8 +33,7 @@ MAX_BRACES = 5_000
 """In a source, counted before it is parsed: Python 3.11 parses each field of an f-string by itself,
 and 20,000 take half a second."""
 
-MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES
-"""Of its file: source, and what is known of it."""
+MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES  # Of its file: source, and what is known of it.
 
 MAX_DESCRIPTION_CHARS = 500
 MAX_SIGNATURE_CHARS = 300
@@ -44,8 +43,7 @@ MAX_TOOLS = 200
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """Also the name of a file, on systems that know neither other letters nor small from large."""
 
-Tools = Mapping[str, Mapping[str, str]]
-"""Server to tool to the digest of the tool's definition."""
+Tools = Mapping[str, Mapping[str, str]]  # Server to tool to the digest of the tool's definition.
 
 _OPEN = "# /// mcp-code-bridge-skill\n"
 _CLOSE = "# ///\n"
@@ -130,13 +128,11 @@ class Skill:
 
     @property
     def description(self) -> str:
-        """What it is for, on one line."""
         told = self.header.description or (self.code.docstring if self.code else "")
         return " ".join(told.split())[:MAX_DESCRIPTION_CHARS]
 
     @property
     def signature(self) -> str:
-        """How it is called."""
         return self.code.signature if self.code else f"{self.name}(...)"
 
     @property
@@ -146,7 +142,6 @@ class Skill:
 
 
 def source_digest(source: str) -> str:
-    """Return what changes with a source."""
     return f"sha256:{hashlib.sha256(source.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
@@ -162,11 +157,10 @@ def check_name(name: str) -> None:
         InvalidRequestError: It cannot; the text says why.
     """
     if not NAME.fullmatch(name) or keyword.iskeyword(name) or keyword.issoftkeyword(name):
-        message = (
+        raise InvalidRequestError(
             f"{name!r:.80} cannot be the name of a skill: it takes up to 64 English letters, "
             "digits and underscores, beginning with a letter, and no keyword."
         )
-        raise InvalidRequestError(message)
     if name in sys.stdlib_module_names:
         message = f"{name!r} is a module of Python's library; give the skill another name."
         raise InvalidRequestError(message)

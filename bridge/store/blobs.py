@@ -52,17 +52,13 @@ class OpenBlob(Protocol):
     """A content that is open for reading."""
 
     @property
-    def size(self) -> int:
-        """Its bytes."""
-        ...
+    def size(self) -> int: ...
 
     def read(self, size: int, start: int) -> bytes:
         """Return a range of it, which may be shorter than asked for; empty at the end."""
         ...
 
-    def close(self) -> None:
-        """Close it."""
-        ...
+    def close(self) -> None: ...
 
 
 class _OpenFile:

@@ -22,14 +22,8 @@ from bridge.store.schema import DURABLE, LOCKED, WRITES, databases, pieces
 from bridge.store.server_url import ServerUrl
 from bridge.store.store import BLOBS, BUSY_SECONDS, Store, StoreError, Transaction
 
-POOL = 8
-"""Connections of one bridge at most; a transaction takes a few milliseconds."""
-
-CONNECT_SECONDS = 5
-"""For a server to answer, unless the address says otherwise."""
-
-STATEMENT_SECONDS = 40
-"""For one statement: more than `BUSY_SECONDS`, the largest piece or the longest list takes."""
+POOL = 8  # Connections of one bridge at most; a transaction takes a few milliseconds.
+CONNECT_SECONDS = 5  # For a server to answer, unless the address says otherwise.
 
 ANSWER_SECONDS = 45.0
 """After which a server that does not even say that is given up: it is stopped, or its disk is."""
@@ -37,8 +31,7 @@ ANSWER_SECONDS = 45.0
 IDLE_SECONDS = 30
 """After which the server ends a write transaction whose bridge says nothing more, and its turn."""
 
-PIECE = 1024 * 1024
-"""Bytes of a content in one row."""
+PIECE = 1024 * 1024  # Bytes of a content in one row.
 
 LOCK = 0x6D6362
 """The number of the advisory lock, which is of the whole database: which schema is meant depends on
@@ -162,7 +155,8 @@ def _begin(connection: Connection) -> None:
     level = "READ COMMITTED" if options.get(WRITES) else "REPEATABLE READ, READ ONLY"
     said = [
         f"SET TRANSACTION ISOLATION LEVEL {level}",
-        f"SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'",
+        # more than `BUSY_SECONDS`, the largest piece or the longest list takes
+        "SET LOCAL statement_timeout = '40s'",
     ]
     if options.get(WRITES):
         said.append(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")

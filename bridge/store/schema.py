@@ -40,9 +40,6 @@ from bridge.store.store import BUSY_SECONDS, StoreError
 RETRY_SECONDS = 1.0
 """A server that could not be reached is not asked again before: each of many threads would wait."""
 
-MAX_DATABASES = 8
-"""Databases with open connections. A bridge has one."""
-
 WRITES = "bridge_writes"
 """The execution option of write transactions, which take the write lock before they read."""
 
@@ -199,7 +196,7 @@ class Databases:
                     self._failed[url] = time.monotonic(), error
                 raise
             self._engines[url] = engine, file
-            while len(self._engines) > MAX_DATABASES:
+            while len(self._engines) > 8:
                 self._engines.popitem(last=False)[1][0].dispose()
             return engine
 

@@ -32,14 +32,9 @@ FILE = "store.db"
 BLOBS = "blobs"
 """The directory of contents next to `FILE`; next to a database `NAME` it is `NAME-blobs`."""
 
-VERSION = 1
-"""The number of the last of `schema.MIGRATIONS`."""
-
-BUSY_SECONDS = 30.0
-"""How long a writer waits for another's transaction. Most take a millisecond."""
-
-BATCH = 500
-"""Contents removed in one transaction."""
+VERSION = 1  # The number of the last of `schema.MIGRATIONS`.
+BUSY_SECONDS = 30.0  # How long a writer waits for another's transaction. Most take a millisecond.
+BATCH = 500  # Contents removed in one transaction.
 
 
 class StoreError(OSError):

@@ -63,12 +63,6 @@ MAX_ROUNDS = 10
 MAX_INPUT_REQUESTS = 16
 """In one InputRequiredResult."""
 
-FIRST_PAUSE_SECONDS = 0.05
-LAST_PAUSE_SECONDS = 1.0
-"""Between rounds without `inputRequests`, where the server only wants the request repeated."""
-
-ROOTS_METHOD = "roots/list"
-
 Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]]]
 """Repeats the request with `inputResponses` and `requestState`."""
 
@@ -86,7 +80,7 @@ async def resolve_input(
         CannotAskError: The client cannot be asked.
         ToolCallError: Too many rounds, or malformed input requests.
     """
-    pause = FIRST_PAUSE_SECONDS
+    pause = 0.05
     for _ in range(MAX_ROUNDS):
         if result.get("resultType") != INPUT_REQUIRED:
             return result
@@ -99,7 +93,7 @@ async def resolve_input(
             answers = await answer_input_requests(server, what, wanted, roots)
         else:
             await anyio.sleep(pause)
-            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+            pause = min(2 * pause, 1.0)
         result = await retry(answers, state)
     if result.get("resultType") != INPUT_REQUIRED:
         return result
@@ -173,13 +167,14 @@ async def _answer(
 ) -> Json:
     method = question.get("method") if isinstance(question, dict) else None
     params = question.get("params", {}) if isinstance(question, dict) else None
-    if method == ROOTS_METHOD and roots:
+    if method == "roots/list" and roots:
         return roots_result(roots)
     if method not in get_args(Method) or not isinstance(params, dict):
         raise CannotAskError(f"It asks {method!r:.80}, which is not offered here.", server=server)
     if caller is None:
         raise CannotAskError("Nobody can be asked: this call is no run's.", server=server)
-    params = {key: value for key, value in params.items() if key not in HOP_PARAMS}
+    # Tokens, and whether the request may become a task, concern only this hop.
+    params = {key: value for key, value in params.items() if key not in {"_meta", "task"}}
     size = len(json.dumps(params, ensure_ascii=False).encode("utf-8", "replace"))
     with caller.clock.stop():
         return await forward(caller, server, cast(Method, method), params, size)
@@ -195,9 +190,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 Method = Literal["elicitation/create", "sampling/createMessage"]
 
-HOP_PARAMS = frozenset({"_meta", "task"})
-"""Parameters that concern only this hop: tokens, and whether the request may become a task."""
-
 MAX_REQUEST_BYTES: Mapping[Method, int] = {
     "elicitation/create": 64 * 1024,
     "sampling/createMessage": 4 * 1024 * 1024,
@@ -210,10 +202,6 @@ adds a few; a client that cannot parse a request never answers it."""
 
 LATE_SECONDS = 0.2
 """After a response, for messages of that call that arrive over another HTTP stream."""
-
-UNANSWERED_SECONDS = 10.0
-"""After a call was cancelled, for requests that its server still sends. Until then they are not
-attributed to another client."""
 
 MAX_ROOTS = 100
 """In one ListRootsResult."""
@@ -360,7 +348,6 @@ def _is_deep(params: Mapping[str, Json]) -> bool:
 
 
 def roots_result(paths: Sequence[Path]) -> dict[str, Json]:
-    """Return a ListRootsResult as JSON."""
     return {
         "roots": [
             {"uri": path.as_uri(), "name": path.name or str(path)} for path in paths[:MAX_ROOTS]
@@ -507,13 +494,13 @@ class Callers:
             finally:
                 self._open.discard(question)
                 question.close()
-        message = "The call that the request belongs to has ended."
-        raise CannotAskError(message, server=self._server)
+        raise CannotAskError("The call that the request belongs to has ended.", server=self._server)
 
     def _note_finished(self, caller: Caller, *, answered: bool) -> None:
         now = current_time()
         left = self._recent.pop(caller.client, None)
-        until = now + (LATE_SECONDS if answered else UNANSWERED_SECONDS)
+        # Until then a cancelled call's server may still send requests for it.
+        until = now + (LATE_SECONDS if answered else 10.0)
         owed = max(0.0 if left is None else left.requests_until, 0.0 if answered else until)
         self._recent[caller.client] = _RecentCaller(caller, until, owed)
         for client in [key for key, past in self._recent.items() if past.is_over(now)]:

@@ -70,9 +70,6 @@ FAILURE_SECONDS = 60.0
 failure if they can do without it. Short enough for a user who has fixed it, long enough that
 several runs in a row do not each wait for it."""
 
-UNSUBSCRIBE_SECONDS = 2.0
-"""For `resources/unsubscribe`."""
-
 
 class ResourceUpdates:
     """The tasks that wait for resources to change, over one connection."""
@@ -119,16 +116,9 @@ class ResourceUpdates:
             if not events:
                 self._waiting.pop(uri, None)
                 over = UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri))
-                with anyio.move_on_after(UNSUBSCRIBE_SECONDS, shield=True), suppress(Exception):
+                with anyio.move_on_after(2.0, shield=True), suppress(Exception):
                     await client.send_request(over, EmptyResult)
 
-
-SUBSCRIBE_ATTEMPTS = 3
-"""Attempts at `subscriptions/listen` when its stream is lost. Then the list is no longer cached,
-so that it cannot be stale."""
-
-SUBSCRIBE_PAUSE_SECONDS = 1.0
-"""Between those attempts, for a server that is restarting."""
 
 PROBE_SECONDS = 10.0
 """For a response to the probe after a request timed out. A server that handles one request at a
@@ -142,8 +132,6 @@ _EVENTS: dict[type, ListKind] = {
     ResourcesListChanged: "resources",
     PromptsListChanged: "prompts",
 }
-
-CLIENT_INFO = Implementation(name="mcp-code-bridge", version=__version__)
 
 
 class Connection:
@@ -370,7 +358,7 @@ class Connection:
                 async with ClientSession(
                     dispatcher=dispatcher,
                     message_handler=self._handle_notification,
-                    client_info=CLIENT_INFO,
+                    client_info=Implementation(name="mcp-code-bridge", version=__version__),
                     # Declared to every server, though not every client has the capability:
                     # connections outlive clients, and a server's tools must not depend on which
                     # client came first. A request that the client cannot serve gets an error.
@@ -486,7 +474,7 @@ class Connection:
 
     async def _subscribe(self, client: ClientSession, announced: frozenset[ListKind]) -> None:
         """Receive change notifications through `subscriptions/listen` (2026-07-28)."""
-        for _ in range(SUBSCRIBE_ATTEMPTS):
+        for _ in range(3):  # After these the list is not cached, so that it cannot be stale.
             try:
                 async with listen(
                     client,
@@ -501,7 +489,7 @@ class Connection:
                             self._changed(_EVENTS[type(event)])
             except (MCPError, SubscriptionLost, ListenNotSupportedError) as error:
                 logger.debug("server %r: no change notifications: %s", self.spec.name, error)
-            await anyio.sleep(SUBSCRIBE_PAUSE_SECONDS)
+            await anyio.sleep(1.0)  # The server may be restarting.
         self.cacheable = False
         self._changed(*announced)
 

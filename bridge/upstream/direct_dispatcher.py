@@ -51,9 +51,6 @@ MAX_QUEUED = 16
 """Messages queued for a server that does not read, before the next has to wait. Cancellations do
 not wait: there is at most one for each queued request."""
 
-MAX_BATCHED_BYTES = 16 * 1024
-"""Longest message that is batched; a longer one gets a write of its own."""
-
 _WRITE_BYTES = 256 * 1024
 """Bytes for one `write`, so that a large message is not copied repeatedly."""
 
@@ -124,7 +121,7 @@ class LineWriter:
 
         Delays it by one turn, and wakes the server once for all of them.
         """
-        if self._broken or self._queue or len(data) > MAX_BATCHED_BYTES:
+        if self._broken or self._queue or len(data) > 16 * 1024:
             self.put(data)
             return
         self._batch.append(data)
@@ -194,10 +191,6 @@ NEVER_SENT = object()
 """`data` of the error for a request that was not sent; an object that no server can send."""
 
 
-RESUMED_SECONDS = 1.0
-"""Longest delay before a deadline is checked again after the caller's clock was stopped."""
-
-
 class _PendingRequest:
     """One pending request. Its outcome is None after its timeout.
 
@@ -232,7 +225,8 @@ class _PendingRequest:
             return self.deadline
         clock = self.caller.clock
         left = self.deadline - clock.now()
-        return now + (left if clock.running else max(left, RESUMED_SECONDS))
+        # A stopped clock delays the check by a second at most.
+        return now + (left if clock.running else max(left, 1.0))
 
 
 class DirectDispatcher:
@@ -346,7 +340,6 @@ class DirectDispatcher:
 
     @property
     def has_pending(self) -> bool:
-        """Whether a request is pending."""
         return bool(self._pending)
 
     def deliver(self, response: Response | None) -> bool:

@@ -47,9 +47,6 @@ from bridge.upstream.refusal import UNAUTHORIZED, Refusal
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
-TOOL_PREFIX = "tool "
-"""Prefix of a call in messages."""
-
 _PROTOCOL_CODES = frozenset(
     (
         *(PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, REQUEST_TIMEOUT),
@@ -63,9 +60,6 @@ LIST_PREFIX = "the list of its "
 """Prefix of a list request in messages; such a request cannot be made smaller."""
 
 _SDK_CLOSED = "Connection closed"
-_SDK_ABANDONED = "SSE stream "
-"""How the SDK's texts begin, in errors with `CONNECTION_CLOSED`, when a connection ended and when
-only one request's own stream did. Servers use the same code for errors of their own."""
 
 _SESSION_EXPIRED = "Session terminated"
 """The SDK's text for status 404 within a session: the server no longer knows it."""
@@ -231,14 +225,15 @@ def call_error(
             if what.startswith(LIST_PREFIX)
             else "Ask for less at a time; the connection stays open.",
         )
-    if error.code == CONNECTION_CLOSED and error.message.startswith(_SDK_ABANDONED):
+    # Servers use the same code for their own errors; the SDK's texts begin like this.
+    if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):
         return lost_error(server, f"{error.message}.")
     doubtful = _is_doubtful(error, refusal)
     if (status := _status(error, refusal)) in UNAUTHORIZED:
         failure = _unauthorized(spec, status, refusal)
         failure.doubtful = doubtful
         return failure
-    by_tool = what.startswith(TOOL_PREFIX) and _is_of_tool(error)
+    by_tool = what.startswith("tool ") and _is_of_tool(error)
     if by_tool:
         text = error.message
     elif error.code in (METHOD_NOT_FOUND, INVALID_PARAMS):

@@ -23,15 +23,9 @@ SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id, which is the first or the last
 member in every known implementation; our own ids are shorter."""
 
-LONG_BYTES = 1024 * 1024
-"""An unfinished line longer than this is kept in one buffer."""
-
 MAX_VALUES = 500_000
 """Values in one message, counted before it is parsed: the JSON parser holds the GIL, for this many
 up to 0.2 s. A list of ten thousand tools with ten described parameters each has 400,000."""
-
-MAX_REPAIRED_BYTES = 4 * 1024 * 1024
-"""Longest message whose bad characters are replaced: it takes ten times as long as reading it."""
 
 MAX_LONG_NUMBERS = 100
 """Numbers of a thousand digits and more in one message: reading one takes time that grows with the
@@ -148,7 +142,7 @@ class LineFramer:
             self._long.write(part)
             return
         self._parts.append(part)
-        if self._size > LONG_BYTES:
+        if self._size > 1024 * 1024:
             self._long = io.BytesIO()
             self._long.writelines(self._parts)
             self._parts.clear()
@@ -198,7 +192,8 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     if (better := repair_message(data)) is not data:
         return decode_line(Line(better))
     if data.lstrip()[:1] == b"{":
-        repaired = _repair(data) if len(data) <= MAX_REPAIRED_BYTES else None
+        # Repairing takes ten times as long as reading.
+        repaired = _repair(data) if len(data) <= 4 * 1024 * 1024 else None
         if repaired is not None:
             return repaired
         request_id = _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])

@@ -47,17 +47,6 @@ its own: a call's timeout bounds it, and an event stream may rightly be silent f
 LEAVE_SECONDS = 2.0
 """For the DELETE that ends a session."""
 
-MAX_REDIRECTS = 5
-"""Redirects followed within one origin; a trailing slash and a moved path need two."""
-
-OLDER_SERVER = frozenset({400, 404, 405})
-"""Status codes of a server that only supports HTTP+SSE to a POST, by the specification."""
-
-DECOMPRESSED_BYTES = 256 * 1024
-"""Decompressed bytes of one piece of a body."""
-
-_EITHER_ZLIB_OR_GZIP = zlib.MAX_WBITS | 32
-
 SESSION_HEADER = "mcp-session-id"
 
 REFUSED = "The server refused the request with status"
@@ -73,9 +62,6 @@ several times as long as a pipe's messages take; see `framing.MAX_VALUES`."""
 
 _DATA = re.compile(rb"^data: ?([{\[][^\r\n]*)", re.MULTILINE)
 """The data of an event that is one line of JSON."""
-
-_BLANK_LINES = (b"\n\n", b"\n\r", b"\r\r")
-"""The end of an event, or its first two bytes."""
 
 
 class OversizeBody(httpx2.StreamError):
@@ -98,7 +84,7 @@ class _PlainStream(httpx2.AsyncByteStream):
     async def _chunks(self) -> AsyncIterator[bytes]:
         inflate = None
         if self._encoding in ("gzip", "x-gzip", "deflate"):
-            inflate = zlib.decompressobj(_EITHER_ZLIB_OR_GZIP)
+            inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
         elif self._encoding not in ("", "identity"):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self._inner:
@@ -136,7 +122,7 @@ class _EventStream(_PlainStream):
             # The blank line may have begun in the piece before.
             start = max(0, len(waiting) - 1)
             waiting += piece
-            end = max(waiting.rfind(blank, start) for blank in _BLANK_LINES) + 2
+            end = max(waiting.rfind(blank, start) for blank in (b"\n\n", b"\n\r", b"\r\r")) + 2
             if waiting[end : end + 1] == b"\n":
                 # The second byte of a line end, which may also arrive as a piece of its own.
                 end += 1
@@ -176,7 +162,7 @@ def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
         httpx2.StreamError: The body is not compressed as its header says.
     """
     try:
-        while piece := inflate.decompress(chunk, DECOMPRESSED_BYTES):
+        while piece := inflate.decompress(chunk, 256 * 1024):
             yield piece
             chunk = inflate.unconsumed_tail
     except zlib.error:
@@ -322,7 +308,8 @@ class HttpEndpoint(Endpoint):
         its transport.
         """
         status = self.refusal.status if self.refusal else None
-        if self._spec.transport != "http" or status not in OLDER_SERVER:
+        # A server that only supports HTTP+SSE answers so to a POST.
+        if self._spec.transport != "http" or status not in {400, 404, 405}:
             return None
         return HttpEndpoint(
             replace(self._spec, transport="sse"),
@@ -431,7 +418,7 @@ async def _stream(
     """Send a request; follow a few redirects of same origin and method, as the SDK does."""
     request = client.build_request(method, url, **options)
     response = await client.send(request, stream=True, follow_redirects=False)
-    for _ in range(MAX_REDIRECTS):
+    for _ in range(5):  # A trailing slash and a moved path need two.
         redirect = response.next_request
         if redirect is None or not may_redirect(request, redirect):
             break

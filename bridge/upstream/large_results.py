@@ -25,9 +25,6 @@ EDGE_BYTES = 4096
 PIECE_BYTES = 256 * 1024
 """Decoded at a time."""
 
-ESCAPE_BYTES = 12
-"""Of the longest escape: two halves of a character beyond Unicode's first plane."""
-
 _TEXT_BEGINS = re.compile(rb'"text"\s*:\s*"')
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
@@ -94,7 +91,8 @@ def _cut(line: bytes, start: int, end: int) -> int:
     for _ in range(3):
         if line[end] & 0xC0 == 0x80:
             end -= 1
-    escape = line.rfind(b"\\", max(start, end - ESCAPE_BYTES), end)
+    # Two halves of a character beyond Unicode's first plane.
+    escape = line.rfind(b"\\", max(start, end - 12), end)
     if escape < 0:
         return end
     # Of several backslashes in a row the first is certain to begin an escape.

@@ -28,7 +28,6 @@ resources and prompts."""
 MAX_NAME_CHARS = 1024
 """Of a tool's name; calls take no longer one. Such a tool is left out."""
 
-MAX_TITLE_CHARS = 1_000
 MAX_DESCRIPTION_CHARS = 50_000
 """Of a tool's title and description, which are cut there. The longest real ones have a few
 thousand characters."""
@@ -44,9 +43,6 @@ MAX_SCHEMA_PARTS_IN_ALL = 1_000_000
 
 PART_CHARS = 64
 
-HEADER_KEY = "x-mcp-header"
-"""Marks a parameter that the SDK repeats in a header of the request."""
-
 MAX_URI_CHARS = 8_000
 """As much as web servers take."""
 
@@ -55,9 +51,6 @@ MIN_CACHE_SECONDS = 2.0
 
 MAX_CACHE_SECONDS = 24 * 3600.0
 """Longest time that a list is cached; as in the SDK."""
-
-MAX_CURSOR_CHARS = 64 * 1024
-"""A longer one is the end of a list: it would be sent back with each request."""
 
 MAX_TEXT_CHARS = 10_000
 """Of a resource's or prompt's name or description, of which thousands may be listed."""
@@ -129,7 +122,7 @@ async def read_all_pages(
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             return entries
-        if cursor in seen or len(cursor) > MAX_CURSOR_CHARS:
+        if cursor in seen or len(cursor) > 64 * 1024:  # It would be sent back with each request.
             break
         seen.add(cursor)
     logger.warning("server %r: its list of %s does not end; %d are used", server, key, len(entries))
@@ -178,7 +171,7 @@ def _schema_with_headers(schema: Json) -> Json:
             break
         node = waiting.pop()
         if isinstance(node, Mapping):
-            if HEADER_KEY in node:
+            if "x-mcp-header" in node:  # The SDK repeats this parameter in a header of the request.
                 return schema if _count_parts(schema, MAX_SCHEMA_PARTS) <= MAX_SCHEMA_PARTS else {}
             waiting.extend(islice(node.values(), MAX_SCHEMA_PARTS))
         elif isinstance(node, list):
@@ -248,7 +241,7 @@ def _parse_tool(server: str, name: str, entry: Mapping[str, Json]) -> Tool:
     return Tool(
         server=server,
         name=name,
-        title=title[:MAX_TITLE_CHARS] if isinstance(title, str) else "",
+        title=title[:1_000] if isinstance(title, str) else "",
         description=description[:MAX_DESCRIPTION_CHARS] if isinstance(description, str) else "",
         input_schema=_mapping(entry.get("inputSchema")),
         output_schema=output if isinstance(output, Mapping) else None,

@@ -41,18 +41,12 @@ logger = logging.getLogger(__name__)
 RENEW_EARLY_SECONDS = 30.0
 """A token is renewed so long before it expires: requests take time, and clocks differ."""
 
-RENEW_EARLY_SHARE = 0.25
-"""At most this part of a token's lifetime: a token of a few seconds is not renewed every time."""
-
 RETRY_SECONDS = 5.0
 """Time between a failed renewal and the next attempt; requests come by the hundred."""
 
 SETTLE_SECONDS = 1.0
 """A new token is not renewed for so long, even if its server refuses it. One that refuses every
 token would cause renewals without end."""
-
-MAX_TOKEN_SECONDS = 366 * 86400.0
-"""Upper bound of a token's lifetime, whatever its server claims."""
 
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")
 """Tokens that fit into a header. A token with a line break would make two headers."""
@@ -268,8 +262,9 @@ def with_token(record: Record, token: OAuthToken, now: float) -> Record:
             raise ValueError("the token cannot be sent in a header")
     renew_at = None
     if token.expires_in is not None:
-        life = min(max(token.expires_in, 0), MAX_TOKEN_SECONDS)
-        renew_at = now + life - min(RENEW_EARLY_SECONDS, life * RENEW_EARLY_SHARE)
+        life = min(max(token.expires_in, 0), 366 * 86400.0)  # whatever the server claims
+        # A token of a few seconds is not renewed every time.
+        renew_at = now + life - min(RENEW_EARLY_SECONDS, life * 0.25)
     return replace(
         record,
         access_token=token.access_token,

@@ -85,7 +85,6 @@ class Callback:
         self._state = state
 
     async def wait(self) -> AuthorizationResponse:
-        """Wait for the response and return it."""
         await self._received.wait()
         if self._response is None:
             raise AssertionError

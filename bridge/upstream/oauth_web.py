@@ -26,9 +26,6 @@ MAX_DOCUMENT_BYTES = 256 * 1024
 RESPONSE_SECONDS = 15.0
 """For one request, from connecting to the response's last byte."""
 
-_ERROR_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""Error names that are shown to people; others are left out."""
-
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
 """A scope by the specification (RFC 6749)."""
 
@@ -204,7 +201,8 @@ def error_name(response: httpx2.Response) -> str:
 
 def safe_error_name(error: object) -> str:
     """Return an error's name if it is safe to show, else an empty string."""
-    return error if isinstance(error, str) and _ERROR_NAME.fullmatch(error) else ""
+    # Only error names are shown to people.
+    return error if isinstance(error, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", error) else ""
 
 
 def joined_scopes(*scopes: str) -> str:

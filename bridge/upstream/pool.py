@@ -194,11 +194,9 @@ class Pool:
         return tuple(self._servers)
 
     def spec(self, server: str) -> ServerSpec:
-        """Return a server's definition."""
         return self._server(server).spec
 
     def state(self, server: str) -> ServerState:
-        """Return one server's current state."""
         return self._server(server).state()
 
     def stop_if_unused(self, server: str) -> None:

@@ -81,7 +81,6 @@ class TreeProcess:
                 os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Close the descriptor."""
         if self.pidfd is not None:
             os.close(self.pidfd)
 

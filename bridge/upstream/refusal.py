@@ -21,7 +21,6 @@ UNAUTHORIZED = frozenset({401, 403})
 UNKNOWN_SESSION = (INVALID_REQUEST, -32001)
 """Error codes for an unknown session; servers on the TypeScript SDK send the second."""
 
-_LACKING = re.compile(r"\berror=\"?insufficient_scope\b", re.IGNORECASE)
 _SCOPES = re.compile(r"\bscope=(?:\"([^\"]{0,4096})\"|([^\s,\"]{1,256}))", re.IGNORECASE)
 
 
@@ -72,7 +71,7 @@ def refusal_of(
     failing = status >= 500 or status == httpx2.codes.REQUEST_TIMEOUT
     challenge = response.headers.get("www-authenticate", "")
     insufficient_scope = response.status_code == httpx2.codes.FORBIDDEN and bool(
-        _LACKING.search(challenge)
+        re.search(r"\berror=\"?insufficient_scope\b", challenge, flags=re.IGNORECASE)
     )
     scopes = _SCOPES.search(challenge) if insufficient_scope else None
     return Refusal(

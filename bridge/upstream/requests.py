@@ -60,13 +60,6 @@ from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 
-SURELY_SHALLOW = 100
-"""Objects and lists; so few cannot be nested too deeply, and need no check."""
-
-LOST_DETAIL_SECONDS = 0.5
-"""How long a failed call waits for the reason why its connection ended; the owner task sets it in
-its next step, unless closing waits for the server."""
-
 _encoded = json_text.encoder()
 _ascii = json_text.encoder(ascii_only=True)
 
@@ -189,7 +182,7 @@ class Requests:
         if call.tool in connection.view_only:
             msg = f"Server {self._spec.name!r} has {call.what} for its own view, not for programs."
             raise ToolCallError(msg, server=self._spec.name, rpc_code=METHOD_NOT_FOUND)
-        if _supports_task_calls(connection):
+        if _has_capability(connection, "tasks", "requests", "tools"):  # since 2025-11-25
             if connection.task_required is None:
                 await self.list_tools(connection)
             call = replace(call, task=call.tool in (connection.task_required or ()))
@@ -434,7 +427,8 @@ class Requests:
         # The caller may get the error before the owner task, and may call again at once.
         connection.mark_broken()
         if not connection.endpoint.pid:
-            with anyio.move_on_after(LOST_DETAIL_SECONDS):
+            # The owner task sets it in its next step, unless closing waits for the server.
+            with anyio.move_on_after(0.5):
                 await connection.ended.wait()
         end_report = connection.end_report or connection.endpoint.end_report()
         return lost_error(self._spec.name, end_report, sent=sent)
@@ -447,18 +441,15 @@ class Requests:
         """
         try:
             text = _encoded(arguments).encode()
-            if text.count(b"{") + text.count(b"[") > SURELY_SHALLOW:
+            if text.count(b"{") + text.count(b"[") > 100:  # So few are not nested too deeply.
                 # Raises on nesting deeper than the SDK can write.
                 to_json({"params": {"arguments": arguments}})
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unsendable(what, error) from None
         if len(text) > self._max_bytes:
-            msg = (
-                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
-                f"the limit is {self._max_bytes}."
-            )
             raise MessageTooLargeError(
-                msg,
+                f"Server {self._spec.name!r}, {what}: the arguments have {len(text)} bytes; "
+                f"the limit is {self._max_bytes}.",
                 server=self._spec.name,
                 remedy="Send less at a time.",
                 doubtful=False,
@@ -497,11 +488,6 @@ def _has_capability(connection: Connection, *path: str) -> bool:
     for name in path:
         found = getattr(found, name, None)
     return found is not None and found is not False
-
-
-def _supports_task_calls(connection: Connection) -> bool:
-    """Whether the server declares `tasks.requests.tools` (2025-11-25)."""
-    return _has_capability(connection, "tasks", "requests", "tools")
 
 
 def _task(call: Call) -> dict[str, Json]:

@@ -158,7 +158,6 @@ class UpstreamServer:
         self._offer_changes = 0
 
     def state(self) -> ServerState:
-        """Return its current state."""
         connection = self._connection
         state: State = "idle"
         error = ""
@@ -385,9 +384,8 @@ class UpstreamServer:
             help_text = suggestion(kind, call.tool, await self.offers(kind))
         except UpstreamError:
             help_text = ""
-        msg = f"{refusal.message}. {help_text}" if help_text else refusal.message
         raise ToolCallError(
-            msg,
+            f"{refusal.message}. {help_text}" if help_text else refusal.message,
             server=self.spec.name,
             rpc_code=refusal.rpc_code,
             data=refusal.data,
@@ -429,9 +427,8 @@ class UpstreamServer:
     def _current(self) -> Connection:
         connection = self._connection
         if self._closed:
-            msg = f"Server {self.spec.name!r} is closed."
             raise ServerLostError(
-                msg,
+                f"Server {self.spec.name!r} is closed.",
                 server=self.spec.name,
                 remedy="Its configuration was changed or removed, or the bridge is ending.",
                 doubtful=False,

@@ -29,12 +29,6 @@ MAX_LOG_FILES = 1000
 TAIL_BYTES = 2048
 """Kept in memory for error messages: enough for a traceback's end or a usage text."""
 
-NAME_CHARACTERS = 100
-"""Longest stem of a log file's name; file systems allow 255 bytes."""
-
-PRIVATE_FILE = 0o600
-PRIVATE_DIRECTORY = 0o700
-
 
 def log_path(log_dir: Path, server: str) -> Path:
     """Return the path of a server's log file.
@@ -42,7 +36,7 @@ def log_path(log_dir: Path, server: str) -> Path:
     If the name's characters have to be replaced, a digest is added, so that no two servers share a
     file.
     """
-    stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:NAME_CHARACTERS].lstrip(".")
+    stem = re.sub(r"[^A-Za-z0-9._-]", "_", server)[:100].lstrip(".")
     if stem != server:
         digest = hashlib.sha256(server.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         stem = f"{stem}-{digest}" if stem else digest
@@ -89,7 +83,7 @@ class ServerLog:
 
     def __enter__(self) -> ServerLog:
         try:
-            self.path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._rotate()
             remove_oldest(self.path.parent, keep=self.path)
         except OSError as error:
@@ -137,7 +131,7 @@ class ServerLog:
         with contextlib.suppress(FileNotFoundError):
             self.path.replace(self.path.with_name(self.path.name + ".1"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(self.path, flags, PRIVATE_FILE)
+        self._fd = os.open(self.path, flags, 0o600)
         self._size = 0
 
     def _close(self) -> None:

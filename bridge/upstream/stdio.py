@@ -53,27 +53,13 @@ from bridge.upstream.results import split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
-WRITE_QUEUE = 16
-"""Messages of the SDK's session queued for a server that does not read, besides the writer's."""
-
 FLUSH_SECONDS = 0.5
 """For writing queued messages when the connection closes; normally microseconds."""
-
-EXIT_STATUS_SECONDS = 0.5
-"""After end of file, for the exit status, which follows shortly. Delays the errors of pending
-calls, so it is short."""
-
-HELD_OPEN_SECONDS = 0.5
-"""After a process has ended, for the rest of its output, if a child of its own keeps the pipe open
-and there is no end of file."""
 
 _BLANK = re.compile(rb"\n\n+")
 
 YIELD_EVERY = 64
 """Lines handled before other tasks run."""
-
-NOISE_LINES = 100
-"""Lines that are not messages, written to the log; the rest are only counted."""
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
@@ -197,7 +183,7 @@ class StdioEndpoint(Endpoint):
                 self._keeper = keep(child, self._spec.definition, until - anyio.current_time())
             # From here on no await stands outside the try: the process has an owner.
             inbound, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-            write, outbound = anyio.create_memory_object_stream[SessionMessage](WRITE_QUEUE)
+            write, outbound = anyio.create_memory_object_stream[SessionMessage](16)
             writer = LineWriter(child.stdin)
             self._direct = direct = DirectDispatcher(writer)
             pipes = _Pipes(
@@ -323,7 +309,7 @@ class StdioEndpoint(Endpoint):
         )
         if isinstance(decoded, Noise):
             self._noise += 1
-            if self._noise <= NOISE_LINES:
+            if self._noise <= 100:  # The rest are only counted.
                 self._log.note(f"not a message, on stdout: {decoded.preview!r}")
         elif decoded is not None:
             await self._send(decoded, pipes)
@@ -365,14 +351,16 @@ class StdioEndpoint(Endpoint):
     async def _notice_exit(self, pipes: _Pipes) -> None:
         """End the connection of an ended process whose stdout another process keeps open."""
         await pipes.child.wait_exited()
-        with anyio.move_on_after(HELD_OPEN_SECONDS):
+        # A child of the process may keep the pipe open without an end of file.
+        with anyio.move_on_after(0.5):
             await pipes.drained.wait()
             return
         await self._record_end(pipes.child)
         pipes.inbound.close()
 
     async def _record_end(self, child: Child) -> None:
-        with anyio.move_on_after(EXIT_STATUS_SECONDS):
+        # The exit status follows shortly; pending calls wait for it.
+        with anyio.move_on_after(0.5):
             await child.wait_exited()
         if not self._leaving and not self._end_report:
             self._end_report = f"It {child.describe_exit()}."

@@ -23,10 +23,7 @@ from bridge.upstream.client_features import answer_input_requests
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
-MAX_TASK_ID_CHARS = 1024
-
 FIRST_POLL_SECONDS = 0.1
-LEAST_POLL_SECONDS = 0.05
 MOST_POLL_SECONDS = 5.0
 """Between two `tasks/get`; within these bounds `pollIntervalMs` counts."""
 
@@ -74,7 +71,7 @@ async def await_result(
     number = task.get("taskId") if isinstance(task, Mapping) else None
     if not isinstance(task, Mapping) or (not extended and "content" in answer):
         return answer
-    if not isinstance(number, str) or not 0 < len(number) <= MAX_TASK_ID_CHARS:
+    if not isinstance(number, str) or not 0 < len(number) <= 1024:
         msg = f"Server {server!r}, {what}: it answered with a task that has no usable id."
         raise ToolCallError(msg, server=server, rpc_code=INTERNAL_ERROR)
     about: dict[str, Json] = {"taskId": number}
@@ -129,7 +126,7 @@ async def _poll(
         # False for NaN and for negative numbers.
         if isinstance(given, int | float) and given > 0:
             # Bounded before dividing: an integer may be too large for a float.
-            within = min(max(given, 1000 * LEAST_POLL_SECONDS), 1000 * MOST_POLL_SECONDS)
+            within = min(max(given, 50), 1000 * MOST_POLL_SECONDS)
             pause = within / 1000
         await anyio.sleep(pause)
         task = await ask("tasks/get", about)

@@ -153,9 +153,6 @@ MAX_FILE_BYTES = 1024 * 1024
 LOCK_SECONDS = 30.0
 """How long to wait while another process locks the same login; a renewal takes less."""
 
-LOCK_POLL_SECONDS = 0.05
-"""Time between attempts to take the lock: `flock` has no notification."""
-
 Place = Literal["file", "keyring"]
 
 
@@ -336,7 +333,7 @@ class TokenStore:
         try:
             with anyio.move_on_after(LOCK_SECONDS) as scope:
                 while not _try_lock(descriptor):  # noqa: ASYNC110 - another process releases it
-                    await anyio.sleep(LOCK_POLL_SECONDS)
+                    await anyio.sleep(0.05)  # `flock` has no notification.
             if scope.cancelled_caught:
                 raise StoreError(f"another process has been busy with it for {LOCK_SECONDS:g} s")
             yield

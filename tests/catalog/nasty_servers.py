@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from bridge.catalog.entries import ServerEntry, server_entries
+from bridge.catalog.entries import ServerEntry, tool_entries
+from bridge.catalog.naming import server_aliases
 from bridge.model import Tool
 
 STRING = {"type": "string"}
@@ -19,6 +20,34 @@ def a_tool(name: str, schema: Any, output: Any = None, description: str = "") ->
         description=description,
         input_schema=schema if isinstance(schema, Mapping) else {"properties": {"x": schema}},
         output_schema=output,
+    )
+
+
+def server_entries(
+    descriptions: Mapping[str, str],
+    tools: Mapping[str, Sequence[Tool]],
+    *,
+    loaded: Collection[str] = (),
+) -> tuple[ServerEntry, ...]:
+    """Return an entry for every server, in the order of `descriptions`.
+
+    Args:
+        descriptions: Every discovered server's name and description. Aliases depend on the whole
+            set, so pass all of them even if only some matter.
+        tools: Known tools by server; of two with one name the first counts.
+        loaded: Names of the servers that the current run loads.
+    """
+    aliases = server_aliases(tuple(descriptions))
+    return tuple(
+        ServerEntry(
+            name=name,
+            alias=aliases[name],
+            description=description,
+            tools=tool_entries(tools.get(name, ())),
+            known=name in tools,
+            loaded=name in loaded,
+        )
+        for name, description in descriptions.items()
     )
 
 

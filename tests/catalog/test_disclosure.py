@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from bridge.catalog import disclosure
 from bridge.catalog.disclosure import Level, choose_levels, disclosed, outdated
-from bridge.catalog.entries import ServerEntry, server_entries
+from bridge.catalog.entries import ServerEntry
 from bridge.model import Tool
 from bridge.tokens import count_tokens
+from tests.catalog.nasty_servers import server_entries
 
 WIDE: dict[str, Any] = {
     "type": "object",

@@ -21,9 +21,10 @@ from bridge.catalog.docs import (
     tool_description,
     tool_docs,
 )
-from bridge.catalog.entries import ServerEntry, server_entries
+from bridge.catalog.entries import ServerEntry
 from bridge.model import Limits, Tool
 from bridge.tokens import count_tokens
+from tests.catalog.nasty_servers import server_entries
 
 STRING: dict[str, Any] = {"type": "string"}
 CREATE = Tool(

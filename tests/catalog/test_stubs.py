@@ -9,19 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.catalog.entries import ToolEntry, server_entries, tool_entries
+from bridge.catalog.entries import ToolEntry, tool_entries
 from bridge.catalog.stubs import (
     MAX_SIGNATURE_CHARS,
     call_signature,
     is_argument_name,
     run_discovered,
-    run_servers,
+    run_server,
     signature,
     to_call,
     tool_data,
 )
 from bridge.catalog.typed_stubs import tool_stub
 from bridge.model import Tool
+from tests.catalog.nasty_servers import server_entries
 
 JSON_VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
@@ -195,7 +196,7 @@ def test_the_guests_data_holds_the_loaded_servers_and_their_tools() -> None:
         {"git-hub": [one, two], "time": []},
         loaded=["git-hub"],
     )
-    assert run_servers(servers) == [
+    assert [run_server(each) for each in servers if each.loaded] == [
         {
             "name": "git-hub",
             "alias": "git_hub",
@@ -240,7 +241,7 @@ def test_a_description_that_looks_like_a_template_or_code_stays_data() -> None:
     servers = server_entries(
         {"s": hostile}, {"s": [tool("t", server="s", description=hostile)]}, loaded=["s"]
     )
-    (document,) = json.loads(json.dumps(run_servers(servers)))
+    (document,) = json.loads(json.dumps([run_server(each) for each in servers if each.loaded]))
     assert document["description"] == hostile
     assert document["tools"][0]["description"] == hostile
 

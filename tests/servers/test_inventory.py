@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bridge.catalog.entries import server_entries
-from bridge.catalog.stubs import run_discovered, run_servers
+from bridge.catalog.stubs import run_discovered, run_server
 from bridge.model import Tool
 from bridge.servers.inventory import ToolInventory
+from tests.catalog.nasty_servers import server_entries
 
 SERVERS = {"one": "The first", "Two!": "The second", "three": ""}
 
@@ -35,7 +35,9 @@ def test_it_says_what_the_catalog_says() -> None:
         assert mine.entries(loaded=loaded) == plain
         assert mine.discovered(loaded) == run_discovered(plain)
         ordered = sorted(loaded, key=mine.place)
-        assert [mine.stubs(name, None) for name in ordered] == run_servers(plain)
+        assert [mine.stubs(name, None) for name in ordered] == [
+            run_server(each) for each in plain if each.loaded
+        ]
 
 
 def test_things_are_made_once_until_something_is_learnt() -> None:

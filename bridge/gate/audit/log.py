@@ -49,21 +49,8 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 """A file that has more is followed by another. What others have written is looked at then as well:
 together bridges may go so far beyond what all files may have."""
 
-MAX_FILES = 100_000
-"""Of all bridges; each process that records anything has one at least."""
-
-MAX_PREVIOUS = 8
-"""Files whose end a file's first record names."""
-
-MAX_REMOVED = 100
-"""Old files that are removed at once; more wait for the next file."""
-
-MAX_OWED = 10_000
-"""Records kept for later: outcomes of calls that were under way when the log could not be written
-any more. No further calls go out until they are written, so there are hardly ever so many."""
-
-AUDIT_BYTES = 4 * 1024**3
-"""Of all files together, unless set otherwise: some eight million calls."""
+MAX_FILES = 100_000  # Of all bridges; each process that records anything has one at least.
+MAX_REMOVED = 100  # Old files that are removed at once; more wait for the next file.
 
 ALWAYS_WRITTEN = frozenset({"outcome", "end", "policy"})
 """Kinds of records that are written beyond the quota as well: few, and about what began before."""
@@ -257,7 +244,7 @@ class AuditLog:
         *,
         sync: bool = False,
         days: int = 90,
-        quota: int = AUDIT_BYTES,
+        quota: int = 4 * 1024**3,  # some eight million calls
         now: Callable[[], float] = time.time,
         largest: int = MAX_FILE_BYTES,
         presence: Presence | None = None,
@@ -301,7 +288,8 @@ class AuditLog:
 
     def later(self, record: Mapping[str, Json]) -> None:
         """Queue a record before the next one; if it cannot be written, neither is the next."""
-        if self.directory is not None and len(self._owed) < MAX_OWED:
+        # outcomes of the calls that were running when the log failed
+        if self.directory is not None and len(self._owed) < 10_000:
             self._owed.append(record)
         elif self.directory is not None:
             self._dropped += 1
@@ -367,7 +355,7 @@ class AuditLog:
                 raise self._full()
             self._leave()
             previous: Record = {}
-            for other in files[-MAX_PREVIOUS:]:
+            for other in files[-8:]:
                 with suppress(FileNotFoundError):
                     previous[other.name] = last_link(folder, other)
             # The last in order, also where the clock was put back.
@@ -440,7 +428,6 @@ class AuditLog:
 
 
 def audit_log(settings: Settings) -> AuditLog:
-    """Return the audit log that the settings ask for."""
     directory = None if settings.audit == "off" else settings.state_dir / "audit"
     presence: Presence | None = None
     if settings.replica and directory is not None:

@@ -21,7 +21,6 @@ from bridge.gate.audit.records import Record, parsed
 
 SUFFIX = ".live"
 
-_BEGINS = frozenset({"run", "apply", "command"})
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -91,7 +90,7 @@ def _unended(path: Path) -> list[str]:
                 continue
             for line, _ in lines(folder, file.name):
                 record = parsed(line) if needle in line else {}
-                if record.get("kind") in _BEGINS:
+                if record.get("kind") in {"run", "apply", "command"}:
                     begun[str(record.get("run"))] = None
                 elif record.get("kind") == "end":
                     ended.add(str(record.get("run")))

@@ -16,24 +16,15 @@ from bridge.model import Json
 
 By = Literal["day", "server", "tool", "decision", "outcome"]
 
-MAX_TAIL = 10_000
-"""Records that are returned from the end at once."""
-
-MAX_SHOWN = 100_000
-"""Records about one run: two for each call that it may make, and more."""
-
-MAX_GROUPS = 10_000
-"""Different groups of calls; what is beyond is counted together."""
+MAX_TAIL = 10_000  # Records that are returned from the end at once.
+MAX_SHOWN = 100_000  # Records about one run: two for each call that it may make, and more.
 
 MAX_OPEN = 100_000
 """Calls whose outcome has not been read yet; of more, the oldest are taken to have none."""
 
 
-MAX_TOLD = 100
-"""Problems and notes that are listed; more are counted."""
-
-LEAST_EXPECTED = 16
-"""Digits of a hash that are enough to look for it."""
+MAX_TOLD = 100  # Problems and notes that are listed; more are counted.
+LEAST_EXPECTED = 16  # Digits of a hash that are enough to look for it.
 
 CHANGED = (
     "the line is not what a bridge wrote there: something in it was changed, or it was put there. "
@@ -176,7 +167,7 @@ class Counting:
             "outcome": outcome,
         }
         key = tuple(facts[name] for name in self.by)
-        if key not in self.groups and len(self.groups) >= MAX_GROUPS:
+        if key not in self.groups and len(self.groups) >= 10_000:
             key = tuple("others" for _ in self.by)
         return self.groups.setdefault(key, Counter())
 

@@ -31,8 +31,7 @@ Kind = CallKind | RunKind | OtherKind
 CALL_KINDS = frozenset(get_args(CallKind))
 """Kinds of records that each call of a program has one of."""
 
-MAX_RECORD_BYTES = 32 * 1024
-"""Of a record as JSON. A call's arguments are rarely a tenth of it."""
+MAX_RECORD_BYTES = 32 * 1024  # Of a record as JSON. A call's arguments are rarely a tenth of it.
 
 FIELDS = 16
 """Of a record that is too large each field may have this part of what it may have; none has more

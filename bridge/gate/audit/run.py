@@ -34,8 +34,7 @@ logger = logging.getLogger(__name__)
 UNREADABLE = "could not be searched for secrets, and so is not recorded"
 """In place of arguments that are too large, or nested too deeply."""
 
-SMALL = 2 * 1024
-"""Bytes of arguments that fit into a record however their characters are escaped."""
+SMALL = 2 * 1024  # Bytes of arguments that fit into a record however their characters are escaped.
 
 MAX_SEARCHED = 2 * 1024 * 1024
 """Bytes of arguments that are searched for secrets; larger ones are not recorded."""
@@ -48,17 +47,12 @@ WHOLE_RECORDS = 10
 """Refused calls of one kind that are recorded each; further ones are counted, and recorded together
 at the run's end."""
 
-MAX_KINDS = 50
-"""Kinds of refused calls that are counted apart; all others are counted together."""
+MAX_KINDS = 50  # Kinds of refused calls that are counted apart; all others are counted together.
 
 REFUSAL_BYTES = 256 * 1024
 """Bytes of the records of refused calls in one run, without the counts at its end."""
 
-REFUSED_BYTES = 3 * 1024
-"""Bytes of one such record."""
-
-SHORT_TEXT = 100
-"""Characters of each name in the kind of a refused call."""
+SHORT_TEXT = 100  # Characters of each name in the kind of a refused call.
 
 
 class _RefusedKind(NamedTuple):
@@ -71,8 +65,7 @@ class _RefusedKind(NamedTuple):
     why: str
 
 
-_OTHERS = _RefusedKind("", "", "", "others", "")
-"""The kind of calls beyond the bound on kinds."""
+_OTHERS = _RefusedKind("", "", "", "others", "")  # The kind of calls beyond the bound on kinds.
 
 
 @dataclass(kw_only=True)
@@ -181,7 +174,7 @@ class RunAudit:
             return
         found.pending -= 1
         record, _ = await self._call("refused", number, call, decision)
-        record = dict(bounded(record | without_empty(kind._asdict()), REFUSED_BYTES))
+        record = dict(bounded(record | without_empty(kind._asdict()), 3 * 1024))
         self._refusal_room -= len(canonical(record))
         self.head = await self._log.append(record)
 
@@ -307,7 +300,6 @@ class RunAudit:
         *,
         small: bool,
     ) -> Record:
-        """Return the record of a call and its decision."""
         shown: Json = UNREADABLE
         if small or estimated_size(call.arguments, MAX_SEARCHED) <= MAX_SEARCHED:
             with suppress(RecursionError):

@@ -20,19 +20,15 @@ from bridge.gate.held_calls.placeholders import labelled, mentions, readable, re
 from bridge.gate.pins import whole_digest
 from bridge.model import Effect, HeldCall, Json
 
-MAX_CALLS = 1_000
-"""Calls in one plan: as many as a person can approve in a list."""
-
-MAX_CHARACTERS = 8 * 1024 * 1024
-"""Characters of all their arguments, as JSON."""
+MAX_CALLS = 1_000  # Calls in one plan: as many as a person can approve in a list.
+MAX_CHARACTERS = 8 * 1024 * 1024  # Characters of all their arguments, as JSON.
 
 
 MAX_NAME = 256
 """Characters of a tool's name, which lists and errors repeat; the protocol recommends half."""
 
 
-MAX_STALE = 5
-"""Tools named among those that may have read what held calls will change."""
+MAX_STALE = 5  # Tools named among those that may have read what held calls will change.
 
 
 class Placeholder(dict[str, Json]):
@@ -100,7 +96,6 @@ class HeldCalls:
 
     @property
     def count(self) -> int:
-        """The number of calls."""
         return len(self.requests)
 
     def refers(self, arguments: Mapping[str, Json]) -> bool:

@@ -36,33 +36,21 @@ MAX_DEPTH = 100
 """Nesting of arguments in a plan, which are walked recursively later. Frames allow more; no tool's
 schema does."""
 
-MAX_RESULT_DEPTH = 200
-"""Of a program's value in which marks are labelled; what is deeper is left as it is."""
-
 MAX_CHARACTERS = 16 * 1024 * 1024
 """Put into the arguments of one call in all, as long as a frame from a program may be. One result
 can stand in a text many times over."""
 
-MAX_KEYS = 20
-MAX_KEY = 60
-"""Keys in an error, and characters of each."""
-
-MAX_CALL_CHARACTERS = 8_000
-"""Shown of one call's arguments."""
+MAX_KEYS = 20  # Keys in an error.
+MAX_CALL_CHARACTERS = 8_000  # Shown of one call's arguments.
 
 MAX_PLAN_CHARACTERS = 64 * 1024
 """Shown of all calls' arguments, in equal parts where they would be more."""
 
-MIN_CALL_CHARACTERS = 64
-"""Shown of each, however many there are."""
-
-LEAST = 20
-"""Characters of a name or a value that are shown of any that is."""
+LEAST = 20  # Characters of a name or a value that are shown of any that is.
 
 Step = str | int
 
-Shape = Mapping[str, Json]
-"""What stands for a result, as `bridge.rpc.values.shape_value` gives it."""
+Shape = Mapping[str, Json]  # What stands for a result, as `bridge.rpc.values.shape_value` gives it.
 
 _CORE = (
     f"{PREFIX}(?P<core>(?P<plan>[0-9a-f]{{16}})n(?P<number>[0-9]{{1,6}})"
@@ -172,11 +160,10 @@ def resolve(arguments: Mapping[str, Json], results: Mapping[int, CallResult]) ->
         value = part(known, mark.path)
         left -= len(str(value))
         if left < 0:
-            message = (
+            raise InvalidRequestError(
                 "With the results of earlier calls put in, the arguments are longer than "
                 f"{MAX_CHARACTERS:,} characters."
             )
-            raise InvalidRequestError(message)
         return value
 
     return {key: _replaced(value, of) for key, value in arguments.items()}
@@ -201,7 +188,7 @@ def labelled(value: Json, plan: str, names: Mapping[int, str], depth: int = 0) -
 
     if isinstance(value, str):
         return _QUOTED.sub(named, value)
-    if depth > MAX_RESULT_DEPTH:
+    if depth > 200:
         return value
     if isinstance(value, list):
         return [labelled(item, plan, names, depth + 1) for item in value]
@@ -253,7 +240,7 @@ def shown(call: CallFacts, names: Mapping[int, str], mask: Mask) -> tuple[dict[s
         mask: Takes secrets out. It gets readable arguments: to it a placeholder may look like one.
     """
     share = MAX_PLAN_CHARACTERS // max(1, len(names))
-    characters = max(MIN_CALL_CHARACTERS, min(MAX_CALL_CHARACTERS, share))
+    characters = max(64, min(MAX_CALL_CHARACTERS, share))
     masked = mask(readable(call.arguments, names), call.schema)
     if not isinstance(masked, Mapping):
         return {}, False
@@ -362,8 +349,7 @@ _NAMES = {
     type(None): "null",
 }
 
-_BINARY = object()
-"""In the place of what is no JSON."""
+_BINARY = object()  # In the place of what is no JSON.
 
 
 def _plain(shape: Json) -> Json:
@@ -373,7 +359,7 @@ def _plain(shape: Json) -> Json:
 def _keys(value: Mapping[str, Json]) -> str:
     if not value:
         return "has no keys"
-    named = ", ".join(_cut(str(key), MAX_KEY) for key in list(value)[:MAX_KEYS])
+    named = ", ".join(_cut(str(key), 60) for key in list(value)[:MAX_KEYS])
     more = f" and {len(value) - MAX_KEYS:,} more" if len(value) > MAX_KEYS else ""
     return f"has the keys {named}{more}"
 

@@ -42,9 +42,6 @@ HELD_RESULT = "held_result"
 _REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
 """How the host's replies begin: gives the id when the rest cannot be parsed."""
 
-POLL_MILLISECONDS = 50
-"""Poll interval of a thread that reads its own reply; another thread may have read it."""
-
 
 class ReplyFuture:
     """A future for threads: holds one reply.
@@ -71,7 +68,7 @@ class ReplyFuture:
             return
         poller = select.poll()
         poller.register(fd, select.POLLIN)
-        poller.poll(POLL_MILLISECONDS)
+        poller.poll(50)  # Another thread may have read the reply.
 
     def value(self) -> Any:
         """Wait for the reply; return its value or raise its error."""

@@ -35,20 +35,9 @@ MAX_ITEMS = 20
 MAX_PICTURES = 10
 """Of a run that are handed on as such; clients and models take few. Others are kept aside."""
 
-DEFAULT_SHOWN_BYTES = 1024 * 1024
-
 MAX_SOURCE_CHARS = 512 * 1024
 """Of HTML, SVG or Markdown, or a table's text. Larger ones are pages of their own, with libraries
 in them."""
-
-MIN_PICTURE_BYTES = 4096
-"""With less room than this a picture is not made small any more, but only kept."""
-
-MAX_LABEL_CHARS = 100
-"""Of a dict's key, said of what stands under it."""
-
-FRAME_ROOM = 64 * 1024
-"""Bytes of a frame for its other fields, besides the picture."""
 
 _METHODS = (
     ("image/png", "_repr_png_"),
@@ -78,7 +67,7 @@ class Display:
     def __init__(
         self,
         client: Client,
-        shown_bytes: int = DEFAULT_SHOWN_BYTES,
+        shown_bytes: int = 1024 * 1024,
         frame_bytes: int = MAX_FRAME_BYTES,
     ) -> None:
         self._client = client
@@ -145,7 +134,7 @@ class Display:
         if not any(_is_seen(item) for _, item in items):
             return False
         for key, item in items:
-            label = str(key)[:MAX_LABEL_CHARS]
+            label = str(key)[:100]
             if not self._show(item, label):
                 print("%s: %s" % (label, _text(item)) if label else _text(item))
         return True
@@ -225,14 +214,15 @@ class Display:
         if self._pictures > MAX_PICTURES:
             note = "not shown: a result has %d pictures at most" % MAX_PICTURES
         elif size > self._left or is_wide(data):
-            if room >= MIN_PICTURE_BYTES:
+            if room >= 4096:
                 small, note = shrink(data, room // 4 * 3)
             if not small:
                 note = note or "not shown: there is no room for it in this result"
         if not note:
             self._left -= size
         self._left -= base64_size(small)
-        if size + base64_size(small) > self._frame_bytes - FRAME_ROOM:
+        # room for the frame's other fields
+        if size + base64_size(small) > self._frame_bytes - (64 * 1024):
             whole = "the original, of %s bytes, is too large to be kept" % f"{len(data):,}"
             note, data = "%s; %s" % (note, whole) if note else whole, b""
         note = "; ".join(part for part in (note, remark, label) if part)
@@ -335,9 +325,6 @@ MAX_SIDE = 2000
 """Pixels. Services that run models refuse larger pictures where there are several, and scale what
 is over about 1600 down themselves."""
 
-MIN_SIDE = 64
-"""Pixels of the longer side: smaller pictures show nothing."""
-
 STEPS = 8
 """Sizes that are tried until one fits."""
 
@@ -350,14 +337,8 @@ MAX_DEPTH = 3
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""
 
-MAX_LETTERS = 40
-"""Most missing characters of a font that are named."""
-
 FONT_LISTS = "/usr/local/share/mcp-code-bridge/matplotlib"
 """Where the image keeps the list of its fonts, as matplotlib made it."""
-
-_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16")
-"""What PIL can write as PNG."""
 
 
 def is_figure(kind: type) -> bool:
@@ -465,7 +446,7 @@ def figure_png(figure: Any) -> Tuple[bytes, str]:
             warnings.showwarning(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-    letters = "".join(missing)[:MAX_LETTERS]
+    letters = "".join(missing)[:40]
     return data, "the font has nothing for %s" % letters if letters else ""
 
 
@@ -497,7 +478,8 @@ def _extent(figure: Any) -> Any:
 
 def pil_png(image: Any) -> bytes:
     """Return an image of PIL's as PNG."""
-    if image.mode not in _PNG_MODES:
+    # what PIL can write as PNG
+    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
         image = image.convert("RGB")
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
@@ -542,7 +524,7 @@ def _shrunk(pil: Any, data: bytes, limit: int) -> Tuple[bytes, str]:
             if len(small) <= limit:
                 return small, _shown_as(whole, image.size, known_as, form)
         side = max(image.size) * 7 // 10
-        if side < MIN_SIDE:
+        if side < 64:  # Smaller pictures show nothing.
             break
     return b"", "not shown: it is too large, and small enough nothing is left of it"
 

@@ -231,11 +231,10 @@ class Library:
             total: What `done` will be at the end; 0 if that is not known.
         """
         if not (_is_number(done) and _is_number(total)):
-            message = (
+            raise TypeError(
                 "done and total must be finite numbers, not %.40s and %.40s; write "
-                'runtime.progress(3, 10, "loading")'
+                'runtime.progress(3, 10, "loading")' % (repr(done), repr(total))
             )
-            raise TypeError(message % (repr(done), repr(total)))
         now = monotonic()
         if now < _Pace.due:
             _Pace.unsent = (done, total, message)

@@ -32,5 +32,4 @@ def is_program(name: str) -> bool:
 
 
 def add_program_file(name: str) -> None:
-    """Add a file name to the programs'."""
     _program_files.add(name)

@@ -79,9 +79,6 @@ OF_SERVERS = (
 """Those that server objects have too, unless a tool is called so. The host's own list is
 `bridge.catalog.program.tables.SERVER_METHODS`."""
 
-MAX_SEARCH_LIMIT = 50
-"""Most tools that one search returns; more would cost the reader what searching saves."""
-
 DETAILS = ("summary", "full")
 
 
@@ -477,4 +474,4 @@ def _limit(value: Any) -> int:
         raise TypeError("limit must be an integer, not %s" % type(value).__name__)
     if value < 1:
         raise ValueError("limit must be at least 1, not %d" % value)
-    return min(value, MAX_SEARCH_LIMIT)
+    return min(value, 50)  # More would cost the reader what searching saves.

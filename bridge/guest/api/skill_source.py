@@ -23,9 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set
 
-MAX_CONSTANT_CHARS = 16 * 1024
-"""Of one constant. Data belongs in a memory, or in arguments."""
-
 MAX_DEPTH = 50
 """Levels of one constant."""
 
@@ -69,11 +66,10 @@ def collect(function: Any, name: Optional[str] = None) -> Dict[str, Any]:
         SyntaxError: It is text, and no Python.
     """
     if isinstance(function, str) and function.isidentifier():
-        message = (
+        raise TypeError(
             "a skill is a function, or its source, not the text %.80r; the function comes first: "
-            'save_skill(function, description="...")'
+            'save_skill(function, description="...")' % function
         )
-        raise TypeError(message % function)
     if name is not None and not name.isidentifier():
         message = "a skill's name has English letters, digits and underscores, not %.80r"
         raise ValueError(message % name)
@@ -185,7 +181,7 @@ class _Collector:
         except (ValueError, SyntaxError, TypeError, RecursionError):
             self._refuse(name, value)
             return
-        if len(text) > MAX_CONSTANT_CHARS or same != value:
+        if len(text) > 16 * 1024 or same != value:  # Data belongs in a memory, or in arguments.
             message = "`%s`, which takes %d characters: keep it with save_memory, or pass it"
             self._problems.append(message % (name, len(text)))
             return

@@ -17,9 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-MAX_SENTENCE_CHARS = 120
-"""Of a description, behind a tool's signature."""
-
 
 def search(
     servers: Iterable[Mapping[str, Any]], query: str
@@ -39,7 +36,7 @@ def search(
 def sentence(tool: Mapping[str, Any]) -> str:
     """Return the beginning of what a tool's server says of it, as one line."""
     text = " ".join(str(tool.get("description") or "").split())
-    return text.split(". ")[0][:MAX_SENTENCE_CHARS]
+    return text.split(". ")[0][:120]
 
 
 def line(server: Mapping[str, Any], tool: Mapping[str, Any]) -> Dict[str, Any]:

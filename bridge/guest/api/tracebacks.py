@@ -32,9 +32,6 @@ MAX_FRAMES = 2000
 """Last frames of a traceback that are formatted: more than the default recursion limit. A program
 that raised the limit may have a million."""
 
-MAX_EXCEPTIONS = 64
-"""Exceptions of a chain or group whose frames are trimmed; longer text is cut anyway."""
-
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
 packages_offered = False
@@ -109,7 +106,7 @@ def describe_syntax(error: BaseException) -> str:
 def _trim(details: Any, ours: FrozenSet[str]) -> None:
     queue: List[Any] = [details]
     seen: Set[int] = set()
-    while queue and len(seen) < MAX_EXCEPTIONS:
+    while queue and len(seen) < 64:  # Longer text is cut anyway.
         current = queue.pop()
         if current is None or id(current) in seen:
             continue
@@ -182,9 +179,6 @@ def guest_files() -> FrozenSet[str]:
 
 # --- interrupts -----------------------------------------------------------------------------------
 
-MAX_TASKS = 5
-"""Waiting tasks named in the message of an interrupt."""
-
 STOPPED = "the run was stopped from outside: its time was over, or it was cancelled"
 
 
@@ -219,7 +213,7 @@ def _waiting(frame: Optional[FrameType]) -> Iterator[str]:
     ours = guest_files()
     told = 0
     for task in asyncio.all_tasks(loop):
-        if task.done() or told >= MAX_TASKS:
+        if task.done() or told >= 5:
             continue
         place = _place(task, ours)
         if place:

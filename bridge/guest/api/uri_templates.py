@@ -14,11 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
-MAX_EXPRESSIONS = 100
-"""In one template; those of real servers have one to four."""
-
-_EXPRESSION = re.compile(r"\{([^{}]*)\}")
-
 _VARIABLE = re.compile(r"((?:[A-Za-z0-9_.\-]|%[0-9A-Fa-f]{2})+)(\*|:[1-9][0-9]{0,3})?")
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
@@ -44,9 +39,10 @@ def expand(template: str, values: Mapping[str, Any]) -> str:
         TypeError: A value is missing, has no place in the template, or is of another type.
         ValueError: It is no template.
     """
-    parts = _EXPRESSION.split(template)
+    parts = re.split(r"\{([^{}]*)\}", template)
     texts, expressions = parts[::2], [_parsed(part) for part in parts[1::2]]
-    if any("{" in text or "}" in text for text in texts) or len(expressions) > MAX_EXPRESSIONS:
+    # Real templates have one to four.
+    if any("{" in text or "}" in text for text in texts) or len(expressions) > 100:
         raise ValueError("%.200r is no URI template" % template)
     names = [name for _, variables in expressions for name, _ in variables]
     for given in values:

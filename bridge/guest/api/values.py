@@ -26,9 +26,6 @@ MAX_DEPTH = 256
 MAX_PATH = 200
 """Characters of where it is, in a refusal of one nested deeper."""
 
-MAX_INT_BITS = 14_000
-"""Readers refuse longer integers (4,300 digits); so do we, with a better message."""
-
 MAX_NAMES_SHOWN = 40
 """Names listed in one error message."""
 
@@ -318,7 +315,7 @@ def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
 
 
 def _integer(value: int, path: str) -> int:
-    if value.bit_length() > MAX_INT_BITS:
+    if value.bit_length() > 14_000:  # Readers refuse longer integers (4,300 digits).
         raise NotJsonError("%s is an integer too long for JSON; pass it as text" % path)
     return value
 

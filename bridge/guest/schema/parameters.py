@@ -27,22 +27,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
-MAX_SCHEMA_DEPTH = 8
-"""How far references and combinations are followed for the sake of parameter names."""
-
 MAX_SCHEMAS = 1_000
 """Visited for one tool's parameters; what lies beyond leaves the tool open for any argument."""
 
 MAX_PARAMETERS = 10_000
 """Read of one tool; with more, what is not read counts among the other arguments it takes."""
 
-MAX_UNDERSCORES = 8
-"""Behind a name that is taken, before it gets a number."""
-
 MAX_DEFAULT_CHARS = 40
 """Of a default that is shown; a longer one is the server's affair."""
-
-_LARGEST_INTEGER = 2**63
 
 
 _NAME = r"[`'\"]?[A-Za-z_]\w*[`'\"]?"
@@ -136,7 +128,7 @@ def _is_short(value: Any) -> bool:
         return len(value) <= MAX_DEFAULT_CHARS and len(repr(value)) <= MAX_DEFAULT_CHARS + 2
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and abs(value) < _LARGEST_INTEGER
+    return isinstance(value, int) and abs(value) < 2**63
 
 
 def python_name(name: str, taken: Collection[str]) -> str:
@@ -148,7 +140,7 @@ def python_name(name: str, taken: Collection[str]) -> str:
         alias = "_" + re.sub(r"[^0-9A-Za-z_]", "_", alias)
     if keyword.iskeyword(alias):
         alias += "_"
-    for _ in range(MAX_UNDERSCORES):
+    for _ in range(8):
         if alias not in taken:
             return alias
         alias += "_"
@@ -172,7 +164,7 @@ class _Reader:
     ) -> bool:
         """Collect what a schema names; return whether it admits other arguments."""
         self.left -= 1
-        if not isinstance(schema, dict) or depth > MAX_SCHEMA_DEPTH or self.left < 0:
+        if not isinstance(schema, dict) or depth > 8 or self.left < 0:
             return True
         own = schema.get("properties")
         names = schema.get("required")

@@ -17,9 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, FrozenSet, List, Set, Tuple
 
-MAX_POINTER_CHARS = 512
-"""Of a `$ref`; what is longer leads nowhere."""
-
 MAX_LEAVES = 64
 """Schemas that one stands for, once references and combinations are taken apart."""
 
@@ -43,7 +40,7 @@ _PARTS = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 
 def pointed_at(reference: Any, root: Any) -> Tuple[bool, Any]:
     """Return whether a local JSON pointer leads somewhere, and to what."""
-    if not isinstance(reference, str) or len(reference) > MAX_POINTER_CHARS:
+    if not isinstance(reference, str) or len(reference) > 512:
         return False, None
     if reference[:1] != "#":
         return False, None

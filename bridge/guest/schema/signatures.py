@@ -88,10 +88,6 @@ class Head:
 
 # --- docstrings: What is said of a tool beside its types: descriptions, units, limits, defaults.
 
-MAX_DOC_CHARS = 2_000
-"""Of a tool's description. The longest seen in the wild have some four thousand, with examples;
-the whole stands in the full documentation."""
-
 MAX_PARAMETER_CHARS = 240
 MAX_FIELD_CHARS = 120
 """Of one parameter's description, and of one key's."""
@@ -149,7 +145,7 @@ class Typed:
 def docstring(tool: Mapping[str, Any], parameters: Sequence[Parameter], typed: Typed) -> str:
     """Return a tool's documentation: what it does, its arguments and its result."""
     root = tool.get("inputSchema")
-    parts = [block(tool.get("description"), MAX_DOC_CHARS)]
+    parts = [block(tool.get("description"), 2_000)]  # The whole is in the full documentation.
     lines = [_line(parameter, root) for parameter in parameters[:MAX_DOCUMENTED]]
     lines = [line for line in lines if line]
     if len(parameters) > MAX_DOCUMENTED:

@@ -30,9 +30,6 @@ MAX_NESTING = 40
 MAX_FIELDS = 60
 """Of one object that are written out."""
 
-MAX_CLASSES = 40
-"""Of one tool's arguments, or of its results."""
-
 MAX_MEMBERS = 16
 """Of a union."""
 
@@ -151,7 +148,6 @@ class TypeWriter:
         self._active: Dict[int, Optional[str]] = {}
 
     def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
-        """Return the type of what fits `schema`."""
         text = " | ".join(self._parts(schema, path, 0))
         return text if len(text) <= MAX_TYPE_CHARS else "Any"
 
@@ -266,7 +262,7 @@ class TypeWriter:
     ) -> str:
         properties = schema.get("properties")
         names = list(properties) if isinstance(properties, Mapping) else []
-        if not names or len(self.objects) >= MAX_CLASSES or level >= MAX_LEVELS:
+        if not names or len(self.objects) >= 40 or level >= MAX_LEVELS:
             others = schema.get("additionalProperties")
             inside = "Any"
             if not names and isinstance(others, Mapping):

@@ -51,15 +51,6 @@ MAX_LOOKED_AT = 20_000
 MAX_DEPTH = 32
 """Nested directories below the workspace."""
 
-_LEAST_BYTES = 4096
-"""More than an empty checkpoint takes."""
-
-_FILES_SHARE = 2
-"""Files may take the limit divided by this."""
-
-_NOT_KEPT = ("out", "__pycache__")
-"""Directories of the workspace that are not saved; files in `out` were sent already."""
-
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _GIVEN = frozenset(
@@ -102,7 +93,7 @@ def save(namespace: Dict[str, Any], workspace: str, limit: int) -> Iterator[Stat
         workspace: The directory whose files are saved too.
         limit: Of the whole checkpoint, in bytes.
     """
-    entries, contents, lost = _read_files(workspace, limit // _FILES_SHARE)
+    entries, contents, lost = _read_files(workspace, limit // 2)
     saver = _Saver(namespace, limit - len(contents))
     with uncollected():
         saver.run()
@@ -198,7 +189,7 @@ class _Saver:
 
     def _write(self, names: List[str]) -> bool:
         """Write names; return whether they fit into the limit."""
-        sink = _Sink(max(self._limit, _LEAST_BYTES))
+        sink = _Sink(max(self._limit, 4096))  # more than an empty checkpoint takes
         keeper = Keeper(sink, self._namespace)
         self.lengths = []
         for name in names:
@@ -323,7 +314,8 @@ def _plain_files(workspace: str, lost: List[List[str]]) -> Iterator[Tuple[int, s
         if below.count(os.sep) >= MAX_DEPTH:
             lost.append(["file " + below, "its directories are nested too deeply"])
             folders.clear()
-        folders[:] = [name for name in folders if name not in (*_NOT_KEPT, *links)]
+        # Files in `out` were sent already.
+        folders[:] = [name for name in folders if name not in (*("out", "__pycache__"), *links)]
         for name in [*names, *links]:
             looked += 1
             if looked > MAX_LOOKED_AT:

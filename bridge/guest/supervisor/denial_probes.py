@@ -20,18 +20,13 @@ if TYPE_CHECKING:
 ALLOWED = "allowed"
 """The answer for an attempt that was not refused."""
 
-_NOBODY_THERE = ("192.0.2.1", 9)
-"""An address reserved for documentation. Connecting a datagram socket sends nothing to it."""
-
-_NOT_THERE = "/mcp-code-bridge-denied"
-
 _WRITABLE = ("/tmp", "/workspace")
 
 
 def read_only_root() -> None:
     """Remove a missing directory: a read-only file system refuses before it looks for it."""
     try:
-        os.rmdir(_NOT_THERE)
+        os.rmdir("/mcp-code-bridge-denied")
     except FileNotFoundError:
         return
 
@@ -52,7 +47,8 @@ def no_network() -> None:
     """Look up a route to an outside address, without sending anything."""
     made = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     try:
-        made.connect(_NOBODY_THERE)
+        # An address for documentation; connecting a datagram socket sends nothing to it.
+        made.connect(("192.0.2.1", 9))
     finally:
         made.close()
 

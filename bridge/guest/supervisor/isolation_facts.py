@@ -32,15 +32,10 @@ _STATUS_FIELDS = {
 
 _LIMITS = {"nofile": "RLIMIT_NOFILE", "nproc": "RLIMIT_NPROC", "core": "RLIMIT_CORE"}
 
-_UNLIMITED = 1 << 60
-"""cgroup v1 writes "no limit" as a number near 2**63."""
-
 _WRITABLE = ("/tmp", "/workspace")
 
 _PACKAGES = "/packages"
 _DIRECTORIES = "/mnt"
-_MAX_BINDS = 64
-"""Where sandboxes mount directories of the host, if any."""
 
 _OPTIONS = {
     "ro": os.ST_RDONLY,
@@ -49,9 +44,6 @@ _OPTIONS = {
     "noexec": getattr(os, "ST_NOEXEC", 8),
 }
 """Mount options by their name in a mount table, and their `statvfs` flag."""
-
-_ST_VALID = 32
-"""The only flag from glibc on a system that reports none, such as gVisor."""
 
 _MASKED = (
     "/proc/acpi",
@@ -146,7 +138,7 @@ def _bind_paths() -> List[str]:
         found = [_DIRECTORIES + "/" + name for name in sorted(os.listdir(_DIRECTORIES))]
     except OSError:
         found = []
-    return [path for path in [_PACKAGES, *found[:_MAX_BINDS]] if os.path.isdir(path)]
+    return [path for path in [_PACKAGES, *found[:64]] if os.path.isdir(path)]
 
 
 def _bind(path: str) -> Dict[str, Any]:
@@ -275,7 +267,8 @@ def mount_options(path: str, read: Reader = _read) -> Set[str]:
 
 def _flags(path: str, found: os.statvfs_result) -> int:
     """Return the `statvfs` flags of the mount at `path`."""
-    if found.f_flag & ~_ST_VALID:
+    # ST_VALID: the only flag from glibc on a system that reports none, such as gVisor
+    if found.f_flag & ~32:
         return found.f_flag
     return sum(_OPTIONS.get(option, 0) for option in mount_options(path))
 
@@ -335,6 +328,7 @@ def _cgroup_paths(read: Reader, controller: str, unified: str, legacy: str) -> L
 
 
 def _number(text: str) -> Optional[int]:
-    if not text.isdigit() or int(text) >= _UNLIMITED:
+    # cgroup v1 writes "no limit" as a number near 2**63.
+    if not text.isdigit() or int(text) >= 1 << 60:
         return None
     return int(text)

@@ -120,7 +120,6 @@ class _Collection:
         self._truncated = False
 
     def collect(self, root: str) -> None:
-        """Read `out`."""
         try:
             above = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

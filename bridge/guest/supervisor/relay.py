@@ -40,10 +40,6 @@ HIGH_WATER_BYTES = 1024 * 1024
 GATHER_SECONDS = 0.02
 """Output is collected for this long, so that a program printing in a loop costs few frames."""
 
-DRAIN_BYTES = 4 * 1024 * 1024
-"""Limit on reading a pipe after the worker's end. More than a pipe holds; bounded because another
-process may still be writing."""
-
 WORKER_FRAMES = (
     b'{"type":"call",',
     b'{"type":"cancel",',
@@ -60,12 +56,6 @@ _F_SETPIPE_SZ = 1031
 
 _HANGUP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 _HOST_HANGUP = _HANGUP | getattr(select, "POLLRDHUP", 0)
-
-INTERRUPT_SECONDS = 1.2
-"""Time for an interrupted program to end. The host waits two seconds after `Stop`."""
-
-SEND_RUN_SECONDS = 15.0
-"""Time for a session's worker to read its next run."""
 
 
 class HostGoneError(Exception):
@@ -155,7 +145,7 @@ class Relay:
             return
         # A line cut off by the signal must not be joined with the next one.
         self._lines.forget()
-        self._deadline = time.monotonic() + INTERRUPT_SECONDS
+        self._deadline = time.monotonic() + 1.2  # The host waits two seconds after `Stop`.
         self.until_worker_ends(children)
 
     def from_host(self, data: bytes) -> None:
@@ -345,7 +335,7 @@ class Relay:
 
     def send_run(self, frame: Tuple[bytes, bytes], children: Children) -> bool:
         """Send the worker its next run; return whether it read all of it."""
-        deadline = time.monotonic() + SEND_RUN_SECONDS
+        deadline = time.monotonic() + 15.0
         self._control.put(*frame)
         self._control.flush()
         while self._control.size:
@@ -400,7 +390,7 @@ def _enlarge(fd: int) -> None:
 def _read_rest(fd: int) -> List[bytes]:
     found: List[bytes] = []
     size = 0
-    while size < DRAIN_BYTES:
+    while size < 4 * 1024 * 1024:  # more than a pipe holds: another process may still be writing
         data = read_some(fd)
         if not data:
             break

@@ -40,17 +40,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, NoReturn, Optional, Sequence
 
-EXIT_CRASHED = 70
-"""The supervisor itself failed; the traceback is on stderr."""
-
-EXIT_TERMINATED = 143
-
 _NOTICE_MAXIMA = {"code": 255, "cpu_ms": MAX_ID - 1, "peak_memory_bytes": MAX_ID - 1}
 """The fields of an exit notice, and the largest value accepted for each."""
 
 _decoded = json_text.decoder()
-
-DEFAULT_TIMEOUT = 30.0
 
 ANSWER_SECONDS = 0.005
 """After a run, before the sandbox ends itself: the host's answer takes 1 to 2 ms. The limit
@@ -62,7 +55,7 @@ FLUSH_SECONDS = 20.0
 
 def main(digest: str, precompiled: bool = False) -> NoReturn:
     """Serve one run, or the runs of one session, then end this process."""
-    code = EXIT_CRASHED
+    code = 70
     children = Children()
     try:
         code = _serve(digest, precompiled, children)
@@ -72,7 +65,7 @@ def main(digest: str, precompiled: bool = False) -> NoReturn:
         code = 0
     except Terminated:
         children.kill_all()
-        code = EXIT_TERMINATED
+        code = 143
     except BaseException:
         import traceback
 
@@ -184,7 +177,7 @@ def _decode_run(line: bytes) -> Run:
 
 
 def _deadline(run: Run) -> float:
-    return time.monotonic() + float(run.limits.get("timeout", DEFAULT_TIMEOUT))
+    return time.monotonic() + float(run.limits.get("timeout", 30.0))
 
 
 def _wake_on_signals() -> int:
@@ -393,7 +386,6 @@ class PreforkedWorker:
         )
 
     def close(self) -> None:
-        """Close its descriptors."""
         for fd in (self.channel.fd, self.control, self.stdout, self.stderr):
             os.close(fd)
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.display import Display
     from bridge.guest.protocol.wire import Done, Run
 
-_SKILLS_IMPORT = "bridge.guest.api.skill_modules"
-
 _display: Any = None
 """The client and the run's limits; the `Display` once something was shown."""
 
@@ -38,7 +36,7 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         The run's outcome if an input file cannot be written: the program must not start. Else None.
     """
     _set_display(run, client)
-    if run.skills or "skill" in run.code or _SKILLS_IMPORT in sys.modules:
+    if run.skills or "skill" in run.code or "bridge.guest.api.skill_modules" in sys.modules:
         from bridge.guest.api.skill_modules import finder
 
         finder.register(run, client, namespace)
@@ -170,9 +168,6 @@ def _write(path: str, data: str) -> None:
 #
 # matplotlib is handled in `display`, which also shows figures at the program's end.
 
-MAX_PAGE_BYTES = 2 * 1024 * 1024
-"""Bytes read of an HTML file that is opened."""
-
 _redirected = False
 
 _METHODS = {"PIL.Image": "Image", "plotly.basedatatypes": "BaseFigure"}
@@ -230,7 +225,7 @@ class Browser:
             return False
         try:
             with open(unquote(parts.path), encoding="utf-8", errors="replace") as file:
-                page = file.read(MAX_PAGE_BYTES)
+                page = file.read(2 * 1024 * 1024)
         except OSError:
             return False
         display(_Page(page))

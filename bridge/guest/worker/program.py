@@ -37,8 +37,6 @@ RESULT_NAME = "__run_python_result__"
 MAX_REPR_CHARS = 4000
 """Longest `repr` in a result: enough for a data frame as pandas prints it."""
 
-DEFAULT_RESULT_BYTES = 1024 * 1024
-
 MAX_CHECKED_ITEMS = 20
 """Items of the last expression's value that are checked for pictures and tables."""
 
@@ -146,7 +144,7 @@ class Program:
     ) -> None:
         self._source = run.code
         self._name = run.name or file_name(run.session)
-        self._result_bytes = int(run.limits.get("result_bytes", DEFAULT_RESULT_BYTES))
+        self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
         self._run_loop = run_loop or _run_loop
         if module is None:
             module = types.ModuleType("__main__")
@@ -311,7 +309,7 @@ def _repr_or_print(value: Any) -> str:
         text = repr(value)
         if len(text) <= MAX_REPR_CHARS:
             return text
-        return print_repr(value)
+        return _printed(_lines(value, 1, repr), value, " as repr")
     except BaseException as error:
         return "<%s object; its repr raised %s>" % (type(value).__name__, type(error).__name__)
 
@@ -391,11 +389,6 @@ def print_json(value: Any) -> str:
         return _printed(iter((value,)), value, "")
     # Of an object, what is in its lists.
     return _printed(_lines(value, 2 if type(value) is dict else 1, dump), value, " as JSON")
-
-
-def print_repr(value: Any) -> str:
-    """Print the `repr` of a value; return its description for the result."""
-    return _printed(_lines(value, 1, repr), value, " as repr")
 
 
 def _printed(pieces: Iterator[str], value: Any, form: str) -> str:

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
     from bridge.guest.protocol.wire import Run
 
-STATE_BYTES = 32 * 1024 * 1024
-"""Largest checkpoint. As base64 it must fit into the first run's frame."""
-
 CANCEL_SECONDS = 0.5
 """Time for an interrupted coroutine to clean up; less than the supervisor waits."""
 
@@ -161,7 +158,8 @@ class Session:
         return lost
 
     def _save(self, run: Run) -> Done:
-        limit = int(run.limits.get("state_bytes", STATE_BYTES))
+        # As base64 it must fit into the first run's frame.
+        limit = int(run.limits.get("state_bytes", 32 * 1024 * 1024))
         try:
             from bridge.guest.state.checkpoint_saving import save
 
@@ -263,12 +261,8 @@ MAX_NAMES = 40
 
 MAX_NAME_CHARS = 200
 
-MAX_OBJECTS = 1_000
-"""Objects measured in one container; the size of a larger one is extrapolated."""
-
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
-_ARRAYS = ("numpy", "pandas", "polars", "pyarrow")
 
 UNKNOWN = -1
 """Stands for an unknown size."""
@@ -298,7 +292,7 @@ def size_of(value: Any) -> int:
         return total
     is_dict = type(value) is dict
     parts = chain.from_iterable(value.items()) if is_dict else value
-    sample = list(islice(parts, MAX_OBJECTS))
+    sample = list(islice(parts, 1_000))  # The size of a larger one is extrapolated.
     # An object that occurs several times counts once.
     sizes = sum(max(0, _own_size(part)) for part in {id(part): part for part in sample}.values())
     return total + (sizes * (1 + is_dict) * len(value) // len(sample) if sample else 0)
@@ -308,7 +302,7 @@ def _own_size(value: Any) -> int:
     kind = type(value)
     if kind in _FLAT or kind in _CONTAINERS:
         return sys.getsizeof(value)
-    if str(kind.__module__).partition(".")[0] in _ARRAYS:
+    if str(kind.__module__).partition(".")[0] in ("numpy", "pandas", "polars", "pyarrow"):
         return _array_size(value)
     if issubclass(kind, (types.FunctionType, type)):
         return 0

@@ -37,10 +37,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Mapping, NoReturn, Sequence, Tuple
 
-QUIET_MILLISECONDS = 100
-"""A run that has not arrived by then is not expected soon: the modules that only some programs need
-are imported. A run that waits for its sandbox sends itself at once, and is not to pay for them."""
-
 NO_INPUT = "no interactive input in run_python: put the values into the code, or read a file"
 
 _RLIMITS = {
@@ -114,7 +110,8 @@ def _await_run(channel: int, modules: Sequence[str]) -> Run:
     """Import modules until a run arrives; return the run."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
-    early = _interrupted(poller, imports.OWN) or poller.poll(QUIET_MILLISECONDS)
+    # A run that waits for its sandbox arrives earlier, and is not to pay for these imports.
+    early = _interrupted(poller, imports.OWN) or poller.poll(100)
     if not early and not _interrupted(poller, modules):
         warm_up()
     return read_run(channel)

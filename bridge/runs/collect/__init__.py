@@ -58,7 +58,6 @@ class Collector:
         self.collecting = False
 
     async def take(self, frame: Taken) -> None:
-        """Take one frame."""
         limits, artifacts, clear = self._limits, self._artifacts, self._clear
         match frame:
             case Output():

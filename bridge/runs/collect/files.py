@@ -26,9 +26,6 @@ MAX_PART_BYTES = 1024 * 1024
 MAX_MISSING = 20
 """Told of; the last says how many more there were."""
 
-MAX_PROBLEM = 300
-"""Characters of what a supervisor says of a file."""
-
 OUT = "out"
 """The directory's name in messages."""
 
@@ -76,7 +73,6 @@ class FilesOut:
         self._over = artifacts is None
 
     async def take(self, frame: File) -> None:
-        """Take one frame."""
         if self._over:
             # No more is kept, for a reason that was reported.
             return
@@ -93,7 +89,6 @@ class FilesOut:
             await self._begin(frame)
 
     async def finish(self) -> Collected:
-        """Return what there is."""
         self._abandon()
         missing = tuple(self._missing)
         if self._more:
@@ -190,7 +185,7 @@ class FilesOut:
             self._more += 1
             return
         name = quoted(name)[1:-1] if name else OUT
-        why = quoted(why[:MAX_PROBLEM])[1:-1]
+        why = quoted(why[:300])[1:-1]
         if self._clear is not None:
             name, why = self._clear.text(name), self._clear.text(why)
         self._missing.append(Loss(name=name, why=why))

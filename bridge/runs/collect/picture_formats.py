@@ -14,14 +14,9 @@ from dataclasses import dataclass
 MAX_SIDE = 8192
 """Pixels; services refuse larger ones."""
 
-MAX_PIXELS = 32 * 1024 * 1024
-"""Of both sides: what a reader unpacks a picture to is some four bytes of each."""
-
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNK_HEAD = 8
 _CHECKSUM = 4
-_ANCILLARY = 0x20
-"""In the first letter of a part's name: the picture can be shown without it."""
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """A PNG's colour type to the samples of a pixel."""
@@ -37,9 +32,6 @@ MAX_CHUNKS = 20_000
 
 MAX_SEGMENTS = 4096
 """Of a JPEG before the picture itself; likewise. A camera writes some dozens."""
-
-_SIZED = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""A JPEG's markers that say its size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +87,8 @@ def mended(data: bytes) -> bytes:
         end = at + _CHUNK_HEAD + int.from_bytes(data[at : at + 4], "big")
         if end + _CHECKSUM > len(data):
             break
-        if data[at + 4] & _ANCILLARY and not _is_sound(data, at, end):
+        # The picture can be shown without this part.
+        if data[at + 4] & 0x20 and not _is_sound(data, at, end):
             pieces.append(data[begin:at])
             begin = end + _CHECKSUM
         at = end + _CHECKSUM
@@ -107,7 +100,8 @@ def _is_sound(data: bytes, at: int, end: int) -> bool:
 
 
 def _fits(width: int, height: int) -> bool:
-    return 0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= MAX_PIXELS
+    # A reader unpacks a pixel to some four bytes.
+    return 0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE and width * height <= 32 * 1024 * 1024
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:
@@ -187,7 +181,8 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             at += 1
             continue
         length = int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker in _SIZED and length >= 7:
+        # a JPEG's markers that say its size
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC) and length >= 7:
             height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
             size = (width, height)
         if marker == 0xDA:

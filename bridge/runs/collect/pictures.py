@@ -53,7 +53,6 @@ _LINES = frozenset(
     blockquote pre figure figcaption caption hr form h1 h2 h3 h4 h5 h6 li
     """.split()  # noqa: SIM905 - as words they can be read
 )
-_CELLS = frozenset({"td", "th"})
 
 _DRAWN = frozenset(
     """
@@ -62,7 +61,6 @@ _DRAWN = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 _ACTIVE = re.compile(r"\son[a-z]+\s*=|href|javascript:|data:|url\s*\(\s*[^#\s]|@import|&#", re.I)
-_DECLARATION = re.compile(r"\A\s*<\?xml[^<>]*\?>\s*")
 
 
 def html_text(page: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
@@ -107,7 +105,7 @@ def _after_tag(page: str, lower: str, at: int) -> tuple[int, str]:
         return tag.end(), "\n- "
     if name in _LINES:
         return tag.end(), "\n"
-    return tag.end(), " | " if name in _CELLS and not tag[1] else ""
+    return tag.end(), " | " if name in {"td", "th"} and not tag[1] else ""
 
 
 def _tidied(text: str) -> str:
@@ -117,7 +115,7 @@ def _tidied(text: str) -> str:
 
 def svg_source(text: str) -> str:
     """Return an SVG that is short and only draws, without its declaration; empty for others."""
-    source = _DECLARATION.sub("", text[: MAX_SVG + 200], count=1).strip()
+    source = re.sub(r"\A\s*<\?xml[^<>]*\?>\s*", "", text[: MAX_SVG + 200], count=1).strip()
     if len(source) > MAX_SVG or len(text) > MAX_SVG + 200 or not source.startswith("<svg"):
         return ""
     if "<!" in source or "<?" in source or _ACTIVE.search(source):
@@ -222,7 +220,6 @@ class ShownItems:
         self._taken: list[_Taken] = []
 
     async def take(self, frame: Shown) -> None:
-        """Take one frame."""
         self._count += 1
         if self._count > MAX_ITEMS:
             return
@@ -238,7 +235,6 @@ class ShownItems:
         self._taken.append(taken)
 
     async def finish(self) -> Collected:
-        """Return what there is."""
         missing = [
             Loss(name=f"shown {number}", why=taken.problem)
             for number, taken in enumerate(self._taken, start=1)
@@ -269,7 +265,7 @@ class ShownItems:
             return _Taken(problem="what was sent as a picture is no base64")
         if original and (frame.mime not in _PICTURES or mime_of(original) != frame.mime):
             return _Taken(problem=f"it is no picture of the type {_plain(frame.mime)!r}")
-        note = self._cleared_note(frame.note)
+        note = _plain(self._cleared(frame.note[: 2 * MAX_NOTE]))[:MAX_NOTE]
         shown, found = self._chosen(original, small)
         if found is None and not (original and frame.note.startswith(_NOT_SHOWN)):
             if (broken := self._unfit(small or original)) is not None:
@@ -356,9 +352,6 @@ class ShownItems:
 
     def _cleared(self, text: str) -> str:
         return text if self._clear is None else self._clear.text(text)
-
-    def _cleared_note(self, note: str) -> str:
-        return _plain(self._cleared(note[: 2 * MAX_NOTE]))[:MAX_NOTE]
 
 
 def base64_size(data: bytes) -> int:

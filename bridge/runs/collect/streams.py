@@ -35,9 +35,6 @@ logger = logging.getLogger(__name__)
 AT_ONCE_BYTES = 256 * 1024
 """Searched for secrets before other tasks have their turn: some milliseconds."""
 
-_BYTES_PER_TOKEN = 5
-"""More than any text has by our count, so that all that may be shown is in memory."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class _LeftStream:
@@ -82,7 +79,6 @@ class _Kept:
             self._writer = None
 
     async def finish(self) -> Artifact | None:
-        """Return what is kept; None if it cannot be."""
         artifact = None
         if self._writer is not None:
             try:
@@ -114,7 +110,8 @@ class _Stream:
         artifacts: RunArtifacts | None,
         clear: Redact | None,
     ) -> None:
-        memory = max(MEMORY_BYTES, limits.output_tokens * _BYTES_PER_TOKEN)
+        # No text has more, so that all that may be shown is in memory.
+        memory = max(MEMORY_BYTES, limits.output_tokens * 5)
         self.name: ArtifactKind = name
         self.buffer = OutputBuffer(min(limits.output_bytes, OUTPUT_BYTES), memory)
         self.kept = _Kept(name, artifacts)
@@ -194,7 +191,6 @@ class Streams:
         await self._tell(stream, stream.take(data, skipped))
 
     async def finish(self) -> Collected:
-        """Return what there is."""
         both = (self._stdout, self._stderr)
         for stream in both:
             await self._tell(stream, stream.end())

@@ -42,8 +42,7 @@ OLDEST_API = "1.40"
 _DESCRIBE = "describe itself"
 _ATTACH = "attach to a container"
 
-LIBPOD_PREFIX = "/v4.0.0/libpod"
-"""podman's own API, oldest version that podman 4 and 5 both serve."""
+LIBPOD_PREFIX = "/v4.0.0/libpod"  # podman's own API, oldest version that podman 4 and 5 both serve.
 
 _T = TypeVar("_T")
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
@@ -64,7 +63,6 @@ class EngineApi:
         return self._client
 
     async def facts(self) -> EngineFacts:
-        """Ask the engine what it is and can do."""
         if self.kind == "docker":
             return facts.docker_facts(await self._read(self._client.info, doing=_DESCRIBE))
         return facts.podman_facts(await self._read(partial(self._libpod, "/info"), doing=_DESCRIBE))

@@ -34,7 +34,7 @@ from bridge.errors import (
     SettingsError,
 )
 from bridge.model import Isolation, Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.container import faults, hardening
 from bridge.sandbox.container.api import EngineApi, answers
 from bridge.sandbox.container.command_runner import SystemRunner
@@ -69,7 +69,7 @@ MAX_UNREMOVED = 1000
 """Names kept of containers an engine would not remove; beyond it the next bridge reaps them."""
 
 
-class ContainerBackend:
+class ContainerBackend(Backend):
     """Runs sandboxes as containers of one engine. Enter it before use; it connects at first use.
 
     Args:
@@ -122,12 +122,6 @@ class ContainerBackend:
         """ "podman" or "docker"."""
         return self._connector.name
 
-    async def __aenter__(self) -> ContainerBackend:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
         """Close connections, end the bridge's own service, release the machine. Idempotent."""
         with anyio.CancelScope(shield=True):
@@ -156,12 +150,10 @@ class ContainerBackend:
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a container; see `Backend.launch`."""
         async with AsyncExitStack() as stack:
             yield await self._enter(stack, spec)
 
     async def probe(self) -> Probe:
-        """Run something in a container; see `Backend.probe`."""
         return await run_probe(
             self.name,
             self.launch,
@@ -189,7 +181,6 @@ class ContainerBackend:
             await machine.stop_when_idle()
 
     async def reap(self) -> int:
-        """Remove what dead bridges left; see `Backend.reap`."""
         await reap_services(self._runtime_dir)
         connection = await self._connector.connected()
         await self._remove_leftovers(connection.api)
@@ -328,7 +319,6 @@ class ContainerBackend:
             raise SettingsError(message, remedy=remedy)
 
     async def problem(self) -> str:
-        """Return why the engine does not answer; see `Backend.problem`."""
         if self._connector.machine is not None:
             # It is stopped when idle, and started for a run.
             return ""

@@ -19,21 +19,11 @@ from anyio.abc import Process
 STDOUT_BYTES = 1024 * 1024
 """Kept of stdout, from its beginning: JSON is useless without its head, and lists are small."""
 
-STDERR_BYTES = 64 * 1024
-"""Kept of stderr, from its end: that is where a tool says why it gave up."""
-
-CHUNK_BYTES = 65536
-"""Read at once: what a pipe holds."""
+STDERR_BYTES = 64 * 1024  # Kept of stderr, from its end: that is where a tool says why it gave up.
+CHUNK_BYTES = 65536  # Read at once: what a pipe holds.
 
 LINE_BYTES = 4096
 """Longest line handed to a progress callback; the rest of a longer one follows as more lines."""
-
-DRAIN_SECONDS = 1.0
-"""Waited for the pipes to end after the command has. `podman machine start` leaves helpers running
-which may hold them open for as long as the machine runs."""
-
-TERMINATE_SECONDS = 5.0
-"""Given to a command to clean up after itself before it is killed."""
 
 KILL_SECONDS = 5.0
 """Waited for a killed command to be reaped; a process in uninterruptible sleep is left to init."""
@@ -196,7 +186,9 @@ async def _finish(
                 ended = True
             if not ended:
                 await _end(process)
-            readers.cancel_scope.deadline = anyio.current_time() + DRAIN_SECONDS
+            # Helpers of `podman machine start` may hold the pipes open for as long as
+            # the machine runs.
+            readers.cancel_scope.deadline = anyio.current_time() + 1.0
     finally:
         await _end(process)
     out.finish()
@@ -227,7 +219,7 @@ async def _end(process: Process) -> None:
         return
     with anyio.CancelScope(shield=True):
         for number, patience in (
-            (signal.SIGTERM, TERMINATE_SECONDS),
+            (signal.SIGTERM, 5.0),
             (signal.SIGKILL, KILL_SECONDS),
         ):
             # The command leads its own session, so its group is its children and nobody else's.

@@ -39,9 +39,7 @@ EQUALS = ("crun", "runc")
 """Runtimes that give the same isolation, so that one may stand in for another. Which of them works
 depends on the host: crun refuses mixed cgroups, runc may lack the kernel's newest."""
 
-_MEMORY_FILE = "oci-runtime.json"
-MEMORY_BYTES = 4096
-"""Most read of the file, which has a few short entries."""
+MEMORY_BYTES = 4096  # Most read of the file, which has a few short entries.
 
 
 class RuntimeChoice:
@@ -93,7 +91,7 @@ class RuntimeMemory:
     """
 
     def __init__(self, directory: Path, key: str) -> None:
-        self._path = directory / _MEMORY_FILE
+        self._path = directory / "oci-runtime.json"
         self._key = key
 
     def recall(self) -> str | None:
@@ -213,7 +211,6 @@ class Connector:
 
     @property
     def connection(self) -> Connection | None:
-        """The connection in use, if there is one."""
         return self._connection
 
     async def connected(self) -> Connection:

@@ -40,13 +40,7 @@ CONNECT_SECONDS = 5.0
 ASK_SECONDS = 20.0
 """For `podman machine inspect` and `--version`: tenths of a second, seconds on a loaded machine."""
 
-PLAIN_TCP_PORT = 2375
-"""The port an engine's plain TCP socket has when DOCKER_HOST names none."""
-
 _SCHEMES = ("unix", "tcp", "http", "https")
-
-_UNREACHABLE = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK})
-"""There is no socket, or nobody listens on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +86,7 @@ class Endpoint:
     def address(self) -> tuple[str, int]:
         """Host and port, if it is not a local socket."""
         host, _, port = self.url.partition("://")[2].partition("/")[0].rpartition(":")
-        return host.strip("[]"), int(port or PLAIN_TCP_PORT)
+        return host.strip("[]"), int(port or 2375)
 
     def connect(self, seconds: float) -> socket.socket:
         """Return a connection with that timeout. Blocks.
@@ -184,7 +178,8 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
     named = named_address("podman", around.environ)
     if named is not None:
         return (_explicit(*named, "podman", around),)
-    if configured_by_environment(around.environ):
+    # A service that is listening already was started with its own storage and OCI runtime.
+    if any(around.environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")):
         return ()
     paths = []
     if around.runtime_dir is not None:
@@ -195,15 +190,6 @@ def _podman_candidates(around: Surroundings) -> tuple[Endpoint, ...]:
         paths.append(Path(f"/run/user/{around.uid}/podman/podman.sock"))
     unique = dict.fromkeys(paths)
     return tuple(Endpoint(url=f"unix://{path}", origin="the usual place") for path in unique)
-
-
-def configured_by_environment(environ: Mapping[str, str]) -> bool:
-    """Return whether podman is configured by the environment.
-
-    Such a configuration (other storage, another OCI runtime) reaches only a service that we start;
-    one that is listening already was started with its own.
-    """
-    return any(environ.get(name) for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF"))
 
 
 def _explicit(
@@ -254,7 +240,8 @@ async def first_listening(endpoints: Sequence[Endpoint], *, engine: EngineKind) 
             if endpoint.explicit:
                 message = f"Nothing answers at {endpoint.url} ({endpoint.origin}): {error}."
                 raise EngineDownError(message, remedy=faults.down_remedy(engine)) from error
-            if error.errno not in _UNREACHABLE:
+            # There is no socket, or no process listens on it.
+            if error.errno not in {errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.ENOTSOCK}:
                 raise
         else:
             return endpoint

@@ -27,16 +27,7 @@ from bridge.sandbox.container.sandbox import run_container
 from bridge.sandbox.layers import require_mandatory_layers, verified
 from bridge.sandbox.probe import probe_argv, receive_facts
 
-EXAMINATION_SECONDS = 60.0
-"""For a container to start and answer: under a second."""
-
-MAX_EXAMINATIONS = 100
-"""Most results kept per connection; usually one per profile."""
-
 UNEXAMINED = "verification: not examined from inside, since the image has no usable python3"
-
-_UNTRIED = ("sized-tmpfs-noexec",)
-"""That attempt would write to the user's workspace; the mount options show it as well."""
 
 _SHAPING = ("Image", "User", "NetworkDisabled", "HostConfig")
 """The fields of a create call's body that decide how its container is isolated."""
@@ -71,7 +62,7 @@ async def examined_isolation(
     key = json.dumps([config[name] for name in _SHAPING], sort_keys=True)
     if key not in examinations:
         facts = await look_inside(api, config, isolation, not_removed)
-        if len(examinations) >= MAX_EXAMINATIONS:
+        if len(examinations) >= 100:  # usually one for each profile
             examinations.clear()
         examinations[key] = facts
     return judged(isolation, examinations[key])
@@ -92,7 +83,8 @@ def judged(isolation: Isolation, facts: Mapping[str, Any] | None) -> Isolation:
 
 def examination_config(config: Mapping[str, Json]) -> dict[str, Json]:
     """Return the create call's body for the container that is examined instead of a command's."""
-    argv = probe_argv(untried=_UNTRIED)
+    # This attempt would write to the user's workspace; the mount options show it as well.
+    argv = probe_argv(untried=("sized-tmpfs-noexec",))
     return {**config, "Entrypoint": list(argv), "Cmd": [], "Env": [], "WorkingDir": "/"}
 
 
@@ -113,7 +105,7 @@ async def look_inside(
             reports_oom=False,
             not_removed=not_removed,
         ) as sandbox:
-            with anyio.move_on_after(EXAMINATION_SECONDS):
+            with anyio.move_on_after(60.0):
                 return await receive_facts(sandbox)
     except ChannelClosedError:
         return None  # the image's python3 is not a usable Python

@@ -46,17 +46,10 @@ NAMESPACE_IDS = 65_536
 
 AUTO_NAMESPACE = f"auto:size={NAMESPACE_IDS}"
 
-MAPPED_OVERLAY_SINCE = (5, 19)
-"""The kernel that maps owners on overlay mounts."""
-
 MAX_FILE_BYTES = 1024 * 1024
 """Most read of /etc/subuid and of storage.conf, which have a few lines."""
 
-_DEFAULT_USER = "containers"
-"""The user whose subordinate ids podman uses, unless its storage.conf names another."""
-
 _STORAGE_CONF = (Path("/etc/containers/storage.conf"), Path("/usr/share/containers/storage.conf"))
-_ID_FILES = (Path("/etc/subuid"), Path("/etc/subgid"))
 
 _DECLINED = (
     (OWN_SECCOMP, re.compile(r"seccomp", re.IGNORECASE)),
@@ -158,14 +151,15 @@ def maps_cheaply(facts: EngineFacts) -> bool:
         and not facts.rootless
         and facts.storage == "overlay"
         and release is not None
-        and tuple(map(int, release.groups())) >= MAPPED_OVERLAY_SINCE
+        # the kernel that maps owners on overlay mounts
+        and tuple(map(int, release.groups())) >= (5, 19)
     )
 
 
 def gives_ids(environ: Mapping[str, str]) -> bool:
     """Return whether rootful podman here has subordinate ids for containers."""
     user = id_owner(environ)
-    return all(has_range(_read(path), user) for path in _ID_FILES)
+    return all(has_range(_read(path), user) for path in (Path("/etc/subuid"), Path("/etc/subgid")))
 
 
 def id_owner(environ: Mapping[str, str]) -> str:
@@ -177,7 +171,7 @@ def id_owner(environ: Mapping[str, str]) -> str:
             owner = storage.get("options", {}).get("root-auto-userns-user")
             if owner:
                 return str(owner)
-    return _DEFAULT_USER
+    return "containers"  # podman's user of subordinate ids, unless its storage.conf names another
 
 
 def has_range(text: str, user: str) -> bool:

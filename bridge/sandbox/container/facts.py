@@ -12,9 +12,6 @@ from typing import Literal
 
 from bridge.model import Json
 
-_IGNORE_CGROUPS = "--ignore-cgroups"
-"""gVisor's flag for hosts whose cgroups it cannot use."""
-
 EngineKind = Literal["docker", "podman"]
 
 
@@ -64,14 +61,16 @@ def engine_kind(ping_headers: Mapping[str, str]) -> EngineKind:
 
 
 def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
-    """Return the facts from Docker's `/info`."""
     options = _security_options(info)
     return EngineFacts(
         kind="docker",
         version=str(info.get("ServerVersion") or ""),
         rootless="rootless" in options,
         oci_runtime=str(info.get("DefaultRuntime") or ""),
-        oci_runtimes=_named_runtimes(info),
+        # "io.containerd.…" are shims' long names for runtimes that have a short one as well.
+        oci_runtimes=tuple(
+            sorted(n for n in info.get("Runtimes") or {} if not n.startswith("io."))
+        ),
         cgroup_version=str(info.get("CgroupVersion") or ""),
         cpus=int(info.get("NCPU") or 0),
         limits_memory=bool(info.get("MemoryLimit")),
@@ -86,7 +85,8 @@ def docker_facts(info: Mapping[str, Json]) -> EngineFacts:
         unlimited=tuple(
             name
             for name, runtime in sorted((info.get("Runtimes") or {}).items())
-            if _IGNORE_CGROUPS in (runtime.get("runtimeArgs") or ())
+            # gVisor's flag for hosts whose cgroups it cannot use
+            if "--ignore-cgroups" in (runtime.get("runtimeArgs") or ())
         ),
     )
 
@@ -126,11 +126,6 @@ def podman_facts(info: Mapping[str, Json]) -> EngineFacts:
 def runtime_name(runtime: str) -> str:
     """Return an OCI runtime's short name, from a name or a path."""
     return PurePosixPath(runtime).name
-
-
-def _named_runtimes(info: Mapping[str, Json]) -> tuple[str, ...]:
-    # "io.containerd.…" are shims' long names for runtimes that have a short one as well.
-    return tuple(sorted(n for n in info.get("Runtimes") or {} if not n.startswith("io.")))
 
 
 def _security_options(info: Mapping[str, Json]) -> dict[str, str]:

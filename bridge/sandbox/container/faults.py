@@ -28,8 +28,7 @@ from bridge.errors import (
     SandboxError,
 )
 
-MAX_DETAIL = 2000
-"""Most characters kept of an engine's error: enough for a long chain of causes."""
+MAX_DETAIL = 2000  # Most characters kept of an engine's error: enough for a long chain of causes.
 
 _NO_REMEDY_KNOWN = "Run `mcp-code-bridge doctor` to see what this engine can do."
 
@@ -154,7 +153,6 @@ def permission_remedy(engine: str) -> str:
 
 
 def down_remedy(engine: str) -> str:
-    """Return the remedy for an `engine` that does not run."""
     if engine == "docker":
         return "Start it (`sudo systemctl start docker`, or Docker Desktop), or check DOCKER_HOST."
     return (
@@ -164,7 +162,6 @@ def down_remedy(engine: str) -> str:
 
 
 def not_found(engine: str) -> EngineNotFoundError:
-    """Return the error for an engine that is not installed."""
     if engine == "docker":
         remedy = "Install Docker, or use podman: MCP_BRIDGE_RUNTIME=podman."
     else:

@@ -49,16 +49,9 @@ GVISOR_TASKS = 16
 """Threads of the host that gVisor needs for one process of its guest, measured: 9 to 13. The pids
 limit counts them, and gVisor ends with all that is in it when it gets no more."""
 
-USER_PROCESSES = 4096
-"""RLIMIT_NPROC. The kernel counts it per user id over the whole host, and all sandboxes share one
-id, so it is a backstop above the pids limit, which is what bounds a single sandbox."""
-
 _EMPTY_TMPFS = "ro,noexec,nosuid,nodev,size=4096,mode=0755"
 
 _NAME_PREFIX = "mcp-code-bridge"
-_NAME_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_.-]+")
-_NAME_RUN_CHARACTERS = 64
-"""Characters of a run's id in its container's name: a UUID fits, within the engines' limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +86,7 @@ class Placement:
 
 def container_name(run_id: str, nonce: str) -> str:
     """Return a container's name, known before it exists so that it can always be removed."""
-    safe = _NAME_FORBIDDEN.sub("-", run_id)[:_NAME_RUN_CHARACTERS]
+    safe = re.sub(r"[^a-zA-Z0-9_.-]+", "-", run_id)[:64]  # A UUID fits, within the engines' limits.
     return f"{_NAME_PREFIX}-{safe}-{nonce}"
 
 
@@ -290,7 +283,8 @@ def _given(
 
 def _ulimits(spec: LaunchSpec, placement: Placement) -> list[dict[str, Json]]:
     files = _at_most(spec.limits.open_files, placement.max_open_files)
-    processes = _at_most(USER_PROCESSES, placement.max_processes)
+    # RLIMIT_NPROC counts per user id over the whole host: only a backstop of the pids limit.
+    processes = _at_most(4096, placement.max_processes)
     # Always set: the engines' defaults may be more than the host allows.
     made: list[dict[str, Json]] = [
         {"Name": "nofile", "Soft": files, "Hard": files},

@@ -22,8 +22,7 @@ FLAVOURS: tuple[Flavour, ...] = ("data", "slim")
 """In order of preference if both are built: a user who built `data` needs its packages, and it
 contains all of `slim`."""
 
-DEFAULT_FALLBACK = "python:3.13-slim"
-"""The image of runs if none was built and none is set."""
+DEFAULT_FALLBACK = "python:3.13-slim"  # The image of runs if none was built and none is set.
 
 REPOSITORY = "localhost/mcp-code-bridge-runtime"
 """One name for both engines. podman gives `localhost/` to what it builds, and completes a bare name

@@ -32,20 +32,6 @@ from bridge.errors import (
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.facts import EngineKind
 
-PULL_SECONDS = 1800.0
-"""Bound of a fetch: the public image is about 45 MB, `data` bases are a few hundred."""
-
-BUILD_SECONDS = 3600.0
-"""Bound of a build on the engine, which fetches a base image and packages."""
-
-IMPORT_SECONDS = 900.0
-"""Bound of an import: a few hundred megabytes, unpacked by the slowest of storage drivers (vfs)."""
-
-LINE_CHARS = 1000
-"""Most of one progress message that is passed on."""
-
-OFFLINE_REMEDY = "Run `mcp-code-bridge image build --offline`, which needs no registry."
-
 Progress = Callable[[str], None]
 _T = TypeVar("_T")
 _FOREIGN = (docker.errors.DockerException, requests.exceptions.RequestException, OSError)
@@ -74,7 +60,6 @@ class ImageEngine:
 
     @property
     def kind(self) -> EngineKind:
-        """Which engine."""
         return self._kind
 
     async def inspect(self, name: str) -> ImageFacts | None:
@@ -105,7 +90,7 @@ class ImageEngine:
     async def pull(self, name: str, *, progress: Progress) -> None:
         """Fetch an image, or raise `ImagePullError`."""
         start = partial(self._client.pull, *_split(name), stream=True, decode=True)
-        tail = await self._stream(start, f"pull {name}", PULL_SECONDS, progress)
+        tail = await self._stream(start, f"pull {name}", 1800.0, progress)
         if tail.error:
             message = f"{self.kind} could not pull {name}: {faults.shorten(tail.error)}."
             raise ImagePullError(message)
@@ -134,8 +119,9 @@ class ImageEngine:
             return iter([_loads(line) for line in said[0].splitlines()])
 
         with file:
-            tail = await self._stream(start, doing, IMPORT_SECONDS, lambda _: None)
-        found = _IMAGE_ID.findall("".join(said))
+            # The slowest of storage drivers (vfs) unpacks a few hundred megabytes.
+            tail = await self._stream(start, doing, 900.0, lambda _: None)
+        found = re.findall(r"sha256:([0-9a-f]{64})", "".join(said))
         if tail.error or not found:
             raise build_failure(self.kind, doing, tail.error or "it named no image")
         return str(found[-1])
@@ -161,7 +147,7 @@ class ImageEngine:
             forcerm=True,
             decode=True,
         )
-        tail = await self._stream(start, f"build {name}", BUILD_SECONDS, progress)
+        tail = await self._stream(start, f"build {name}", 3600.0, progress)
         if tail.error:
             # The steps before it went to `progress`.
             raise build_failure(self.kind, f"build {name}", tail.error)
@@ -245,7 +231,7 @@ class _Tail:
             return ""
         where = f"{document['id']}: " if document.get("id") else ""
         line = f"{where}{document.get('stream') or document.get('status') or ''}".strip()
-        return line[:LINE_CHARS]
+        return line[:1000]
 
 
 def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:
@@ -255,12 +241,10 @@ def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:
     if "no space left on device" in low or "disk quota exceeded" in low:
         remedy = f"Free space where {engine} keeps its images (`{engine} system df`)."
     elif any(mark in low for mark in _REGISTRY):
-        remedy = OFFLINE_REMEDY
+        remedy = "Run `mcp-code-bridge image build --offline`, which needs no registry."
     message = f"{engine} could not {doing}: {faults.shorten(told[-faults.MAX_DETAIL :])}."
     return ImageBuildError(message, remedy=remedy)
 
-
-_IMAGE_ID = re.compile(r"sha256:([0-9a-f]{64})")
 
 _REGISTRY = (
     "pinging container registry",

@@ -27,22 +27,15 @@ from bridge.sandbox.container.command_runner import CommandResult, SystemRunner
 DEFAULT_MACHINE = "podman-machine-default"
 """The name podman gives to a machine when it is told none."""
 
-DETAIL_CHARS = 500
-"""Most of podman's own words that an error repeats."""
+DETAIL_CHARS = 500  # Most of podman's own words that an error repeats.
 
 MACHINE_PLATFORMS = frozenset({"darwin", "win32", "cygwin"})
 """Where containers cannot run without a virtual machine."""
-
-_REMOTE_CLIENT = "Cannot connect to Podman"
-"""Printed by podman's remote client, and by nothing else."""
 
 _ALREADY_UP = re.compile(
     r"already running|already starting or running|already in the process of being started"
     r"|only one VM can be active"
 )
-
-_LEFTOVER = "another instance of"
-"""podman 4 on macOS: the machine's process survived a failed stop; waiting does not help."""
 
 _OTHER_UP = (
     re.compile(r"VM (?P<name>\S+) is currently running or starting: only one VM"),
@@ -114,7 +107,8 @@ def concerns_machine(platform: str, env: Mapping[str, str], info: CommandResult)
         return False
     if platform in MACHINE_PLATFORMS:
         return True
-    return not info.ok and _REMOTE_CLIENT in info.stderr + info.stdout
+    # Only podman's remote client prints this.
+    return not info.ok and "Cannot connect to Podman" in info.stderr + info.stdout
 
 
 def decide(seen: Observed) -> Plan:
@@ -182,7 +176,8 @@ def parse_machines(result: CommandResult | None) -> tuple[Machine, ...]:
 def raced(result: CommandResult, verb: str, machine: str) -> bool:
     """Return whether a command failed only because another process was quicker."""
     said = result.stderr + result.stdout
-    if verb == "start" and _ALREADY_UP.search(said) and _LEFTOVER not in said:
+    # podman 4 on macOS: the machine's process survived a failed stop; waiting does not help.
+    if verb == "start" and _ALREADY_UP.search(said) and "another instance of" not in said:
         return other_machine(machine, said) is None
     return False
 
@@ -299,8 +294,7 @@ START_SECONDS = 300.0
 STOP_SECONDS = 150.0
 """Bound of `machine stop`; podman kills a machine that does not shut down within about 90 s."""
 
-READY_POLLS = 120
-"""Times podman is asked again while a machine comes up by another's hand."""
+READY_POLLS = 120  # Times podman is asked again while a machine comes up by another's hand.
 
 READY_POLL_SECONDS = 1.0
 """Pause between those; with their number about as long as a slow first boot."""
@@ -339,7 +333,6 @@ class MachineContext:
         return await self.run([self.podman, *arguments], timeout=ASK_SECONDS)
 
     async def run_slowly(self, timeout: float, *arguments: str) -> CommandResult:
-        """Run a slow podman command."""
         if self.progress is not None:
             self.progress(f"{self.podman} {' '.join(arguments)}")
         return await self.run([self.podman, *arguments], timeout=timeout, on_line=self.progress)
@@ -401,14 +394,9 @@ class PodmanMachine:
         self._gate = anyio.Lock()  # bringing up and stopping exclude each other
         self._active = 0
         self._last_use = context.clock()
-        self._started = False
+        self.started_by_us = False
         self._up = False
         self._closed = False
-
-    @property
-    def started_by_us(self) -> bool:
-        """Whether this bridge started the machine and may stop it."""
-        return self._started
 
     async def __aenter__(self) -> PodmanMachine:
         return self
@@ -443,7 +431,7 @@ class PodmanMachine:
         If somebody stopped the machine and starts it again, it is theirs and no longer ours.
         """
         self._up = False
-        self._started = False
+        self.started_by_us = False
 
     async def bring_up(self) -> None:
         """Make podman answer, starting the machine if it does not.
@@ -468,7 +456,7 @@ class PodmanMachine:
             if plan.action == "wait":
                 await self._context.sleep(READY_POLL_SECONDS)
             elif await self._start():
-                self._started = True
+                self.started_by_us = True
             else:
                 # Another process is starting it, which the machine list may not show yet.
                 await self._context.sleep(READY_POLL_SECONDS)
@@ -518,7 +506,7 @@ class PodmanMachine:
 
         The user, or another bridge, may have come to rely on the machine since it was started.
         """
-        if not self._started:
+        if not self.started_by_us:
             return False
         if self.before_stop is not None:
             await self.before_stop()
@@ -529,7 +517,7 @@ class PodmanMachine:
         result = await self._context.run_slowly(STOP_SECONDS, "machine", "stop", self.name)
         if not result.ok and "does not exist" not in result.stderr:
             raise failure(result, "stop", self.name)
-        self._started = False
+        self.started_by_us = False
         return True
 
     async def aclose(self) -> None:

@@ -18,8 +18,7 @@ from typing import Literal
 
 from bridge.errors import EngineDownError, EnginePermissionError, SandboxError
 
-DOCKER_SOCKET = "/var/run/docker.sock"
-"""Where docker listens if an address does not say."""
+DOCKER_SOCKET = "/var/run/docker.sock"  # Where docker listens if an address does not say.
 
 _ADDRESS = re.compile(
     r"ssh://(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+|\[[\w:.]+\])(?::(?P<port>\d{1,5}))?"

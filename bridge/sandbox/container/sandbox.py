@@ -53,7 +53,6 @@ class ContainerSandbox:
 
     @property
     def id(self) -> str:
-        """The container's id."""
         return self._container
 
     @property
@@ -70,7 +69,6 @@ class ContainerSandbox:
         self._stream.end_input()
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         await self._stream.send(data)
 
     async def end_output(self) -> None:
@@ -83,7 +81,6 @@ class ContainerSandbox:
         await self.kill()
 
     async def receive(self) -> bytes:
-        """Read from stdout; see `Sandbox.receive`."""
         data = b"" if self._refused else await self._stream.receive()
         if not data:
             self._ending.set()
@@ -94,7 +91,6 @@ class ContainerSandbox:
         return self._stream.stderr
 
     async def kill(self) -> None:
-        """Kill everything in the container; see `Sandbox.kill`."""
         await self._api.kill(self._container)
         self._ending.set()
 

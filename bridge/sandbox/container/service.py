@@ -43,17 +43,9 @@ START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 """After SIGTERM podman lets requests finish; ours have ended by then. After it comes SIGKILL."""
 
-KILL_SECONDS = 5.0
-"""For a killed process to be reaped."""
-
-POLL_SECONDS = 0.02
-"""Interval of trying the socket: podman cannot signal that it is ready."""
-
-LOG_BYTES = 64 * 1024
-"""Read of a log's end for an error message."""
-
-MAX_SOCKET_PATH = 100
-"""Bytes; the kernel's limit is 108 on Linux and 104 on macOS."""
+KILL_SECONDS = 5.0  # For a killed process to be reaped.
+POLL_SECONDS = 0.02  # Interval of trying the socket: podman cannot signal that it is ready.
+LOG_BYTES = 64 * 1024  # Read of a log's end for an error message.
 
 _PODMAN = "podman"
 _OWNER_FILE = "owner.json"
@@ -118,7 +110,6 @@ class SocketService:
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
         return self._directory / _SOCKET
 
     @property
@@ -132,7 +123,8 @@ class SocketService:
         Raises:
             SandboxError: It does not start; the message holds its output.
         """
-        if len(os.fsencode(self.socket)) > MAX_SOCKET_PATH:
+        # The kernel's limit is 108 on Linux and 104 on macOS.
+        if len(os.fsencode(self.socket)) > 100:
             message = f"{self.socket} is too long a path for a socket."
             raise EngineDownError(message, remedy="Set XDG_RUNTIME_DIR to a shorter directory.")
         try:

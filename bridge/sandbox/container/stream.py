@@ -35,11 +35,7 @@ from bridge.sandbox.container.facts import EngineKind
 HEADER_BYTES = 8
 _HEADER = struct.Struct(">BxxxL")
 
-_STDOUT_STREAMS = frozenset({0, 1})
-"""1 is stdout. 0 is stdin echoed by an engine, which its documentation assigns to stdout."""
 _STDERR = 2
-_ENGINE_ERROR = 3
-"""The engine's own messages, e.g. that it could not continue copying."""
 
 DIAGNOSTIC_BYTES = 16 * 1024
 """Kept of a sandbox's stderr. A guest writes there only when it dies before it can report, and a
@@ -129,12 +125,14 @@ class FrameDecoder:
         if len(self._header) < HEADER_BYTES:
             return
         self._stream, self._left = _HEADER.unpack(self._header)
-        if self._stream > _ENGINE_ERROR or self._header[1:4] != b"\0\0\0":
+        # 3 is for the engine's own messages.
+        if self._stream > 3 or self._header[1:4] != b"\0\0\0":
             raise FramingError(f"not an attach stream: frame header {self._header!r}")
         self._header = b""
 
     def _sort(self, payload: bytes, out: list[bytes]) -> None:
-        if self._stream in _STDOUT_STREAMS:
+        # 0 is stdin echoed by an engine, which its documentation assigns to stdout.
+        if self._stream in {0, 1}:
             out.append(payload)
         elif self._stream == _STDERR:
             self.stderr.append(payload)
@@ -148,18 +146,11 @@ ANSWER_SECONDS = 60.0
 """For any answer of an engine. Creating takes 0.7 s on rootless podman with the slowest storage;
 the rest is for an engine on a machine that is busy or was asleep."""
 
-READ_BYTES = 256 * 1024
-"""Most read at once; about what a local socket's buffer holds."""
+READ_BYTES = 256 * 1024  # Most read at once; about what a local socket's buffer holds.
 
 WRITE_BYTES = 256 * 1024
 """Most offered to the kernel at once, so that a large message is not copied again and again."""
 
-
-SWITCHED = 101
-"""The status of an answer that makes a connection raw."""
-
-DISCARDS = 16
-"""Most reads in a row of discarded data."""
 
 _READ, _WRITE, _WAIT = "read from", "write to", "wait for"
 
@@ -199,7 +190,6 @@ class AttachedStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the stream was read to its end."""
         return self._ended
 
     async def receive(self) -> bytes:
@@ -247,7 +237,7 @@ class AttachedStream:
 
     def discard_now(self) -> None:
         """Discard the available data."""
-        for _ in range(DISCARDS):  # by turns, when the engine is faster than we are
+        for _ in range(16):  # by turns, when the engine is faster than we are
             if self._closed:
                 return
             try:
@@ -421,7 +411,7 @@ def _upgraded(connection: socket, target: str, engine: EngineKind) -> bytes:
         event = http.next_event()
         if event is h11.NEED_DATA:
             http.receive_data(connection.recv(READ_BYTES))
-        elif isinstance(event, h11.InformationalResponse) and event.status_code == SWITCHED:
+        elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
             return http.trailing_data[0]
         elif isinstance(event, h11.Data):
             said += event.data

@@ -42,9 +42,6 @@ CONTAINERFILE = "Containerfile"
 
 _GUEST_STAGE = re.compile(r"^FROM scratch AS guest[ \t]*$", re.MULTILINE)
 
-CLEANUP_SECONDS = 60.0
-"""Bound of cleaning up after a build, which continues even if the build was cancelled."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
@@ -189,7 +186,7 @@ async def _remove(engine: ImageEngine, name: str) -> None:
     """Remove an unused image; if that fails, a later build tries again."""
     with (
         anyio.CancelScope(shield=True),
-        anyio.move_on_after(CLEANUP_SECONDS),
+        anyio.move_on_after(60.0),
         suppress(SandboxError),
     ):
         await engine.remove(name)

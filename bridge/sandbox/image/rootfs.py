@@ -28,24 +28,14 @@ from bridge.sandbox.container.image_engine import Progress
 
 SCRIPT = "build-rootfs.sh"
 
-SCRIPT_SECONDS = 3600.0
-"""Bound of the script: `slim` takes about half a minute, `data` a few; mirrors can be slow."""
-
-CHANGES_SECONDS = 30.0
-"""Bound of the script's `--changes`, which only prints."""
-
 CACHE_SECONDS = 14 * 24 * 3600.0
 """Age at which a cached tarball is made anew: its packages miss two weeks of security fixes."""
-
-PARTIAL_SECONDS = 6 * 3600.0
-"""Age at which an unfinished tarball counts as a dead build's."""
 
 SPACE_BYTES: dict[Flavour, int] = {"slim": 400 * 1024**2, "data": 2 * 1024**3}
 """Free space asked for beforehand, where the tarball goes and where it is assembled: the tarball
 (65 MB, some 450 MB), the tree it is made from and the packages themselves, with room to spare."""
 
-DETAIL_CHARS = 1500
-"""Most of the script's own words that an error repeats."""
+DETAIL_CHARS = 1500  # Most of the script's own words that an error repeats.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +138,7 @@ async def changes(context: RootfsContext, flavour: Flavour) -> tuple[str, ...]:
         ImageBuildError: The recipe's script fails.
     """
     argv = ["sh", str(context.recipe / SCRIPT), "--changes", flavour]
-    result = await context.run(argv, timeout=CHANGES_SECONDS)
+    result = await context.run(argv, timeout=30.0)
     if not result.ok:
         raise failure(result)
     lines = [line.strip() for line in result.stdout.splitlines()]
@@ -178,7 +168,8 @@ async def _make(
     unfinished = output.with_name(f"{output.stem}.{secrets.token_hex(4)}.partial")
     argv = ["sh", str(context.recipe / SCRIPT), *options, flavour, str(unfinished)]
     try:
-        result = await context.run(argv, timeout=SCRIPT_SECONDS, on_line=progress)
+        # `slim` takes about half a minute, `data` a few; mirrors can be slow.
+        result = await context.run(argv, timeout=3600.0, on_line=progress)
         if not result.ok:
             raise failure(result)
         if not size_of(unfinished):
@@ -255,9 +246,8 @@ def _check_space(flavour: Flavour, cache: Path) -> None:
     for path, free in places.items():
         if free < SPACE_BYTES[flavour]:
             need, have = SPACE_BYTES[flavour] // 1024**2, free // 1024**2
-            message = f"The {flavour} image needs {need} MB free in {path}; there are {have} MB."
             raise ImageBuildError(
-                message,
+                f"The {flavour} image needs {need} MB free in {path}; there are {have} MB.",
                 remedy="Free some, or point TMPDIR and MCP_BRIDGE_STATE_DIR to another disk.",
             )
 
@@ -268,7 +258,8 @@ def _prune(context: RootfsContext, flavour: Flavour, *, keep: Collection[Path]) 
         if path not in keep:
             path.unlink(missing_ok=True)
     for path in context.cache.glob(f"{flavour}-*.partial*"):
-        if _age(path, context.clock()) > PARTIAL_SECONDS:
+        # An older unfinished tarball is a dead build's.
+        if _age(path, context.clock()) > 6 * 3600.0:
             path.unlink(missing_ok=True)
 
 

@@ -27,7 +27,7 @@ from bridge.errors import (
     SandboxLostError,
 )
 from bridge.model import HostKernel, Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.kubernetes import faults, pod
 from bridge.sandbox.kubernetes.cluster import Cluster, find_config
@@ -46,24 +46,16 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_IMAGE = "python:3.13-slim"
 
-MAX_ATTEMPTS = 3
-"""Pods tried for one launch: a lost one is replaced twice."""
+MAX_ATTEMPTS = 3  # Pods tried for one launch: a lost one is replaced twice.
 
 CONFINE_SECONDS = 20.0
 """From attaching until the first step has reported: milliseconds, once the node is not busy."""
 
-LEAVE_SECONDS = 10.0
-"""For the deletion of all that a bridge has, as it ends."""
-
-MAX_COMPLAINT_BYTES = 4096
-"""Read of what a pod says in place of its first step's success."""
+LEAVE_SECONDS = 10.0  # For the deletion of all that a bridge has, as it ends.
 
 
-class KubernetesBackend:
+class KubernetesBackend(Backend):
     """Runs sandboxes as pods. Enter it before use; it connects at first use.
-
-    Attributes:
-        name: "kubernetes".
 
     Args:
         settings: The `kubernetes` table.
@@ -72,6 +64,8 @@ class KubernetesBackend:
         environ: The bridge's environment, for KUBECONFIG.
         limits: The probe's limits.
     """
+
+    name = pod.NAME
 
     def __init__(
         self,
@@ -82,7 +76,6 @@ class KubernetesBackend:
         environ: Mapping[str, str],
         limits: Limits | None = None,
     ) -> None:
-        self.name = pod.NAME
         self._settings = settings
         self._environ = environ
         self._limits = limits or Limits()
@@ -97,14 +90,7 @@ class KubernetesBackend:
         return f"<KubernetesBackend {where} {self._template.owner}>"
 
     async def problem(self) -> str:
-        """Return why no pod could be started, as far as is known; see `Backend.problem`."""
         return self._warm.problem if self._warm is not None else ""
-
-    async def __aenter__(self) -> KubernetesBackend:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     async def aclose(self) -> None:
         """Delete this bridge's pods and close the connection. Idempotent."""
@@ -121,7 +107,6 @@ class KubernetesBackend:
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a pod, or take one that waits; see `Backend.launch`."""
         reject_binds(self.name, spec.binds)
         if spec.command is not None:
             raise LaunchError("Commands use this machine's files, so they cannot run in pods.")
@@ -129,7 +114,6 @@ class KubernetesBackend:
             yield await self._enter(stack, spec)
 
     async def probe(self) -> Probe:
-        """Run something in a pod; see `Backend.probe`."""
         try:
             cluster = (await self._connected()).cluster
         except BridgeError as error:
@@ -150,17 +134,11 @@ class KubernetesBackend:
             self.name, self.launch, lambda _: success, self._limits, no_answer_remedy=remedy
         )
 
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[None]:
-        """Do nothing: there is no machine that could stop; see `Backend.in_use`."""
-        yield
-
     async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
         """Keep pods waiting, and sweep those of dead bridges, until cancelled."""
         await (await self._connected()).tend()
 
     async def reap(self) -> int:
-        """Remove what dead bridges left; see `Backend.reap`."""
         return await (await self._connected()).sweep()
 
     async def _enter(self, stack: AsyncExitStack, spec: LaunchSpec) -> Sandbox:
@@ -239,7 +217,7 @@ class KubernetesBackend:
         with anyio.move_on_after(CONFINE_SECONDS):
             try:
                 await stream.send(step)
-                while len(said) < MAX_COMPLAINT_BYTES and (data := await stream.receive()):
+                while len(said) < 4096 and (data := await stream.receive()):
                     said += data
                     if said.startswith(pod.CONFINED):
                         stream.unread(said.removeprefix(pod.CONFINED))

@@ -44,29 +44,18 @@ logger = logging.getLogger(__name__)
 REQUEST_SECONDS = 10.0
 """For an answer of the API server, from first to last; milliseconds, but for a busy etcd's."""
 
-PLUGIN_SECONDS = 30.0
-"""For a kubeconfig's plugin to give a token, which it may have to fetch."""
+PLUGIN_SECONDS = 30.0  # For a kubeconfig's plugin to give a token, which it may have to fetch.
 
 MAX_ANSWER_BYTES = 32 * 1024 * 1024
 """Longest answer of the API server; a pod takes some ten kilobytes in a list."""
 
-DELETE_SECONDS = 10.0
-"""For the deletion of a pod; one that takes longer is left to the sweep."""
-
-AGAIN_SECONDS = 0.5
-"""Before a watch that broke is begun again."""
+DELETE_SECONDS = 10.0  # For the deletion of a pod; one that takes longer is left to the sweep.
 
 WATCH_SECONDS = 10
 """After which the server ends a watch; after twice as long without a word it counts as broken."""
 
-PING_SECONDS = 20.0
-"""Between pings of a stream, which keep it open in load balancers."""
-
-MAX_MESSAGE_BYTES = 1024 * 1024
-"""Longest message taken from a stream; kubelets send 32 KiB."""
-
-WAITING_MESSAGES = 16
-"""Messages that wait unread, before no more are taken from the network."""
+PING_SECONDS = 20.0  # Between pings of a stream, which keep it open in load balancers.
+MAX_MESSAGE_BYTES = 1024 * 1024  # Longest message taken from a stream; kubelets send 32 KiB.
 
 
 def find_config(settings: Kubernetes, environ: Mapping[str, str]) -> SingleConfig:
@@ -248,7 +237,7 @@ class Cluster:
                         yield seen
             except (faults.BusyError, ClusterDownError) as error:
                 logger.info("the watch of a pod is begun again: %s", error)
-            await anyio.sleep(AGAIN_SECONDS)
+            await anyio.sleep(0.5)
             found = await self.get(f"{self.pods}/{seen['metadata']['name']}")
             if found is None:
                 raise SandboxLostError(faults.REMOVED)
@@ -324,7 +313,7 @@ class Cluster:
             ping_timeout=None,
             close_timeout=CLOSE_SECONDS,
             max_size=MAX_MESSAGE_BYTES,
-            max_queue=WAITING_MESSAGES,
+            max_queue=16,
         )
 
     async def _ask(self, method: str, path: str, **more: Any) -> Document:

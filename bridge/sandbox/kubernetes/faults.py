@@ -31,8 +31,7 @@ from bridge.errors import (
 )
 from bridge.sandbox.backend import ExitReport, code_and_signal
 
-Document = Mapping[str, Any]
-"""An object of the API server's."""
+Document = Mapping[str, Any]  # An object of the API server's.
 
 MAX_MESSAGE_CHARS = 500
 

@@ -45,12 +45,6 @@ OWNER_LABEL = f"{LABELS}/owner"
 STATE_LABEL = f"{LABELS}/state"
 SHAPE_LABEL = f"{LABELS}/shape"
 
-SPARE_SECONDS = 120
-"""Of a pod's life beyond a program's time and the time it may wait: to start, and to be deleted."""
-
-MAX_STEP_BYTES = 1024 * 1024
-"""Longest first step; it has 30 KB."""
-
 CONFINED = b"ok"
 """What the first step writes once everything is in force; otherwise it is the reason why not."""
 
@@ -59,7 +53,7 @@ LOADER = f"""\
 import io
 stdin = io.BufferedReader(io.FileIO(0, closefd=False), 1)
 size = int.from_bytes(stdin.read(4), "big")
-exec(stdin.read(size if size <= {MAX_STEP_BYTES} else 0).decode())
+exec(stdin.read(size if size <= {1024 * 1024} else 0).decode())
 """
 """Every pod's program. What it runs is not known when the pod is made. It says nothing until it was
 spoken to: what is written before somebody listens is lost. It reads exactly the step (with a buffer
@@ -81,15 +75,10 @@ USERS = range(10_000, 60_000)
 """A pod's user is drawn from these: the kernel counts processes by user, over the whole node. Below
 65,536, so that a user namespace has it."""
 
-MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
-"""What Kubernetes calls this machine's architecture: the filters are for it."""
-
-_FORBIDDEN = re.compile(r"[^a-z0-9-]+")
-
 
 def pod_name(run_id: str) -> str:
     """Return a new pod's name, known before it exists so that it can always be deleted."""
-    safe = _FORBIDDEN.sub("-", run_id.lower())[:34].strip("-")
+    safe = re.sub(r"[^a-z0-9-]+", "-", run_id.lower())[:34].strip("-")
     return f"{APP}-{safe or 'run'}-{secrets.token_hex(4)}"
 
 
@@ -138,11 +127,13 @@ class Template:
 
 def lifetime(limits: Limits, settings: Kubernetes) -> int:
     """Return a pod's `activeDeadlineSeconds`, which count while it waits, too."""
-    return int(limits.timeout + settings.warm_seconds) + SPARE_SECONDS
+    return int(limits.timeout + settings.warm_seconds) + 120  # to start, and to be deleted
 
 
 def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[str, Any]:
-    machine = MACHINES.get(platform.machine())
+    machine = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}.get(
+        platform.machine()
+    )
     uid, _, gid = user.partition(":")
     group = int(gid or uid)
     return {

@@ -18,8 +18,7 @@ from bridge.sandbox.kubernetes.cluster import Cluster
 from bridge.sandbox.kubernetes.faults import Document
 from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 
-STATUS_SECONDS = 3.0
-"""How long the cluster may take to know of an end; kubelets take about one."""
+STATUS_SECONDS = 3.0  # How long the cluster may take to know of an end; kubelets take about one.
 
 FIRST_POLL_SECONDS = 0.05
 LAST_POLL_SECONDS = 1.0
@@ -46,7 +45,6 @@ class PodSandbox:
         self._verdict: ExitReport | SandboxError | None = None
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         await self._stream.send(data)
 
     def end_input(self) -> None:
@@ -122,7 +120,6 @@ class PodSandbox:
                 self._verdict = self._verdict or error
 
     async def why_lost(self, silence: str) -> SandboxError:
-        """Return the error of the pod's loss; see `DistantSandbox.why_lost`."""
         self._ended = True
         pod: Document | None = {}
         with anyio.move_on_after(STATUS_SECONDS):

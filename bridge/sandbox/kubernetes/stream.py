@@ -14,17 +14,11 @@ from bridge.errors import ChannelClosedError
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 
-SEND_BYTES = 512 * 1024
-"""Most of stdin in one message; servers take a megabyte."""
-
-DIAGNOSTIC_BYTES = 16 * 1024
-"""Kept of stderr's end."""
-
-CLOSE_SECONDS = 0.5
-"""For the closing of a stream, whose pod is gone by then."""
+SEND_BYTES = 512 * 1024  # Most of stdin in one message; servers take a megabyte.
+DIAGNOSTIC_BYTES = 16 * 1024  # Kept of stderr's end.
+CLOSE_SECONDS = 0.5  # For the closing of a stream, whose pod is gone by then.
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
-_END_STDIN = b"\xff\0"
 
 
 class BrokenStreamError(Exception):
@@ -45,7 +39,6 @@ class PodStream:
         return self._stderr.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         view = memoryview(data)
         try:
             for start in range(0, len(view), SEND_BYTES):
@@ -70,7 +63,7 @@ class PodStream:
             try:
                 if self._input_ended:
                     self._input_ended = False
-                    await self._socket.send(_END_STDIN)
+                    await self._socket.send(b"\xff\0")
                 message = await self._socket.recv(decode=False)
             except ConnectionClosedOK:
                 break

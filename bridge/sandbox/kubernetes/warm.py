@@ -26,23 +26,14 @@ from bridge.sandbox.kubernetes.faults import Document
 
 logger = logging.getLogger(__name__)
 
-TEND_SECONDS = 5.0
-"""Between two looks, unless a pod was taken."""
-
-LONGEST_BACKOFF_SECONDS = 20.0
-"""Between two looks while the API server does not answer."""
+TEND_SECONDS = 5.0  # Between two looks, unless a pod was taken.
+LONGEST_BACKOFF_SECONDS = 20.0  # Between two looks while the API server does not answer.
 
 LOOK_SECONDS = 20.0
 """For one look, which may not keep the lease from its renewal: what is left is done by the next."""
 
 LEASE_SECONDS = 60
 """After which a bridge that does not renew its lease counts as dead: twelve looks."""
-
-MAX_STARTS = 4
-"""Pods started at one look; a node starts about three a second."""
-
-MOST_WARM_SECONDS = 3600.0
-"""Pods for longer programs do not wait: sessions, which are few, need others than runs do."""
 
 
 class WarmPods:
@@ -68,7 +59,8 @@ class WarmPods:
 
     async def take(self, limits: Limits) -> Document | None:
         """Take a waiting pod for a run; None if there is none for its limits."""
-        if limits.timeout <= MOST_WARM_SECONDS:
+        # Pods for longer programs do not wait: sessions are few, and need others than runs do.
+        if limits.timeout <= 3600.0:
             self._limits = limits
         self._taken.set()
         if not self._settings.warm:
@@ -122,7 +114,7 @@ class WarmPods:
                 own.remove(each)
         part = share(self._settings.warm, sorted(bridges), self._owner)
         try:
-            for _ in range(min(part - len(own), MAX_STARTS)):
+            for _ in range(min(part - len(own), 4)):  # A node starts about three a second.
                 made = self._template.manifest(pod.pod_name("warm"), self._limits, "warm")
                 await self.cluster.create(self._pods, made)
         except QuotaError as error:

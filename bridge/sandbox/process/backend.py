@@ -14,20 +14,19 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
 from bridge.errors import WrongSystemError
 from bridge.model import Limits
 from bridge.sandbox import syscalls
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.ownership import Owner, current_owner
 from bridge.sandbox.probe import run_probe
 from bridge.sandbox.process import command, faults, host, landlock, libseccomp
@@ -75,7 +74,7 @@ class Findings:
     setpriv: str = ""
 
 
-class BubblewrapBackend:
+class BubblewrapBackend(Backend):
     """Runs sandboxes in namespaces. Enter it before use; it examines the machine at first use.
 
     Args:
@@ -87,6 +86,8 @@ class BubblewrapBackend:
         limits: The probe's limits.
         seccomp: File name of libseccomp, for the loader.
     """
+
+    name = "bubblewrap"
 
     def __init__(
         self,
@@ -115,26 +116,13 @@ class BubblewrapBackend:
     def __repr__(self) -> str:
         return f"<BubblewrapBackend {self._bwrap} unremoved={len(self._groups)}>"
 
-    @property
-    def name(self) -> str:
-        """ "bubblewrap"."""
-        return "bubblewrap"
-
-    async def __aenter__(self) -> BubblewrapBackend:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
-        """Try again to remove cgroups that are left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._watchdog.close)
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a sandbox; see `Backend.launch`."""
         found = await self._look_around()
         uid, gid, code = self._uid, self._uid, ""
         if spec.binds:
@@ -149,21 +137,7 @@ class BubblewrapBackend:
                 yield sandbox
 
     async def probe(self) -> Probe:
-        """Run something in a sandbox; see `Backend.probe`."""
         return await run_probe(self.name, self.launch, self._success, self._limits)
-
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[None]:
-        """Do nothing: there is no daemon or machine that could stop; see `Backend.in_use`."""
-        yield
-
-    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Do nothing, likewise; see `Backend.tend`."""
-        await anyio.lowlevel.checkpoint()
-
-    async def problem(self) -> str:
-        """Return nothing: there is no engine that could end; see `Backend.problem`."""
-        return ""
 
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.

@@ -46,14 +46,12 @@ CONTROLLERS = ("memory", "pids", "cpu")
 
 PREFIX = "mcp-code-bridge"
 
-CPU_PERIOD = 100_000
-"""Microseconds; the kernel's own default."""
+CPU_PERIOD = 100_000  # Microseconds; the kernel's own default.
 
 MONITORS = 1
 """Processes in a cgroup that are not the program's: bubblewrap itself, which waits for the end."""
 
-SCOPE_SECONDS = 10.0
-"""For systemd to run a trial scope."""
+SCOPE_SECONDS = 10.0  # For systemd to run a trial scope.
 
 _NAMESPACE = re.compile(r"^pid:\[(\d+)\]$")
 _SEPARATOR = "_"
@@ -230,8 +228,7 @@ REMOVE_SECONDS = 5.0
 
 _PAUSE_SECONDS = 0.005
 
-_MYSELF = "0"
-"""Written to a list of threads, it names the writing thread."""
+_MYSELF = "0"  # Written to a list of threads, it names the writing thread.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -514,8 +511,7 @@ def _write(file: Path, text: str) -> None:
         os.close(descriptor)
 
 
-MAX_UNREMOVED = 100
-"""Most unremoved cgroups remembered; the next bridge reaps those beyond it."""
+MAX_UNREMOVED = 100  # Most unremoved cgroups remembered; the next bridge reaps those beyond it.
 
 
 class CgroupManager:

@@ -46,8 +46,7 @@ HOSTNAME = "sandbox"
 UID = 65534
 """The user id inside, and outside too if the bridge is root. It owns nothing anywhere."""
 
-SHM_BYTES = 16 * MEBIBYTE
-"""For /dev/shm, which multiprocessing's locks need."""
+SHM_BYTES = 16 * MEBIBYTE  # For /dev/shm, which multiprocessing's locks need.
 
 TMPFS_INODES = 16_384
 """Most files and directories of each writable mount: small files cost kernel memory."""
@@ -55,19 +54,10 @@ TMPFS_INODES = 16_384
 STACK_BYTES = 8 * MEBIBYTE
 """Every distribution's default, so that recursion ends where programs expect it to."""
 
-CPU_SPARE_SECONDS = 10
-"""On top of what the time limit allows on all CPUs: start-up, and the guest's own work."""
-
-CPU_KILL_SECONDS = 5
-"""Between the signal that says "out of CPU time" and the one that cannot be ignored."""
-
 DATA_FACTOR = 4
 DATA_SPARE = 1024 * MEBIBYTE
 """Without a cgroup the kernel bounds each process's private data, as a backstop: threads and
 runtimes ask for far more than they use."""
-
-PROCESSES_BACKSTOP = 4096
-"""For kernels that count processes per user of the whole host instead of per sandbox."""
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
 _DEVICE_LINKS = (
@@ -128,9 +118,6 @@ NETWORK_FILES = (
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 )
-
-_BIND_TCP = 0b01
-"""The one of Landlock's network rights that stays refused for commands with a network."""
 
 PYTHON = ("python3", "-I", "-S", "-c")
 
@@ -208,7 +195,6 @@ def stage_input(
 def options(
     spec: LaunchSpec, interpreter: Interpreter, around: Surroundings, descriptors: Descriptors
 ) -> list[str]:
-    """Return bubblewrap's options."""
     return [
         "--unshare-all",
         "--unshare-user",
@@ -279,7 +265,9 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
     own = [(bind.source, bind.inside) for bind in interpreter.binds]
     if command is None:
         return own
-    wanted = [(path, path) for path in SYSTEM if Path(path).is_dir() and not _is_link(path)]
+    wanted = [
+        (path, path) for path in SYSTEM if Path(path).is_dir() and not Path(path).is_symlink()
+    ]
     # Debian's JVMs have their settings there, and do not start without.
     java = map(str, Path("/etc").glob("java-*-openjdk"))
     files = [*SYSTEM_FILES, *java, *(NETWORK_FILES if command.network else ())]
@@ -292,10 +280,6 @@ def _bound(spec: LaunchSpec, interpreter: Interpreter) -> list[tuple[str, str]]:
         if not _covered(place, kept):
             kept[place] = source
     return [(source, place) for place, source in kept.items()]
-
-
-def _is_link(path: str) -> bool:
-    return Path(path).is_symlink()
 
 
 def _covered(path: str, places: Iterable[str]) -> bool:
@@ -343,7 +327,10 @@ def stage_plan(
         "cwd": command.cwd if command is not None else WORKSPACE,
         # bubblewrap always sets it.
         "unset": [name for name in ("PWD",) if name not in spec.env],
-        "mounts": [[path, _tmpfs_options(size)] for path, size in memory_directories(spec).items()],
+        "mounts": [
+            [path, f"size={size},nr_inodes={TMPFS_INODES},mode=1777"]
+            for path, size in memory_directories(spec).items()
+        ],
         # bubblewrap does the rest of these mounts.
         "noexec": [[bind.inside, bind.writable] for bind in spec.binds if not bind.executable],
         "rlimits": rlimits(spec.limits, around, command),
@@ -369,15 +356,11 @@ def ruleset(
     network = command is not None and command.network
     return {
         "files": made.files,
-        "network": made.network & _BIND_TCP if network else made.network,
+        # commands with a network still cannot bind a port
+        "network": made.network & 0b01 if network else made.network,
         "scopes": made.scopes,
         "rules": [list(rule) for rule in made.rules],
     }
-
-
-def _tmpfs_options(size: int) -> str:
-    """Return the mount options of a writable directory in memory."""
-    return f"size={size},nr_inodes={TMPFS_INODES},mode=1777"
 
 
 def watched_memory(spec: LaunchSpec, around: Surroundings) -> int | None:
@@ -390,14 +373,15 @@ def rlimits(
 ) -> list[tuple[str, int, int]]:
     """Return the resource limits of a sandbox's processes: name, soft, hard."""
     data = limits.memory_bytes * DATA_FACTOR + DATA_SPARE
-    cpu = math.ceil(limits.timeout * around.cpus) + CPU_SPARE_SECONDS
-    processes = limits.pids if around.processes_per_namespace else PROCESSES_BACKSTOP
+    cpu = math.ceil(limits.timeout * around.cpus) + 10  # start-up, and the guest's own work
+    # Older kernels count processes per user of the whole host.
+    processes = limits.pids if around.processes_per_namespace else 4096
     file_bytes = max(limits.tmp_bytes, limits.workspace_bytes, SHM_BYTES)
     if command is not None:
         cpu, file_bytes = command.cpu_seconds, command.file_bytes
     return [
         ("RLIMIT_CORE", 0, 0),
-        ("RLIMIT_CPU", cpu, cpu + CPU_KILL_SECONDS),
+        ("RLIMIT_CPU", cpu, cpu + 5),  # SIGXCPU first, then SIGKILL
         ("RLIMIT_FSIZE", file_bytes, file_bytes),
         ("RLIMIT_NOFILE", limits.open_files, limits.open_files),
         ("RLIMIT_NPROC", processes, processes),
@@ -427,7 +411,6 @@ def _rules(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
 
 
 def _rules_for_files(spec: LaunchSpec, interpreter: Interpreter) -> list[landlock.Rule]:
-    """Return the rules for the host's files."""
     # Code can be mapped from what may be read; EXECUTE is the right to start programs.
     given = [
         landlock.Rule(

@@ -30,9 +30,6 @@ from bridge.sandbox.process.stage_loader import LIST_VERSION, compile_with
 
 Judge = Callable[[Mapping[str, Any]], Isolation]
 
-MAX_SEEN_BYTES = 512 * 1024
-"""Most of the stage's report: some kilobytes, and a hundred bytes for each mount."""
-
 
 def compiled(executable: str) -> str:
     """Return the examination's code, compiled by an interpreter, in base64. Blocks.
@@ -120,7 +117,7 @@ async def receive_examination(
     """
     os.set_blocking(status, False)
     said = b""
-    while b"\n" not in said and len(said) < MAX_SEEN_BYTES:
+    while b"\n" not in said and len(said) < 512 * 1024:
         data = read_now(status)
         if data is None:
             await wait_ready(anyio.wait_readable, status)

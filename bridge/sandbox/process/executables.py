@@ -16,13 +16,8 @@ from pathlib import Path
 from bridge.errors import SettingsError
 from bridge.sandbox.backend import Executable
 
-MAX_INTERPRETERS = 4
-"""Most scripts that interpret one another; the kernel allows about as many."""
-
-_HEADER_BYTES = 4096
 _ELF = b"\x7fELF"
 _PROGRAM_INTERPRETER = 3
-_BIN_NAMES = ("bin", "sbin")
 _PREFIX_PARTS = ("lib", "lib64", "pyvenv.cfg")
 """Siblings of a `bin` directory that programs in it read."""
 
@@ -75,7 +70,7 @@ def _find(entry: str, search_path: str, home: str, place: str) -> Executable:
 def _chain(path: str, search_path: str, place: str) -> list[str]:
     """Return a file and the interpreters that run it, in turn."""
     chain = [path]
-    for _ in range(MAX_INTERPRETERS):
+    for _ in range(4):  # as many as the kernel allows
         words = shebang(_head(Path(chain[-1])))
         if not words:
             return chain
@@ -104,7 +99,7 @@ def _head(path: Path) -> bytes:
         if not stat.S_ISREG(mode):
             return b""
         with path.open("rb") as file:
-            return file.read(_HEADER_BYTES)
+            return file.read(4096)
     except OSError:
         return b""
 
@@ -133,7 +128,7 @@ def _surroundings(path: str, home: str) -> list[str]:
     """Return what a program reads near its file: its prefix's libraries, or its directory."""
     file = Path(path)
     directory = file.parent
-    if directory.name in _BIN_NAMES:
+    if directory.name in ("bin", "sbin"):
         prefix = directory.parent
         if str(prefix) in ("/", "/usr", "/usr/local") or _holds(prefix, home):
             return []

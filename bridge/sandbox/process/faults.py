@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from bridge.errors import EngineNotFoundError, LaunchError, OciRuntimeError, SandboxError
 
-MAX_SAID = 600
-"""Characters of another program's output kept in a message."""
+MAX_SAID = 600  # Characters of another program's output kept in a message.
 
 INSTALL_REMEDY = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`; Fedora: `dnf install "
@@ -86,14 +85,10 @@ _NO_NAMESPACE = re.compile(
     r"|Can't set hostname",
     re.IGNORECASE,
 )
-_NO_PROC = re.compile(r"Can't mount proc on", re.IGNORECASE)
-_UNKNOWN_OPTION = re.compile(r"Unknown option (\S+)")
 _SETUID = re.compile(r"in setuid mode|installed setuid|setuid", re.IGNORECASE)
-_UNEXPECTED_CAPABILITIES = re.compile(r"Unexpected capabilities", re.IGNORECASE)
 
 
 def not_installed(command: str) -> SandboxError:
-    """Return the error for a bwrap that is not installed."""
     message = f"bubblewrap ({command}) is not installed."
     return EngineNotFoundError(message, remedy=INSTALL_REMEDY)
 
@@ -101,20 +96,20 @@ def not_installed(command: str) -> SandboxError:
 def classify(said: str, kernel: KernelSettings) -> SandboxError:
     """Return the error, with its remedy, for bubblewrap's stderr."""
     said = said.strip()[-MAX_SAID:]
-    unknown = _UNKNOWN_OPTION.search(said)
+    unknown = re.search(r"Unknown option (\S+)", said)
     if unknown:
         message = f"This bubblewrap is too old: it does not know {unknown[1]}."
         return OciRuntimeError(message, remedy=OLD_REMEDY)
     if kernel.setuid and _SETUID.search(said):
         message = f"bubblewrap is installed setuid, which forbids what is needed: {said}."
         return OciRuntimeError(message, remedy=SETUID_REMEDY)
-    if _NO_PROC.search(said):
+    if re.search(r"Can't mount proc on", said, flags=re.IGNORECASE):
         message = f"bubblewrap may not mount a fresh /proc here: {said}"
         return OciRuntimeError(message, remedy=CONTAINER_REMEDY)
     if _NO_NAMESPACE.search(said):
         message = f"bubblewrap may not make namespaces here: {said}"
         return OciRuntimeError(message, remedy=_namespace_remedy(kernel))
-    if _UNEXPECTED_CAPABILITIES.search(said):
+    if re.search(r"Unexpected capabilities", said, flags=re.IGNORECASE):
         message = f"bubblewrap was started with capabilities: {said}"
         return OciRuntimeError(message, remedy="Run the bridge as root or as an ordinary user.")
     message = f"bubblewrap did not start the sandbox: {said or 'it wrote nothing'}."

@@ -21,18 +21,10 @@ from bridge.sandbox.binds import group_of
 from bridge.sandbox.process.command import MASKED, WORKSPACE
 from bridge.sandbox.process.faults import KernelSettings
 
-_PER_NAMESPACE_SINCE = (5, 14)
-"""Since this kernel a user's processes are counted per user namespace."""
-
-SETPRIV_SECONDS = 10.0
-"""For `setpriv` to answer: a millisecond, more from a cold disk."""
-
-_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-
 
 def find_command(name: str, environ: Mapping[str, str]) -> str | None:
     """Return the absolute path of a command on the bridge's search path; None if not found."""
-    found = shutil.which(name, path=environ.get("PATH") or _SYSTEM_PATH)
+    found = shutil.which(name, path=environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin")
     return os.path.realpath(found) if found is not None else None
 
 
@@ -49,7 +41,7 @@ def find_setpriv(uid: int, environ: Mapping[str, str]) -> str:
             capture_output=True,
             env={},
             cwd="/",
-            timeout=SETPRIV_SECONDS,
+            timeout=10.0,
             check=True,
         ).stdout
         if shows_user(said.decode("ascii", "replace"), uid):
@@ -110,7 +102,7 @@ def masked_paths() -> tuple[tuple[str, bool], ...]:
 def counts_processes_per_namespace(release: str) -> bool:
     """Return whether a kernel of that release counts a user's processes per user namespace."""
     found = re.match(r"(\d+)\.(\d+)", release)
-    return found is not None and (int(found[1]), int(found[2])) >= _PER_NAMESPACE_SINCE
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
 
 
 def usable_cpus() -> int:

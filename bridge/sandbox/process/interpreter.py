@@ -26,8 +26,7 @@ from bridge.errors import EngineNotFoundError, LaunchError, SettingsError
 
 VARIABLE = "MCP_BRIDGE_PACKAGES"
 
-MAX_CONFIG_BYTES = 64 * 1024
-"""Most read of an environment's pyvenv.cfg, which has a few lines."""
+MAX_CONFIG_BYTES = 64 * 1024  # Most read of an environment's pyvenv.cfg, which has a few lines.
 
 _MAKER = "python3 -m venv"
 
@@ -130,8 +129,7 @@ def _made_for(environment: Path, setting: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-OLDEST = (3, 9)
-"""The oldest Python that the guest runs on."""
+OLDEST = (3, 9)  # The oldest Python that the guest runs on.
 
 SYSTEM_PYTHON = "/usr/bin/python3"
 
@@ -157,15 +155,11 @@ OWN_REMEDY = (
 )
 """Added where the bridge is root, and its own Python is readable by root only."""
 
-_DATA = ("/usr/share/zoneinfo",)
-"""Public data that the standard library reads at a fixed path."""
+_DATA = ("/usr/share/zoneinfo",)  # Public data that the standard library reads at a fixed path.
 
 _LOADER_CACHE = "/etc/ld.so.cache"
-_DEFAULT_LIBRARY_ROOTS = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
 
 _OWNERS_ONLY = "is readable by its owner only"
-
-_PACKAGE_DIRECTORIES = ("site-packages", "dist-packages")
 
 _QUESTION = r"""
 import ctypes, json, os, sys, sysconfig, warnings
@@ -332,13 +326,13 @@ def describe(facts: Mapping[str, object], packages: str | None = None) -> Interp
         if not name.startswith("/") or any(name.startswith(d + "/") for d in directories):
             continue  # the executable itself, the kernel's own, an extension module
         binds.append(_bind(name))
-        outside_defaults |= not name.startswith(_DEFAULT_LIBRARY_ROOTS)
+        outside_defaults |= not name.startswith(("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"))
     binds += [_bind(path) for path in _DATA if Path(path).is_dir()]
     if outside_defaults and Path(_LOADER_CACHE).exists():
         binds.append(_bind(_LOADER_CACHE))
     if packages is not None:
         binds.append(_bind(packages))
-    hidden = [f"{d}/{name}" for d in directories for name in _PACKAGE_DIRECTORIES]
+    hidden = [f"{d}/{name}" for d in directories for name in ("site-packages", "dist-packages")]
     links = [] if executable == SYSTEM_PYTHON else [(executable, SYSTEM_PYTHON)]
     return Interpreter(
         executable=executable,

@@ -40,8 +40,7 @@ _REFER = 1 << 13
 TRUNCATE = 1 << 14
 _IOCTL_DEV = 1 << 15
 
-_FIRST_RIGHTS = (1 << 13) - 1
-"""Everything up to `_MAKE_SYM`: version 1."""
+_FIRST_RIGHTS = (1 << 13) - 1  # Everything up to `_MAKE_SYM`: version 1.
 
 _LATER_RIGHTS = ((2, _REFER), (3, TRUNCATE), (5, _IOCTL_DEV))
 
@@ -51,8 +50,7 @@ _BIND_AND_CONNECT_TCP = 0b11
 _SCOPES_SINCE = 6
 _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
-_CREATE_RULESET = 444
-"""The system call's number, the same on every architecture."""
+_CREATE_RULESET = 444  # The system call's number, the same on every architecture.
 _ASK_VERSION = 1
 
 READ = READ_FILE | READ_DIR

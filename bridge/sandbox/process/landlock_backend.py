@@ -88,7 +88,6 @@ UNGUARDED: tuple[Refusal, ...] = (
 )
 """Refused because no Landlock version covers it."""
 
-_TRUNCATE_SINCE = 3
 _O_TRUNC, _O_ACCMODE = 0o1000, 0o3
 
 NO_TRUNCATION: tuple[Refusal, ...] = (
@@ -112,13 +111,10 @@ NO_TRUNCATION: tuple[Refusal, ...] = (
 
 def refusals(abi: int) -> tuple[Refusal, ...]:
     """Return what is refused here beyond what every sandbox refuses."""
-    return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < _TRUNCATE_SINCE else ()))
+    return (*NO_SOCKETS, *UNGUARDED, *(NO_TRUNCATION if abi < 3 else ()))
 
 
 _DEVICES = ("full", "null", "random", "urandom", "zero")
-
-_OWN_PROC = "/proc/self"
-"""Opened by the first process, so the rule is for that process's directory for good."""
 
 ListEntries = Callable[[str], Iterable[tuple[str, bool]]]
 """Returns a directory's names, and whether each is not a directory."""
@@ -155,7 +151,8 @@ def rules(interpreter: Interpreter, directory: RunDirectory, entries: ListEntrie
     made += [
         Rule(path=f"/dev/{name}", rights=landlock.USE_DEVICE, is_file=True) for name in _DEVICES
     ]
-    made.append(Rule(path=_OWN_PROC, rights=landlock.USE_PROC))
+    # Opened by the first process, so the rule always means that process's directory.
+    made.append(Rule(path="/proc/self", rights=landlock.USE_PROC))
     return made
 
 
@@ -242,6 +239,8 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         seccomp: File name of libseccomp, for the loader.
     """
 
+    name = NAME
+
     def __init__(
         self,
         *,
@@ -255,11 +254,6 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
         super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
         self._version = version
         self._seccomp = seccomp
-
-    @property
-    def name(self) -> str:
-        """ "landlock"."""
-        return NAME
 
     def _look(self) -> Findings:
         if sys.platform != "linux":

@@ -44,8 +44,7 @@ _KILL_PROCESS = 0x80000000
 _ATTRIBUTE_BAD_ARCHITECTURE = 2
 """SCMP_FLTATR_ACT_BADARCH: the action for calls of another architecture's table (i386, x32)."""
 
-_ATTRIBUTE_OPTIMIZE = 8
-"""SCMP_FLTATR_CTL_OPTIMIZE; 2 makes it a binary tree. Since 2.5."""
+_ATTRIBUTE_OPTIMIZE = 8  # SCMP_FLTATR_CTL_OPTIMIZE; 2 makes it a binary tree. Since 2.5.
 
 _COMPARISONS: dict[Comparison, int] = {"ne": 1, "masked_eq": 7}
 

@@ -32,10 +32,7 @@ from typing import Any, NoReturn
 EXIT_FAILED = 71
 SIGNAL_BASE = 128
 
-SWEEP_SECONDS = 8.0
-"""For killed processes to end; less than the bridge waits for this process."""
-
-MAX_ORDER_BYTES = 1024 * 1024
+SWEEP_SECONDS = 8.0  # For killed processes to end; less than the bridge waits for this process.
 
 _PAUSE_SECONDS = 0.002
 _LOOKS = 5
@@ -59,7 +56,7 @@ def prctl(option: int, value: int) -> bool:
 def read_instructions(leash: int) -> dict[str, Any]:
     """Return the instructions; exit if the bridge ended before it sent them."""
     said = b""
-    while b"\n" not in said and len(said) < MAX_ORDER_BYTES:
+    while b"\n" not in said and len(said) < 1024 * 1024:
         data = os.read(leash, 65536)
         if not data:
             os._exit(EXIT_FAILED)
@@ -228,7 +225,6 @@ def processes_by_ps() -> list[Row]:
 
 
 def parse_ps(text: str) -> list[Row]:
-    """Parse the output of `ps`."""
     rows: list[Row] = []
     for line in text.splitlines():
         words = line.split(None, 4)

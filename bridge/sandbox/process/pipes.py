@@ -18,8 +18,7 @@ import anyio.lowlevel
 from bridge.descriptor_reader import Reader
 from bridge.errors import ChannelClosedError
 
-READ_BYTES = 256 * 1024
-"""Most read at once."""
+READ_BYTES = 256 * 1024  # Most read at once.
 
 DIAGNOSTIC_BYTES = 16 * 1024
 """Kept of stderr. A guest writes there only if it dies before it can report."""
@@ -58,7 +57,6 @@ class Pipes:
         return self._tail.decode("utf-8", "backslashreplace")
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`; see `Sandbox.send`."""
         view = memoryview(data)
         while view:
             try:
@@ -80,7 +78,6 @@ class Pipes:
         self._stdout = _let_go(self._stdout)
 
     async def receive(self) -> bytes:
-        """Return the next bytes of stdout; see `Sandbox.receive`."""
         try:
             if self._either is None:
                 return await self._receive_from_two()

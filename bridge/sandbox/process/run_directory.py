@@ -24,8 +24,7 @@ from bridge.sandbox.process import cgroups as group
 
 logger = logging.getLogger(__name__)
 
-FALLBACK = Path("/tmp")
-"""Where every user may make directories."""
+FALLBACK = Path("/tmp")  # Where every user may make directories.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,9 +41,6 @@ from bridge.sandbox.process.memory_watch import MemoryWatch
 from bridge.sandbox.process.pipes import Pipes, read_now, wait_ready
 from bridge.sandbox.process.watchdog import LaunchWatchdog
 
-MAX_INFO_BYTES = 64 * 1024
-"""Most of the monitor's output; some hundred bytes usually."""
-
 
 class Monitor:
     """The process outside, and what it says of the one inside.
@@ -85,7 +82,6 @@ class Monitor:
         return self._process.poll() is not None
 
     async def wait(self) -> None:
-        """Wait for the monitor's end."""
         await anyio.lowlevel.checkpoint()
         if self._handle < 0:
             # Only the monitor has the other end, and lets go of it when it ends.
@@ -104,7 +100,7 @@ class Monitor:
 
     def read_status(self) -> bool:
         """Read what the monitor has written so far; return whether it has finished."""
-        while self._info >= 0 and len(self._received) < MAX_INFO_BYTES:
+        while self._info >= 0 and len(self._received) < 64 * 1024:
             data = read_now(self._info)
             if data is None:
                 self._parse()
@@ -129,7 +125,6 @@ class Monitor:
         self._process.kill()
 
     def close(self) -> None:
-        """Close the descriptors."""
         for descriptor in (self._handle, self._info, self._child_handle):
             if descriptor >= 0:
                 with suppress(OSError, ValueError):
@@ -167,11 +162,6 @@ def parse_status(received: bytes) -> dict[str, int]:
             found.update({k: v for k, v in document.items() if isinstance(v, int)})
 
 
-STDIN_BYTES = 512 * 1024
-"""Size of the pipe to a sandbox: it holds the whole guest before Python is up, instead of passing
-it in steps of 64 KiB. The kernel bounds a user's pipes in total; then it is less."""
-
-
 class LaunchPipes:
     """The pipes and files of one launch; those that were not taken are closed at the end.
 
@@ -195,7 +185,9 @@ class LaunchPipes:
         self.stdin, self.stdout, self.stderr = self._pipe(), self._pipe(), self._pipe()
         self.info, self.status, self.options = self._pipe(), self._pipe(), self._pipe()
         with suppress(AttributeError, OSError):  # only Linux has it
-            fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, STDIN_BYTES)
+            # It holds the whole guest before Python is up. The kernel bounds a user's
+            # pipes in total.
+            fcntl.fcntl(self.stdin[1], fcntl.F_SETPIPE_SZ, 512 * 1024)
         self.permission = self._pipe() if examines else (-1, -1)
         self._files = {name: self._file(text.encode("ascii")) for name, text in texts.items()}
         self._data = tuple(map(self._file, data))
@@ -268,17 +260,13 @@ class LaunchPipes:
 
 logger = logging.getLogger(__name__)
 
-LAUNCH_SECONDS = 30.0
-"""Longest launch, until everything is in force: 0.05 s usually."""
+LAUNCH_SECONDS = 30.0  # Longest launch, until everything is in force: 0.05 s usually.
 
 SETTLE_SECONDS = 5.0
 """For bubblewrap to report its child when a launch is cancelled after its start."""
 
 END_SECONDS = 10.0
 """For a killed sandbox to end: milliseconds, unless it has a lot of memory to free."""
-
-MAX_STATUS_BYTES = 8 * 1024
-"""Most of the stage's status; a line usually."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,7 +351,6 @@ class ProcessSandbox:
         return self._isolation
 
     async def send(self, data: bytes) -> None:
-        """Write to stdin; see `Sandbox.send`."""
         await self._pipes.send(data)
 
     def end_input(self) -> None:
@@ -371,12 +358,10 @@ class ProcessSandbox:
         self._pipes.end_input()
 
     async def end_output(self) -> None:
-        """Close this end of stdout; see `Sandbox.end_output`."""
         self._pipes.end_output()
         await anyio.lowlevel.checkpoint()
 
     async def receive(self) -> bytes:
-        """Read from stdout; see `Sandbox.receive`."""
         return await self._pipes.receive()
 
     def diagnostics(self) -> str:
@@ -384,7 +369,6 @@ class ProcessSandbox:
         return self._pipes.diagnostics
 
     async def kill(self) -> None:
-        """Kill everything inside; see `Sandbox.kill`."""
         self._monitor.kill_child()
         await anyio.lowlevel.checkpoint()
 
@@ -399,7 +383,6 @@ class ProcessSandbox:
                 self._group = SandboxCgroups(name="", directories=(), counter=counter)
 
     async def wait(self) -> ExitReport:
-        """Wait for the first process's end; see `Sandbox.wait`."""
         await self._monitor.wait()
         kills = self._group.oom_kills() if self._group is not None else None
         if self._memory is not None:
@@ -553,7 +536,7 @@ async def _in_force(
         SandboxError: It is not, and does not run.
     """
     os.set_blocking(status, False)
-    while len(received) < MAX_STATUS_BYTES:
+    while len(received) < 8 * 1024:
         data = read_now(status)
         if data is None:
             await wait_ready(anyio.wait_readable, status)

@@ -134,7 +134,6 @@ def _clauses(kind: str, values: Sequence[str]) -> str:
 
 
 def parameters(paths: Paths) -> Mapping[str, str]:
-    """Return the profile's parameters."""
     reads = {f"READ_{n}": path for n, path in enumerate(paths.readable)}
     return {"EXECUTABLE": paths.executable, "WRITABLE": paths.writable, **reads}
 
@@ -158,16 +157,10 @@ def arguments(
 NAME = "seatbelt"
 SYSTEM = "darwin"
 
-UNTESTED = "seatbelt: this backend has not been tested on macOS"
-
 NO_MEMORY = (
     "memory limit: not in force; macOS bounds the memory of no group of processes and ignores that "
     "of one"
 )
-
-NO_PIDS = "pids limit: best effort, counted per user; macOS has no control groups"
-
-NO_CPU = "cpu limit: best effort, CPU seconds only; macOS has no control groups"
 
 _LIMITS = frozenset(("RLIMIT_CORE", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC"))
 """The resource limits that macOS has and applies."""
@@ -193,6 +186,8 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         system: The value of `sys.platform`.
     """
 
+    name = NAME
+
     def __init__(
         self,
         *,
@@ -206,11 +201,6 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
         super().__init__(environ=environ, interpreter=interpreter, packages=packages, limits=limits)
         self._sandbox_exec = sandbox_exec
         self._system = system
-
-    @property
-    def name(self) -> str:
-        """ "seatbelt"."""
-        return NAME
 
     def _look(self) -> Findings:
         if self._system != SYSTEM:
@@ -301,14 +291,14 @@ class SeatbeltBackend(UnnamespacedBackend[Findings]):
 def isolation(spec: LaunchSpec) -> Isolation:
     """Return the layers that a launch puts in force, and what is weaker."""
     weaker = [
-        UNTESTED,
+        "seatbelt: this backend has not been tested on macOS",
         NO_MEMORY,
         unnamespaced.weaker_processes(adopts=False),
-        NO_PIDS,
+        "pids limit: best effort, counted per user; macOS has no control groups",
         unnamespaced.WEAKER_DISK,
     ]
     if spec.limits.cpus is not None:
-        weaker.append(NO_CPU)
+        weaker.append("cpu limit: best effort, CPU seconds only; macOS has no control groups")
     return Isolation(
         backend=NAME,
         layers=("seatbelt", "network-calls-refused", "unprivileged-user", "ulimits"),

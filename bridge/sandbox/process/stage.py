@@ -38,8 +38,7 @@ CONFINED = b"ok"
 """Written to the status pipe once everything is in force. If the pipe then ends, the program runs;
 anything else on it is the reason why not."""
 
-PERMISSION = b"go"
-"""The bridge's answer to the examination's report if the command may start."""
+PERMISSION = b"go"  # The bridge's answer to the examination's report if the command may start.
 
 _MOUNT_FLAGS = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC
 

@@ -22,11 +22,7 @@ from bridge.errors import LaunchError
 from bridge.sandbox.bundle import INTERPRETER, own_tag
 from bridge.sandbox.process.interpreter import Interpreter
 
-COMPILE_SECONDS = 60.0
-"""For an interpreter to compile two modules: 0.05 s, more from a cold disk."""
-
-LIST_VERSION = 2
-"""The marshal version for lists of str and bytes, which every Python 3 reads."""
+LIST_VERSION = 2  # The marshal version for lists of str and bytes, which every Python 3 reads.
 
 LOADER = """\
 # mcp-code-bridge starts a sandbox: the code is on the descriptor that the next word numbers.
@@ -50,7 +46,6 @@ for text in texts:
 
 @cache
 def stage_text() -> str:
-    """Return the stage's source."""
     return resources.files(__package__).joinpath("stage.py").read_text(encoding="utf-8")
 
 
@@ -94,7 +89,7 @@ def compile_with(executable: str, texts: Sequence[str], *, name: str) -> list[by
             capture_output=True,
             env={},
             cwd="/",
-            timeout=COMPILE_SECONDS,
+            timeout=60.0,
             check=True,
         )
         # As hexadecimal text: nothing outside of a sandbox unmarshals it.

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import json
 import pwd
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 
 from bridge.model import Json, Limits
-from bridge.sandbox.backend import LaunchSpec, Probe, Sandbox
+from bridge.sandbox.backend import Backend, LaunchSpec, Probe, Sandbox
 from bridge.sandbox.binds import reject_binds
 from bridge.sandbox.ownership import Owner
 from bridge.sandbox.probe import run_probe
@@ -135,8 +134,7 @@ def names_or_none(groups: Sequence[str]) -> str:
     return ", ".join(sorted(groups)) or "none"
 
 
-MAX_UNREMOVED = 100
-"""Most unremoved directories remembered; the next bridge reaps those beyond it."""
+MAX_UNREMOVED = 100  # Most unremoved directories remembered; the next bridge reaps those beyond it.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +159,7 @@ class BaseFindings:
 F = TypeVar("F", bound=BaseFindings)
 
 
-class UnnamespacedBackend(ABC, Generic[F]):
+class UnnamespacedBackend(Backend, Generic[F]):
     """Runs programs without namespaces. Enter before use; examines the machine at first use."""
 
     def __init__(
@@ -184,11 +182,6 @@ class UnnamespacedBackend(ABC, Generic[F]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} unremoved={len(self._groups) + len(self._unremoved)}>"
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Its name in settings."""
-
     @abstractmethod
     def _look(self) -> F:
         """Return the findings about this machine. Blocks.
@@ -207,14 +200,7 @@ class UnnamespacedBackend(ABC, Generic[F]):
     def _success(self, sandbox: Sandbox) -> Probe:
         """Return the probe's result for a sandbox that answered."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
     async def aclose(self) -> None:
-        """Try again to remove what is left; see `Backend.aclose`. Idempotent."""
         await self._groups.aclose()
         with anyio.CancelScope(shield=True):
             for path in list(self._unremoved):
@@ -222,7 +208,6 @@ class UnnamespacedBackend(ABC, Generic[F]):
 
     @asynccontextmanager
     async def launch(self, spec: LaunchSpec) -> AsyncIterator[Sandbox]:
-        """Start a sandbox; see `Backend.launch`."""
         reject_binds(self.name, spec.binds)
         found = await self._look_around()
         async with (
@@ -234,21 +219,7 @@ class UnnamespacedBackend(ABC, Generic[F]):
             yield sandbox
 
     async def probe(self) -> Probe:
-        """Run something in a sandbox; see `Backend.probe`."""
         return await run_probe(self.name, self.launch, self._success, self._limits)
-
-    @asynccontextmanager
-    async def in_use(self) -> AsyncIterator[None]:
-        """Do nothing: there is no daemon or machine that could stop; see `Backend.in_use`."""
-        yield
-
-    async def tend(self, drain: Callable[[], Awaitable[None]]) -> None:
-        """Do nothing, likewise; see `Backend.tend`."""
-        await anyio.lowlevel.checkpoint()
-
-    async def problem(self) -> str:
-        """Return nothing: there is no engine that could end; see `Backend.problem`."""
-        return ""
 
     async def reap(self) -> int:
         """Remove what dead bridges left; see `Backend.reap`.
@@ -285,5 +256,4 @@ class UnnamespacedBackend(ABC, Generic[F]):
 
 
 def nobody_uid() -> int:
-    """Return this system's uid of `nobody`."""
     return pwd.getpwnam("nobody").pw_uid

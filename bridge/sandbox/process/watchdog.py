@@ -17,8 +17,7 @@ from contextlib import suppress
 
 logger = logging.getLogger(__name__)
 
-END_SECONDS = 5.0
-"""For the process to end after its input has: a millisecond."""
+END_SECONDS = 5.0  # For the process to end after its input has: a millisecond.
 
 _TEXT = """
 held=" "
