@@ -22,7 +22,7 @@ from bridge.model import CommandResult, RunResult
 from bridge.model.outcome import failed
 from bridge.runs import Engine
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
-from bridge.server.clients import HandshakeClient, answers_of
+from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     RESULT_SIZE,
@@ -153,8 +153,7 @@ class _Surface:
 
     def _finish(self, context: Context, result: types.CallToolResult) -> None:
         cleared_content(result, self._engine.servers.secrets.redactor)
-        if (told := context.session.client_params) is not None:
-            adapt_to_client(told.client_info.name, result)
+        adapt_to_client(known_client(context), result)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams

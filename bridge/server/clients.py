@@ -26,6 +26,7 @@ from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
+from bridge.server.known_clients import KnownClient, known
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ WAIT_SECONDS = 300.0
 """For all answers of one request over HTTP, where any client could occupy a run's place so."""
 
 MAX_ROUNDS = 10
-"""Results with questions in one run since 2026-07-28. The SDK's clients fail after as many, and so
+"""Results with questions in one call since 2026-07-28. The SDK's clients fail after as many, and so
 lose the result of a run that may have had effects."""
 
 MAX_INTRODUCTION = 80
@@ -126,13 +127,37 @@ def _as_json(result: BaseModel) -> dict[str, Json]:
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-class _RunClient:
-    """A run's client, in either version of the protocol."""
+def known_client(context: Context) -> KnownClient:
+    """Return what is known of the client that sent a request."""
+    held = context.session.client_params
+    return known("" if held is None else held.client_info.name)
+
+
+class RunClient:
+    """A run's client, in either version of the protocol, over all its requests for one run.
+
+    Attributes:
+        request: Of its latest request; cancelled if the client disconnects during a question.
+    """
 
     def __init__(self, context: Context, identity: Hashable) -> None:
         self._context: Context | None = context
         self._capable = context
         self._identity = identity
+        self.request = anyio.CancelScope()
+        self._came = anyio.Event()
+
+    def attach(self, context: Context, *, answers: bool = False) -> None:
+        """Use a request for messages and questions; `answers`: it repeats the one before."""
+        self._context = self._capable = context
+        self.request = anyio.CancelScope()
+        self._came.set()
+
+    def detach(self, context: Context) -> None:
+        """Send no messages until its next request, unless that is there already."""
+        if self._context is context:
+            self._context = None
+            self._came = anyio.Event()
 
     @property
     def identity(self) -> Hashable:
@@ -188,12 +213,8 @@ class _RunClient:
         )
 
 
-class HandshakeClient(_RunClient):
-    """A client that used `initialize`, during one of its requests.
-
-    Attributes:
-        request: The request's cancel scope; cancelled if the client disconnects during a question.
-    """
+class HandshakeClient(RunClient):
+    """A client that used `initialize`."""
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
         """Create the client of a request.
@@ -204,7 +225,6 @@ class HandshakeClient(_RunClient):
         super().__init__(context, identity)
         self._log_level = log_level or DEFAULT_LEVEL
         self._chose_level = bool(log_level)
-        self.request = anyio.CancelScope()
         over_http = isinstance(context.request, Request)
         self._patience = WAIT_SECONDS if over_http else math.inf
 
@@ -228,15 +248,13 @@ class HandshakeClient(_RunClient):
         elif isinstance(request.params, types.ElicitRequestURLParams):
             # Required with `initialize`; servers since 2026-07-28 leave it out.
             request.params.elicitation_id = request.params.elicitation_id or uuid.uuid4().hex
-        context = self._capable
-        _require_capability(context, request.params)
-        if self._patience <= 0:
-            raise _wait_exhausted()
-        metadata = ServerMessageMetadata(related_request_id=context.request_id)
+        _require_capability(self._capable, request.params)
         answers: list[BaseModel] = []
         faults: list[CannotAskError] = []
+        began = anyio.current_time()
 
-        async def ask(scope: anyio.CancelScope) -> None:
+        async def ask(context: Context, scope: anyio.CancelScope) -> None:
+            metadata = ServerMessageMetadata(related_request_id=context.request_id)
             try:
                 answers.append(await context.session.send_request(request, kind, metadata=metadata))
             except MCPError as error:
@@ -246,25 +264,30 @@ class HandshakeClient(_RunClient):
                 faults.append(CannotAskError("The client's answer cannot be understood."))
             scope.cancel()
 
-        began = anyio.current_time()
         with anyio.move_on_after(self._patience):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, tasks.cancel_scope)
-                await self._until_gone()
-                # Its stream has ended, so that neither an answer nor the run's result can reach it.
-                self.request.cancel()
+            # Over HTTP a question whose request got its answer first is asked in the next request.
+            while not (answers or faults):
+                while (context := self._context) is None:
+                    await self._came.wait()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, context, tasks.cancel_scope)
+                    await self._until_gone(context)
+                    if self._context is context:
+                        # Its stream has ended, so that not even the run's result can reach it.
+                        self.request.cancel()
+                    tasks.cancel_scope.cancel()
         self._patience -= anyio.current_time() - began
         if answers:
             return _as_json(answers[0])
         raise faults[0] if faults else _wait_exhausted()
 
-    async def _until_gone(self) -> None:
-        """Return when the stream of its request has ended; over stdio, never."""
-        request = self._capable.request
+    async def _until_gone(self, context: Context) -> None:
+        """Return when the stream of a request has ended; over stdio, never."""
+        request = context.request
         if not isinstance(request, Request):
             await anyio.sleep_forever()
             return
-        while not await request.is_disconnected():  # noqa: ASYNC110 - that is all one can do
+        while self._context is context and not await request.is_disconnected():  # noqa: ASYNC110
             await anyio.sleep(LOOK_SECONDS)
 
 
@@ -273,8 +296,8 @@ def _wait_exhausted() -> CannotAskError:
     return CannotAskError(message)
 
 
-class ModernClient(_RunClient):
-    """A client of protocol 2026-07-28, over all requests of one run."""
+class ModernClient(RunClient):
+    """A client of protocol 2026-07-28."""
 
     def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
         super().__init__(context, identity)
@@ -293,14 +316,10 @@ class ModernClient(_RunClient):
         """Whether its request asks for log messages."""
         return bool(self.log_level)
 
-    def attach(self, context: Context) -> None:
-        """Use its next request for messages and questions."""
-        self._rounds += 1
-        self._context = self._capable = context
-
-    def detach(self) -> None:
-        """Send no messages until its next request."""
-        self._context = None
+    def attach(self, context: Context, *, answers: bool = False) -> None:
+        """Use a request."""
+        self._rounds = self._rounds + 1 if answers else 0
+        super().attach(context)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
         run, asked = self.run, _request_of(method, params).params
