@@ -77,6 +77,8 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     )
     # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
+    changed = "notifications/roots/list_changed"
+    server.add_notification_handler(changed, types.NotificationParams, surface.change_roots)
     server.middleware.append(surface.introduce)
     server.extensions[EXTENSION] = {}
     server.add_request_handler("tasks/get", TaskParams, surface.get_task)
@@ -179,6 +181,10 @@ class _Surface:
         if outcome.session is not None and owner:
             self._notices.updated(SESSIONS_URI, owner)
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
+
+    async def change_roots(self, context: Context, params: types.NotificationParams) -> None:
+        """Have servers ask for the client's roots again."""
+        self._engine.servers.pool.roots_changed()
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
         """Return the state of a run that is a task (`tasks/get`)."""

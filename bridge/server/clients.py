@@ -12,6 +12,7 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -35,6 +36,9 @@ Context = ServerRequestContext[Any]
 
 DEFAULT_LEVEL = "info"
 """Log level of clients that used `initialize` and have set none."""
+
+ROOTS_SECONDS = 2.0
+"""For a client's roots, which it has at hand."""
 
 LOOK_SECONDS = 1.0
 """Time between checks whether a client that was asked over HTTP is still connected."""
@@ -133,6 +137,25 @@ def known_client(context: Context) -> KnownClient:
     return known("" if held is None else held.client_info.name)
 
 
+def has_roots(context: Context) -> bool:
+    """Return whether the client that sent a request declares roots."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.roots is not None
+
+
+async def list_roots(context: Context) -> list[Json]:
+    """Return the roots of a client that used `initialize`; none if it does not answer at once."""
+    if not has_roots(context):
+        return []
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
+    with anyio.move_on_after(ROOTS_SECONDS), suppress(MCPError, ValidationError):
+        result = await context.session.send_request(
+            types.ListRootsRequest(), types.ListRootsResult, metadata=metadata
+        )
+        return list(_as_json(result)["roots"])
+    return []
+
+
 class RunClient:
     """A run's client, in either version of the protocol, over all its requests for one run.
 
@@ -175,6 +198,14 @@ class RunClient:
         capabilities = self._capable.session.client_capabilities
         elicitation = None if capabilities is None else capabilities.elicitation
         return elicitation is not None and elicitation.url is not None
+
+    async def roots(self) -> list[Json]:
+        """Return its roots; none over HTTP, where clients share servers."""
+        over_http = isinstance(self._capable.request, Request)
+        return [] if over_http else await self._list_roots()
+
+    async def _list_roots(self) -> list[Json]:
+        return await list_roots(self._capable)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask its user (`elicitation/create`).
@@ -322,10 +353,21 @@ class ModernClient(RunClient):
         super().attach(context)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        run, asked = self.run, _request_of(method, params).params
+        asked = _request_of(method, params).params
         if isinstance(asked, types.ElicitRequestURLParams):
             asked.elicitation_id = None
         _require_capability(self._capable, asked)
+        answer = await self._put(method, _as_json(asked))
+        if answer is None and method == _SAMPLING_METHOD:
+            raise CannotAskError("The client came back without an answer.")
+        return answer if answer is not None else {"action": "cancel"}
+
+    async def _list_roots(self) -> list[Json]:
+        answer = await self._put("roots/list", {}) if has_roots(self._capable) else None
+        return list((answer or {}).get("roots", ()))
+
+    async def _put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
+        run = self.run
         if run is None:
             raise CannotAskError("Nobody can be asked any more.")
         if self._rounds >= MAX_ROUNDS:
@@ -335,10 +377,7 @@ class ModernClient(RunClient):
             )
             raise CannotAskError(message)
         self._runs.check_room(run)
-        answer = await run.put(method, _as_json(asked))
-        if answer is None and method == _SAMPLING_METHOD:
-            raise CannotAskError("The client came back without an answer.")
-        return answer if answer is not None else {"action": "cancel"}
+        return await run.put(method, params)
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
@@ -349,7 +388,9 @@ def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Js
 def input_required(waiting: Waiting) -> types.InputRequiredResult:
     """Return the questions of a run as the result of its call."""
     requests: dict[str, types.InputRequest] = {
-        key: _request_of(question.method, question.params)
+        key: types.ListRootsRequest()
+        if question.method == "roots/list"
+        else _request_of(question.method, question.params)
         for key, question in waiting.questions.items()
     }
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)

@@ -188,10 +188,8 @@ class Runs:
         """Return the run that a call starts, resumes with answers, or continues to wait for."""
         suspended = self._engine.suspended
         owner = self.owner(context)
-        request = None
-        if is_modern(context):
-            called = [params.name, params.arguments or {}]
-            request = await offload(called, partial(fingerprint, called))
+        called = [params.name, params.arguments or {}]
+        request = await offload(called, partial(fingerprint, called))
         if params.request_state is not None:
             run = suspended.resume(params.request_state, owner, request)
             client = run.client
@@ -205,11 +203,9 @@ class Runs:
             assert isinstance(run.client, RunClient)
             run.client.attach(context)
             return run
-        identity = self._identity(context)
+        client = HandshakeClient(context, self._identity(context), self._level(context))
         if is_modern(context):
-            client = ModernClient(context, identity, suspended)
-        else:
-            client = HandshakeClient(context, identity, self._level(context))
+            client = ModernClient(context, self._identity(context), suspended)
         return suspended.start(owner, request, client, partial(self._run, context, params, client))
 
     async def _follow(
