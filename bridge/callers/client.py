@@ -49,7 +49,7 @@ MAX_TEXT = 500
 MAX_DATA = 4000
 """Characters of a server's progress, and of its messages."""
 
-_KINDS: Mapping[Method, Asking] = {
+_KINDS: Mapping[str, Asking] = {
     "elicitation/create": "elicitation",
     "sampling/createMessage": "sampling",
 }
@@ -118,6 +118,9 @@ class Client(Protocol):
         Raises:
             CannotAskError: This client cannot be asked that.
         """
+
+    async def roots(self) -> list[Json]:
+        """Return its roots for servers, as in MCP's `roots/list`."""
 
 
 @runtime_checkable
@@ -216,6 +219,11 @@ class RunCaller:
         Raises:
             CannotAskError: The client cannot be asked, or the policy or a bound forbids it.
         """
+        if method == "roots/list":
+            # No person is asked.
+            self._check(server, self._questions)
+            self._questions += 1
+            return {"roots": [] if self._client is None else await self._client.roots()}
         kind = _KINDS[method]
         params = self.redact_for_person(server, dict(params))
         try:
@@ -238,7 +246,8 @@ class RunCaller:
         Raises:
             CannotAskError: It cannot be recorded.
         """
-        await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
+        if method in _KINDS:
+            await self.server_questions.record(server, _KINDS[method], {}, "refused", why)
 
     async def _ask(self, server: str, kind: Asking, params: Mapping[str, Json]) -> dict[str, Json]:
         action = self.server_questions.decide(server, kind)

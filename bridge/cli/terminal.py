@@ -108,6 +108,10 @@ class Terminal:
         """
         raise CannotAskError("Nobody can be asked: a terminal has no model to sample.")
 
+    async def roots(self) -> list[Json]:
+        """Return none: a terminal's directory is no workspace."""
+        return []
+
     async def _visit(self, url: str) -> Mapping[str, Json]:
         done = await self._person.ask(f"Open {url} in a browser, then press Enter: ")
         return {"action": "decline" if done is None else "accept"}

@@ -47,7 +47,7 @@ from bridge.discovery.locations import (
 from bridge.discovery.moved import MANIFEST, Moved, MovedFile, read_moved, with_surroundings
 from bridge.discovery.parser import Parsed, parse_document
 from bridge.discovery.plugins import extension_servers, plugin_servers
-from bridge.discovery.precedence import ProjectServers, Rules, merge
+from bridge.discovery.precedence import ProjectServers, Rules, is_bridge, merge
 from bridge.discovery.report import ConfigWarning as ConfigWarning
 from bridge.discovery.report import ProposedServer as ProposedServer
 from bridge.discovery.report import SkippedServer as SkippedServer
@@ -114,6 +114,8 @@ class Discovery:
         warnings: Mistakes in the files, for their owners.
         stamp: Equal to `survey(context).stamp()` while no file has changed.
         references: Files that the configurations name, read or missing; not part of the stamp.
+        own_limits: How many seconds clients wait for a call of the bridge, as its entry in their
+            user's file has it, by source.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -123,6 +125,7 @@ class Discovery:
     references: tuple[Path, ...] = ()
     proposed: tuple[ProposedServer, ...] = ()
     first_seen: tuple[Consent, ...] = ()
+    own_limits: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +199,18 @@ def discover(context: DiscoveryContext) -> Discovery:
         warnings=tuple(dict.fromkeys(warnings)),
         stamp=stamp,
         references=(*reader.references, *reader.noted),
+        own_limits=_own_limits(files),
     )
+
+
+def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
+    """Return the time limits of calls of the bridge; not a project's, which anyone may have set."""
+    limits: dict[str, float] = {}
+    for location, parsed in files:
+        for entry in () if location.in_project else parsed.entries:
+            if isinstance(entry, ServerSpec) and entry.call_timeout and is_bridge(entry):
+                limits.setdefault(location.id, entry.call_timeout)
+    return limits
 
 
 def _files(

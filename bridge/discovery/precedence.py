@@ -207,7 +207,7 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
         off = f"switched off in {location.client} ({by})"
         return SkippedServer(name=entry.name, source=entry.source, reason=off, holds_name=True)
     reason = reason or rules.restrictions.reason(entry, claude=claude)
-    if not reason and not rules.allow_self and _is_self(entry):
+    if not reason and not rules.allow_self and is_bridge(entry):
         reason = ITSELF
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
@@ -244,7 +244,8 @@ def _rejection(name: str, location: Location, rules: Rules) -> str:
     return ""
 
 
-def _is_self(spec: ServerSpec) -> bool:
+def is_bridge(spec: ServerSpec) -> bool:
+    """Return whether an entry is the bridge itself."""
     if spec.transport == "stdio":
         return starts_bridge(spec.command, spec.args)
     return spec.name == OWN_NAME

@@ -13,7 +13,8 @@ ProtocolMode = Literal["auto", "modern", "legacy"]
 """Which protocol a server is spoken to in: "legacy" begins with `initialize` (up to 2025-11-25),
 "modern" with `server/discover` (from 2026-07-28), "auto" finds out."""
 
-Status = Literal["success", "error", "timeout", "validation_error"]
+Status = Literal["success", "error", "timeout", "validation_error", "running"]
+"""How a run ended; "running" if it continues and its client does not wait for its end."""
 
 Reason = Literal[
     "exception",

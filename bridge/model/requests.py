@@ -83,6 +83,7 @@ class RunRequest:
         files: Put into the workspace before it begins.
         packages: Requirements beside those that the program itself states.
         ends_bridge: Whether the bridge ends with it, so that no answer of a person holds for more.
+        run_id: The id of the run; empty for a new one.
     """
 
     code: str
@@ -102,6 +103,7 @@ class RunRequest:
     files: tuple[InputFile, ...] = ()
     packages: tuple[str, ...] = ()
     ends_bridge: bool = False
+    run_id: str = ""
 
     @property
     def is_identified(self) -> bool:
@@ -131,6 +133,7 @@ class ApplyRequest:
     principal: str = ""
     owner: str = ""
     client: str = ""
+    run_id: str = ""
 
     @property
     def is_identified(self) -> bool:

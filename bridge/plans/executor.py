@@ -135,7 +135,7 @@ class PlanExecutor:
             RefusedError: It was not approved, or cannot be recorded.
             SettingsError: The policy does not parse.
         """
-        run_id = uuid.uuid4().hex
+        run_id = request.run_id or uuid.uuid4().hex
         kept = await self._take(request, run_id)
         begun = False
         try:

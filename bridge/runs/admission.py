@@ -108,7 +108,7 @@ class Admission:
         """
         skills = await self._skills.of_program(request, program.survey, caller)
         servers, tolerant = self._wanted(request, skills.widened(program.references))
-        run_id = uuid.uuid4().hex
+        run_id = request.run_id or uuid.uuid4().hex
         if self._settings.guard == "enforce" and not program.scan.allowed:
             return refused(run_id, program.scan, limits.timeout)
         if caller.is_shown:

@@ -1,8 +1,9 @@
 """Runs that outlive the request that asked for them.
 
-Owns the runs of clients that cannot be asked anything while a request of theirs is open: such a
-client gets the questions as the answer to its request, and makes the request again with what it
-answers. The run goes on in between, in a task of the engine's, and is found again by a secret.
+Owns all runs of the server's clients. A run continues in a task of the engine's while no request of
+its client is open: the client got questions as the answer to its request and repeats it with its
+answers, or it got an answer because it would not have waited for the result. The run is found again
+by a secret, or by its id.
 
 What a client leaves behind is bounded: how many runs may wait so, and how long. A run whose client
 does not come back is cancelled.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import uuid
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,10 +31,6 @@ logger = logging.getLogger(__name__)
 MAX_WAITING = 32
 """Runs that wait for their client at a time. Each holds a sandbox."""
 
-KEEP_SECONDS = 120.0
-"""For which a task is kept, under way or over, whose client does not look at it. A client is asked
-to look every two seconds: one that does not is lost."""
-
 WAIT_SECONDS = 540.0
 """For a client to come back. A little less than one answer may take, so that a run whose client
 has gone ends here, and does not go on with the question counted as cancelled."""
@@ -40,9 +38,6 @@ has gone ends here, and does not go on with the question counted as cancelled.""
 GATHER_SECONDS = 0.02
 """After a first question, for others that a program's calls ask at the same moment: a client makes
 only some ten rounds of questions for one request."""
-
-SECRET_BYTES = 32
-SECRET_CHARS = 43
 
 
 @dataclass(eq=False)
@@ -73,6 +68,7 @@ class SuspendedRun:
     """One run. Made by `SuspendedRuns.start`.
 
     Attributes:
+        run_id: Its id in results and in the audit log. It cannot be guessed.
         client: What its starter wants to find again with it.
         begun: When it began, by the clock on the wall.
         over: Set once nothing of it is left.
@@ -82,6 +78,7 @@ class SuspendedRun:
         self.owner = owner
         self.request = request
         self.client = client
+        self.run_id = uuid.uuid4().hex
         self.begun = datetime.now(UTC)
         self.scope = anyio.CancelScope()
         self.result: RunResult | None = None
@@ -91,14 +88,10 @@ class SuspendedRun:
         self.over = anyio.Event()
         self._count = 0
 
-    @property
-    def kept_seconds(self) -> float:
-        """For how long it is kept as a task that its client does not look at."""
-        return WAIT_SECONDS if self.questions else KEEP_SECONDS
-
     def note_change(self) -> None:
         """Wake the tasks that wait for a change."""
         self.changed.set()
+        self.changed = anyio.Event()
 
     async def put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
         """Wait for the client's answer to a question; None if it left it out."""
@@ -199,15 +192,17 @@ class SuspendedRuns:
         Cancelling this cancels the run.
 
         Args:
-            patience: Seconds after which the run becomes a task, whose id is returned.
+            patience: Seconds after which the run continues without a request; the id by which it
+                is found again is returned.
         """
         run.scope.deadline = math.inf
         try:
             with anyio.move_on_after(patience):
                 await self._wait(run)
             if run.result is None and not run.unseen():
-                if self._make_room(len(self._waiting)):
-                    return self._keep(run)
+                number = self._prefix + run.run_id
+                if number in self._waiting or self._make_room(len(self._waiting)):
+                    return self._keep(run, number)
                 await self._wait(run)
         except BaseException:
             # Its client is gone: it leaves nothing.
@@ -221,16 +216,19 @@ class SuspendedRuns:
         return self._suspend(run)
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
-        """Return the run that is a task of that id; asking keeps it.
+        """Return the run that continues under an id, with or without the replica; asking keeps it.
 
         Raises:
             InvalidRequestError: There is none, or it belongs to another caller.
         """
-        run = self._found(secret)
+        run = self._found(secret) or self._found(self._prefix + secret)
         if run is None or run.owner != owner:
-            message = "There is no such task: it was cancelled, given up, or never was."
-            raise InvalidRequestError(message)
-        run.scope.deadline = anyio.current_time() + run.kept_seconds
+            message = (
+                "There is no such task. Its result was read, it was cancelled, no one read it for "
+                f"{WAIT_SECONDS / 60:g} minutes, or it never was."
+            )
+            raise InvalidRequestError(message, remedy="To retry a run, pass `code` as well.")
+        run.scope.deadline = anyio.current_time() + WAIT_SECONDS
         return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:
@@ -255,7 +253,7 @@ class SuspendedRuns:
 
     def _found(self, secret: str) -> SuspendedRun | None:
         run = self._waiting.get(secret)
-        replica = secret[: -SECRET_CHARS - 1]
+        replica = secret.rpartition(".")[0]
         if run is None and self._prefix and replica and not secret.startswith(self._prefix):
             message = f"This run waits in another replica of the bridge, {replica!r:.70}."
             remedy = (
@@ -298,17 +296,15 @@ class SuspendedRuns:
                 if run.unseen():
                     return
                 continue
-            run.changed = anyio.Event()
             await run.changed.wait()
 
-    def _keep(self, run: SuspendedRun) -> str:
-        secret = self._prefix + secrets.token_urlsafe(SECRET_BYTES)
+    def _keep(self, run: SuspendedRun, secret: str) -> str:
         self._waiting[secret] = run
-        run.scope.deadline = anyio.current_time() + run.kept_seconds
+        run.scope.deadline = anyio.current_time() + WAIT_SECONDS
         return secret
 
     def _suspend(self, run: SuspendedRun) -> Waiting:
-        secret = self._keep(run)
+        secret = self._keep(run, self._prefix + secrets.token_hex(32))
         for question in run.questions.values():
             question.shown = True
         return Waiting(secret=secret, questions=dict(run.questions))

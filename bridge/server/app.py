@@ -22,7 +22,7 @@ from bridge.model import CommandResult, RunResult
 from bridge.model.outcome import failed
 from bridge.runs import Engine
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
-from bridge.server.clients import HandshakeClient, answers_of
+from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
 from bridge.server.content import (
     RESULT_SIZE,
@@ -77,6 +77,8 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
     )
     # Passed to the constructor it would warn: protocol 2026-07-28 has no such request.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, runs.set_level)
+    changed = "notifications/roots/list_changed"
+    server.add_notification_handler(changed, types.NotificationParams, surface.change_roots)
     server.middleware.append(surface.introduce)
     server.extensions[EXTENSION] = {}
     server.add_request_handler("tasks/get", TaskParams, surface.get_task)
@@ -153,8 +155,7 @@ class _Surface:
 
     def _finish(self, context: Context, result: types.CallToolResult) -> None:
         cleared_content(result, self._engine.servers.secrets.redactor)
-        if (told := context.session.client_params) is not None:
-            adapt_to_client(told.client_info.name, result)
+        adapt_to_client(known_client(context), result)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -180,6 +181,10 @@ class _Surface:
         if outcome.session is not None and owner:
             self._notices.updated(SESSIONS_URI, owner)
         return to_result(outcome, self._engine, protocol_version=context.protocol_version)
+
+    async def change_roots(self, context: Context, params: types.NotificationParams) -> None:
+        """Have servers ask for the client's roots again."""
+        self._engine.servers.pool.roots_changed()
 
     async def get_task(self, context: Context, params: TaskParams) -> dict[str, Any]:
         """Return the state of a run that is a task (`tasks/get`)."""

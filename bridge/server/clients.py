@@ -12,6 +12,7 @@ import logging
 import math
 import uuid
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -26,6 +27,7 @@ from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
+from bridge.server.known_clients import KnownClient, known
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,9 @@ Context = ServerRequestContext[Any]
 DEFAULT_LEVEL = "info"
 """Log level of clients that used `initialize` and have set none."""
 
+ROOTS_SECONDS = 2.0
+"""For a client's roots, which it has at hand."""
+
 LOOK_SECONDS = 1.0
 """Time between checks whether a client that was asked over HTTP is still connected."""
 
@@ -42,7 +47,7 @@ WAIT_SECONDS = 300.0
 """For all answers of one request over HTTP, where any client could occupy a run's place so."""
 
 MAX_ROUNDS = 10
-"""Results with questions in one run since 2026-07-28. The SDK's clients fail after as many, and so
+"""Results with questions in one call since 2026-07-28. The SDK's clients fail after as many, and so
 lose the result of a run that may have had effects."""
 
 MAX_INTRODUCTION = 80
@@ -126,13 +131,56 @@ def _as_json(result: BaseModel) -> dict[str, Json]:
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-class _RunClient:
-    """A run's client, in either version of the protocol."""
+def known_client(context: Context) -> KnownClient:
+    """Return what is known of the client that sent a request."""
+    held = context.session.client_params
+    return known("" if held is None else held.client_info.name)
+
+
+def has_roots(context: Context) -> bool:
+    """Return whether the client that sent a request declares roots."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and capabilities.roots is not None
+
+
+async def list_roots(context: Context) -> list[Json]:
+    """Return the roots of a client that used `initialize`; none if it does not answer at once."""
+    if not has_roots(context):
+        return []
+    metadata = ServerMessageMetadata(related_request_id=context.request_id)
+    with anyio.move_on_after(ROOTS_SECONDS), suppress(MCPError, ValidationError):
+        result = await context.session.send_request(
+            types.ListRootsRequest(), types.ListRootsResult, metadata=metadata
+        )
+        return list(_as_json(result)["roots"])
+    return []
+
+
+class RunClient:
+    """A run's client, in either version of the protocol, over all its requests for one run.
+
+    Attributes:
+        request: Of its latest request; cancelled if the client disconnects during a question.
+    """
 
     def __init__(self, context: Context, identity: Hashable) -> None:
         self._context: Context | None = context
         self._capable = context
         self._identity = identity
+        self.request = anyio.CancelScope()
+        self._came = anyio.Event()
+
+    def attach(self, context: Context, *, answers: bool = False) -> None:
+        """Use a request for messages and questions; `answers`: it repeats the one before."""
+        self._context = self._capable = context
+        self.request = anyio.CancelScope()
+        self._came.set()
+
+    def detach(self, context: Context) -> None:
+        """Send no messages until its next request, unless that is there already."""
+        if self._context is context:
+            self._context = None
+            self._came = anyio.Event()
 
     @property
     def identity(self) -> Hashable:
@@ -150,6 +198,14 @@ class _RunClient:
         capabilities = self._capable.session.client_capabilities
         elicitation = None if capabilities is None else capabilities.elicitation
         return elicitation is not None and elicitation.url is not None
+
+    async def roots(self) -> list[Json]:
+        """Return its roots; none over HTTP, where clients share servers."""
+        over_http = isinstance(self._capable.request, Request)
+        return [] if over_http else await self._list_roots()
+
+    async def _list_roots(self) -> list[Json]:
+        return await list_roots(self._capable)
 
     async def elicit(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         """Ask its user (`elicitation/create`).
@@ -188,12 +244,8 @@ class _RunClient:
         )
 
 
-class HandshakeClient(_RunClient):
-    """A client that used `initialize`, during one of its requests.
-
-    Attributes:
-        request: The request's cancel scope; cancelled if the client disconnects during a question.
-    """
+class HandshakeClient(RunClient):
+    """A client that used `initialize`."""
 
     def __init__(self, context: Context, identity: Hashable, log_level: str = "") -> None:
         """Create the client of a request.
@@ -204,7 +256,6 @@ class HandshakeClient(_RunClient):
         super().__init__(context, identity)
         self._log_level = log_level or DEFAULT_LEVEL
         self._chose_level = bool(log_level)
-        self.request = anyio.CancelScope()
         over_http = isinstance(context.request, Request)
         self._patience = WAIT_SECONDS if over_http else math.inf
 
@@ -228,15 +279,13 @@ class HandshakeClient(_RunClient):
         elif isinstance(request.params, types.ElicitRequestURLParams):
             # Required with `initialize`; servers since 2026-07-28 leave it out.
             request.params.elicitation_id = request.params.elicitation_id or uuid.uuid4().hex
-        context = self._capable
-        _require_capability(context, request.params)
-        if self._patience <= 0:
-            raise _wait_exhausted()
-        metadata = ServerMessageMetadata(related_request_id=context.request_id)
+        _require_capability(self._capable, request.params)
         answers: list[BaseModel] = []
         faults: list[CannotAskError] = []
+        began = anyio.current_time()
 
-        async def ask(scope: anyio.CancelScope) -> None:
+        async def ask(context: Context, scope: anyio.CancelScope) -> None:
+            metadata = ServerMessageMetadata(related_request_id=context.request_id)
             try:
                 answers.append(await context.session.send_request(request, kind, metadata=metadata))
             except MCPError as error:
@@ -246,25 +295,30 @@ class HandshakeClient(_RunClient):
                 faults.append(CannotAskError("The client's answer cannot be understood."))
             scope.cancel()
 
-        began = anyio.current_time()
         with anyio.move_on_after(self._patience):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, tasks.cancel_scope)
-                await self._until_gone()
-                # Its stream has ended, so that neither an answer nor the run's result can reach it.
-                self.request.cancel()
+            # Over HTTP a question whose request got its answer first is asked in the next request.
+            while not (answers or faults):
+                while (context := self._context) is None:
+                    await self._came.wait()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(ask, context, tasks.cancel_scope)
+                    await self._until_gone(context)
+                    if self._context is context:
+                        # Its stream has ended, so that not even the run's result can reach it.
+                        self.request.cancel()
+                    tasks.cancel_scope.cancel()
         self._patience -= anyio.current_time() - began
         if answers:
             return _as_json(answers[0])
         raise faults[0] if faults else _wait_exhausted()
 
-    async def _until_gone(self) -> None:
-        """Return when the stream of its request has ended; over stdio, never."""
-        request = self._capable.request
+    async def _until_gone(self, context: Context) -> None:
+        """Return when the stream of a request has ended; over stdio, never."""
+        request = context.request
         if not isinstance(request, Request):
             await anyio.sleep_forever()
             return
-        while not await request.is_disconnected():  # noqa: ASYNC110 - that is all one can do
+        while self._context is context and not await request.is_disconnected():  # noqa: ASYNC110
             await anyio.sleep(LOOK_SECONDS)
 
 
@@ -273,8 +327,8 @@ def _wait_exhausted() -> CannotAskError:
     return CannotAskError(message)
 
 
-class ModernClient(_RunClient):
-    """A client of protocol 2026-07-28, over all requests of one run."""
+class ModernClient(RunClient):
+    """A client of protocol 2026-07-28."""
 
     def __init__(self, context: Context, identity: Hashable, runs: SuspendedRuns) -> None:
         super().__init__(context, identity)
@@ -293,20 +347,27 @@ class ModernClient(_RunClient):
         """Whether its request asks for log messages."""
         return bool(self.log_level)
 
-    def attach(self, context: Context) -> None:
-        """Use its next request for messages and questions."""
-        self._rounds += 1
-        self._context = self._capable = context
-
-    def detach(self) -> None:
-        """Send no messages until its next request."""
-        self._context = None
+    def attach(self, context: Context, *, answers: bool = False) -> None:
+        """Use a request."""
+        self._rounds = self._rounds + 1 if answers else 0
+        super().attach(context)
 
     async def _ask(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json]:
-        run, asked = self.run, _request_of(method, params).params
+        asked = _request_of(method, params).params
         if isinstance(asked, types.ElicitRequestURLParams):
             asked.elicitation_id = None
         _require_capability(self._capable, asked)
+        answer = await self._put(method, _as_json(asked))
+        if answer is None and method == _SAMPLING_METHOD:
+            raise CannotAskError("The client came back without an answer.")
+        return answer if answer is not None else {"action": "cancel"}
+
+    async def _list_roots(self) -> list[Json]:
+        answer = await self._put("roots/list", {}) if has_roots(self._capable) else None
+        return list((answer or {}).get("roots", ()))
+
+    async def _put(self, method: Method, params: Mapping[str, Json]) -> Mapping[str, Json] | None:
+        run = self.run
         if run is None:
             raise CannotAskError("Nobody can be asked any more.")
         if self._rounds >= MAX_ROUNDS:
@@ -316,10 +377,7 @@ class ModernClient(_RunClient):
             )
             raise CannotAskError(message)
         self._runs.check_room(run)
-        answer = await run.put(method, _as_json(asked))
-        if answer is None and method == _SAMPLING_METHOD:
-            raise CannotAskError("The client came back without an answer.")
-        return answer if answer is not None else {"action": "cancel"}
+        return await run.put(method, params)
 
 
 def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Json]]:
@@ -330,7 +388,9 @@ def answers_of(responses: types.InputResponses | None) -> dict[str, dict[str, Js
 def input_required(waiting: Waiting) -> types.InputRequiredResult:
     """Return the questions of a run as the result of its call."""
     requests: dict[str, types.InputRequest] = {
-        key: _request_of(question.method, question.params)
+        key: types.ListRootsRequest()
+        if question.method == "roots/list"
+        else _request_of(question.method, question.params)
         for key, question in waiting.questions.items()
     }
     return types.InputRequiredResult(input_requests=requests, request_state=waiting.secret)

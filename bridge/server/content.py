@@ -11,17 +11,18 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import mcp_types as types
 
 from bridge.errors import BridgeError
 from bridge.gate.redaction import Redactor
 from bridge.gate.result_redaction import clear_value
-from bridge.model import Artifact, RunResult, Shown
+from bridge.model import Artifact, RunResult, Shown, Status
 from bridge.render.structured import structured
 from bridge.render.text import compact
 from bridge.runs import Engine
+from bridge.server.known_clients import KnownClient
 from bridge.settings import RecordPlace
 from bridge.text import counted
 
@@ -36,11 +37,6 @@ RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
 """For a tool's `_meta`: the most that Claude Code takes. Without it, it writes results of more than
 50,000 characters to a file and shows its model 2,000 of them. The bridge's are cut already, and say
 how to read on."""
-
-
-_SHOWS_FAILURES = ("gemini-cli-mcp-client", "qwen-cli-mcp-client")
-"""Gemini CLI 0.61.0 and Qwen Code 0.24.4 give their models failed results as JSON, with `_meta`. A
-traceback of 74 tokens costs 500 with the record in it."""
 
 
 def tool_result(
@@ -59,16 +55,11 @@ def tool_result(
     return result
 
 
-def adapt_to_client(client: str, result: types.CallToolResult) -> None:
-    """Change a result for clients that would not show its text, or would show its record.
-
-    Args:
-        client: The client's name.
-    """
-    if result.is_error and client.startswith(_SHOWS_FAILURES):
+def adapt_to_client(client: KnownClient, result: types.CallToolResult) -> None:
+    """Change a result for clients that would not show its text, or would show its record."""
+    if result.is_error and client.shows_failures:
         result.meta = None
-    # Gemini CLI 0.61.0 refuses a result without structured content whose first text is JSON.
-    if not result.is_error and client.startswith("gemini-cli-mcp-client"):
+    if not result.is_error and client.parses_text:
         result.structured_content = result.structured_content or {}
 
 
@@ -101,7 +92,7 @@ def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
     """Return the JSON Schema of a record with these fields, besides those of all records."""
     common: dict[str, Kind] = {
         "runId": "string",
-        "status": ("success", "error", "timeout", "validation_error"),
+        "status": get_args(Status),
         "summary": "string",
     }
     return {**_schema({**common, **fields}), "required": list(common)}
@@ -156,7 +147,7 @@ def to_result(
         [text, *_shown(result.shown), *links],
         structured(result),
         engine.settings.structured,
-        is_error=result.status != "success",
+        is_error=result.status not in ("success", "running"),
     )
 
 

@@ -15,13 +15,10 @@ from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote, unquote
 
-import anyio
 import anyio.to_thread
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
 
 from bridge.artifacts import ArtifactStore, parse_part, read_part
 from bridge.errors import ArtifactStoreError, BridgeError, UnknownArtifactError
@@ -29,16 +26,13 @@ from bridge.gate.redaction import Redactor
 from bridge.model import Artifact, Json
 from bridge.render.structured import held_fields
 from bridge.runs import Engine
-from bridge.server.clients import Context
+from bridge.server.clients import Context, list_roots
 from bridge.server.content import resource_fields
 from bridge.server.notices import MAX_URI, Notices
 from bridge.server.runs import Runs
 from bridge.sessions import Listed
 
 MAX_ROOTS = 40
-
-ANSWER_SECONDS = 2.0
-"""Clients have them at hand; the guide does not wait for one that does not answer."""
 
 
 async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
@@ -47,21 +41,10 @@ async def client_roots(context: Context) -> tuple[tuple[str, str], ...]:
     Since 2026-07-28 a question is a result that makes the client ask again, which a guide is not
     worth.
     """
-    capabilities = context.session.client_capabilities
-    modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
-    if modern or capabilities is None or capabilities.roots is None:
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         return ()
-    metadata = ServerMessageMetadata(related_request_id=context.request_id)
-    with anyio.move_on_after(ANSWER_SECONDS):
-        try:
-            request = types.ListRootsRequest()
-            result = await context.session.send_request(
-                request, types.ListRootsResult, metadata=metadata
-            )
-        except (MCPError, ValidationError):
-            return ()
-        return tuple((root.name or "", str(root.uri)) for root in result.roots[:MAX_ROOTS])
-    return ()
+    roots = (await list_roots(context))[:MAX_ROOTS]
+    return tuple((root.get("name") or "", root["uri"]) for root in roots)
 
 
 def sessions_json(sessions: Sequence[Listed]) -> str:

@@ -1,18 +1,18 @@
 """Handles calls of `run_python`: starts runs, suspends them for questions, and resumes them.
 
 Owns the client's identity, and the difference between protocols. With `initialize`, a client is
-asked while its request is open, and the run ends with the request. Since 2026-07-28, the client
-gets the questions as the request's result, so that the run may outlive the request; if the client
-declares the tasks extension, a long run becomes a task.
+asked while its request is open. Since 2026-07-28, the client gets the questions as the request's
+result, and repeats the request. A cancelled request cancels its run, but a run may outlive a
+request that got an answer: if the client declares the tasks extension, a long run becomes a task;
+if the client would not wait for the end, its model reads it with `retry_of` and no code.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -29,16 +29,18 @@ from bridge.model import ApplyRequest, Json, RunResult
 from bridge.model.outcome import failed_run
 from bridge.offload import offload
 from bridge.runs import Engine
-from bridge.runs.suspended_runs import SuspendedRun, Waiting
+from bridge.runs.suspended_runs import WAIT_SECONDS, SuspendedRun, Waiting
 from bridge.server.arguments import parse_request
 from bridge.server.clients import (
     Context,
     HandshakeClient,
     ModernClient,
+    RunClient,
     SameObject,
     answers_of,
     input_required,
     introduction,
+    known_client,
 )
 from bridge.server.content import result_or_error
 from bridge.upstream.task_calls import EXTENSION
@@ -62,11 +64,32 @@ class UpdateParams(TaskParams):
     input_responses: types.InputResponses = Field(default_factory=dict)
 
 
-def task_delay(context: Context) -> float:
-    """Return the seconds after which a client's run becomes a task; infinite without tasks."""
+def has_tasks(context: Context) -> bool:
+    """Return whether a client takes a long run as a task."""
     capabilities = context.session.client_capabilities
-    extensions = None if capabilities is None else capabilities.extensions
-    return TASK_AFTER_SECONDS if EXTENSION in (extensions or ()) else math.inf
+    return is_modern(context) and EXTENSION in (capabilities and capabilities.extensions or ())
+
+
+def is_modern(context: Context) -> bool:
+    """Return whether a client speaks protocol 2026-07-28 or newer."""
+    return context.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def continued(arguments: Mapping[str, Json] | None) -> str:
+    """Return the id of the run that a call continues to wait for; empty if it asks for another."""
+    given = arguments or {}
+    number = given.get("retry_of")
+    other = any(given.get(name) for name in ("code", "apply", "end_session"))
+    return number if isinstance(number, str) and not other else ""
+
+
+def running(run: SuspendedRun) -> RunResult:
+    """Return the answer to a client that would not wait for the run's end."""
+    summary = (
+        "The run continues, and its client waits no longer for an answer. Read the result within "
+        f'{WAIT_SECONDS / 60:g} minutes: run_python(retry_of="{run.run_id}"), without code.'
+    )
+    return RunResult(run_id=run.run_id, status="running", summary=summary)
 
 
 def new_task(run: SuspendedRun, number: str) -> dict[str, Any]:
@@ -101,7 +124,7 @@ def _task(run: SuspendedRun, number: str) -> dict[str, Any]:
         "taskId": number,
         "createdAt": run.begun.isoformat(),
         "lastUpdatedAt": now.isoformat(),
-        "ttlMs": int(((now - run.begun).total_seconds() + run.kept_seconds) * 1000),
+        "ttlMs": int(((now - run.begun).total_seconds() + WAIT_SECONDS) * 1000),
         "pollIntervalMs": int(POLL_SECONDS * 1000),
     }
 
@@ -126,15 +149,12 @@ class Runs:
         """Run a program, or resume a suspended run. Every failure is a result.
 
         Returns:
-            The run's result, questions for its client, or the task that it became.
+            The run's result or that it continues, questions for its client, or the task that it
+            became.
         """
-        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            client = HandshakeClient(context, self._identity(context), self._level(context))
-            with client.request:
-                return await self._run(context, params, client)
-            return failed_run(BridgeError("The client has disconnected."))
         try:
-            outcome = await self._follow(context, params)
+            run = await self._run_of(context, params)
+            outcome = await self._follow(context, run)
         except BridgeError as error:
             logger.info("run not resumed: %s", error)
             return failed_run(error)
@@ -146,7 +166,7 @@ class Runs:
         Raises:
             MCPError: The client has no such task.
         """
-        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+        if not is_modern(context):
             raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
         try:
             return self._engine.suspended.task(number, self.owner(context))
@@ -164,9 +184,8 @@ class Runs:
             self._levels.popitem(last=False)
         return types.EmptyResult()
 
-    async def _follow(
-        self, context: Context, params: types.CallToolRequestParams
-    ) -> RunResult | Waiting | dict[str, Any]:
+    async def _run_of(self, context: Context, params: types.CallToolRequestParams) -> SuspendedRun:
+        """Return the run that a call starts, resumes with answers, or continues to wait for."""
         suspended = self._engine.suspended
         owner = self.owner(context)
         called = [params.name, params.arguments or {}]
@@ -175,33 +194,54 @@ class Runs:
             run = suspended.resume(params.request_state, owner, request)
             client = run.client
             assert isinstance(client, ModernClient)
-            client.attach(context)
+            client.attach(context, answers=True)
             run.take(answers_of(params.input_responses))
-        else:
+            return run
+        if number := continued(params.arguments):
+            run = suspended.task(number, owner)
+            run.request = request
+            assert isinstance(run.client, RunClient)
+            run.client.attach(context)
+            return run
+        client = HandshakeClient(context, self._identity(context), self._level(context))
+        if is_modern(context):
             client = ModernClient(context, self._identity(context), suspended)
-            work = self._work(context, params, client)
-            run = suspended.start(owner, request, client, work)
+        return suspended.start(owner, request, client, partial(self._run, context, params, client))
+
+    async def _follow(
+        self, context: Context, run: SuspendedRun
+    ) -> RunResult | Waiting | dict[str, Any]:
+        client = run.client
+        assert isinstance(client, RunClient)
+        engine = self._engine
+        patience = TASK_AFTER_SECONDS
+        if not has_tasks(context):
+            limits = engine.servers.discovery.own_limits
+            patience = known_client(context).patience(limits, engine.settings.environ)
         try:
-            outcome = await suspended.follow(run, patience=task_delay(context))
-            return new_task(run, outcome) if isinstance(outcome, str) else outcome
+            with client.request:
+                outcome = await engine.suspended.follow(run, patience=patience)
+                if not isinstance(outcome, str):
+                    return outcome
+                return new_task(run, outcome) if has_tasks(context) else running(run)
         finally:
-            client.detach()
-
-    def _work(
-        self, context: Context, params: types.CallToolRequestParams, client: ModernClient
-    ) -> Callable[[SuspendedRun], Awaitable[RunResult]]:
-        async def work(run: SuspendedRun) -> RunResult:
-            client.run = run
-            return await self._run(context, params, client)
-
-        return work
+            client.detach(context)
+        return failed_run(BridgeError("The client has disconnected."))
 
     async def _run(
-        self, context: Context, params: types.CallToolRequestParams, client: Client
+        self,
+        context: Context,
+        params: types.CallToolRequestParams,
+        client: Client,
+        suspended: SuspendedRun,
     ) -> RunResult:
+        if isinstance(client, ModernClient):
+            client.run = suspended
+
         async def run() -> RunResult:
             request = replace(
                 parse_request(params.arguments),
+                run_id=suspended.run_id,
                 principal=self.principal,
                 owner=self.owner(context),
                 client=self.introduction(context),
@@ -222,7 +262,7 @@ class Runs:
         if self.principal:
             return self.principal
         held = context.session.client_params
-        if held is None or context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        if held is None or is_modern(context):
             return SameObject(context)
         return SameObject(held)
 

@@ -131,7 +131,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "drain_seconds": _Setting(parsers.seconds),
     "roots": _Setting(
         parsers.directories,
-        "directories that servers are told of when they ask for roots",
+        "directories that servers get when they ask for roots",
         many=True,
     ),
     "servers_config": _Setting(

@@ -64,8 +64,8 @@ class Settings:
             "-" in front, of those whose values are none.
         description_tokens: Tokens that the description of `run_python` may cost.
         preflight: Whether programs are checked against the tools before they run.
-        roots: Directories that servers are told of when they ask for roots; without any they cannot
-            ask.
+        roots: Directories that all servers get when they ask for roots; without any, servers that
+            have no directory among their arguments get those of a client on stdio.
         servers_config: One more configuration file of servers, read first.
         allow_self_server: Whether servers that start the bridge again are used, not skipped.
         project_servers: Which servers of files in the working directory are used.

@@ -7,7 +7,7 @@ is repeated with `inputResponses` and `requestState` (at most `MAX_ROUNDS` times
 
 Owns the attribution of these requests, of progress and `notifications/message` to a run, their
 limits, and stopping the clock of runs that wait for an answer. `roots/list` is answered from the
-configuration; the rest goes to the run's client, through `Caller`.
+configuration if that names roots; the rest goes to the run's client, through `Caller`.
 
 Differs from the SDK: one connection serves several clients, but a server's request names no call.
 It belongs to the client with pending calls there; with more than one client it is refused, because
@@ -36,6 +36,7 @@ from mcp.types import (
     ElicitRequestParams,
     ElicitResult,
     ErrorData,
+    ListRootsResult,
     LoggingMessageNotificationParams,
 )
 from mcp_types.jsonrpc import (
@@ -63,12 +64,15 @@ MAX_ROUNDS = 10
 MAX_INPUT_REQUESTS = 16
 """In one InputRequiredResult."""
 
+Roots = Sequence[Path] | None
+"""The roots of a server: configured directories, () for none, or None for those of the client."""
+
 Retry = Callable[[dict[str, Json] | None, str | None], Awaitable[dict[str, Json]]]
 """Repeats the request with `inputResponses` and `requestState`."""
 
 
 async def resolve_input(
-    server: str, what: str, result: dict[str, Json], retry: Retry, *, roots: Sequence[Path] = ()
+    server: str, what: str, result: dict[str, Json], retry: Retry, *, roots: Roots = ()
 ) -> dict[str, Json]:
     """Return the final result, after answering each InputRequiredResult.
 
@@ -135,7 +139,7 @@ async def complete_url_elicitations(server: str, what: str, refusal: ToolCallErr
 
 
 async def answer_input_requests(
-    server: str, what: str, wanted: Mapping[str, Json], roots: Sequence[Path]
+    server: str, what: str, wanted: Mapping[str, Json], roots: Roots
 ) -> dict[str, Json]:
     """Answer all input requests concurrently; the first that fails cancels the others."""
     if len(wanted) > MAX_INPUT_REQUESTS:
@@ -162,14 +166,13 @@ async def answer_input_requests(
     return answers
 
 
-async def _answer(
-    server: str, caller: Caller | None, question: Json, roots: Sequence[Path]
-) -> Json:
+async def _answer(server: str, caller: Caller | None, question: Json, roots: Roots) -> Json:
     method = question.get("method") if isinstance(question, dict) else None
     params = question.get("params", {}) if isinstance(question, dict) else None
     if method == "roots/list" and roots:
         return roots_result(roots)
-    if method not in get_args(Method) or not isinstance(params, dict):
+    unoffered = method == "roots/list" and roots is not None
+    if method not in get_args(Method) or unoffered or not isinstance(params, dict):
         raise CannotAskError(f"It asks {method!r:.80}, which is not offered here.", server=server)
     if caller is None:
         raise CannotAskError("Nobody can be asked: this call is no run's.", server=server)
@@ -188,11 +191,12 @@ MAX_OPEN_REQUESTS_TO_CLIENT = 16
 
 Model = TypeVar("Model", bound=BaseModel)
 
-Method = Literal["elicitation/create", "sampling/createMessage"]
+Method = Literal["elicitation/create", "sampling/createMessage", "roots/list"]
 
 MAX_REQUEST_BYTES: Mapping[Method, int] = {
     "elicitation/create": 64 * 1024,
     "sampling/createMessage": 4 * 1024 * 1024,
+    "roots/list": 1024,
 }
 """A form is read by a person; a conversation by a model, perhaps with images."""
 
@@ -450,6 +454,15 @@ class Callers:
         if isinstance(answer.get("content"), list):
             return _read(CreateMessageResultWithTools, answer)
         return _read(CreateMessageResult, answer)
+
+    async def list_roots(self) -> ListRootsResult | None:
+        """Return the roots of the client with pending calls; None if it cannot be asked."""
+        try:
+            answer = await self._ask("roots/list", {}, 0)
+            return ListRootsResult.model_validate(answer, by_name=False)
+        except (CannotAskError, ValidationError) as error:
+            logger.info("server %r: it gets no roots: %s", self._server, error)
+            return None
 
     async def log(self, params: LoggingMessageNotificationParams) -> None:
         """Pass `notifications/message` to the client with pending calls, if there is only one."""

@@ -3,7 +3,7 @@
 Protocol: receives `notifications/{tools,resources,prompts}/list_changed`, `/resources/updated`,
 `/progress` and `/message`; sends `resources/subscribe` and `resources/unsubscribe` (to
 2025-11-25) or `subscriptions/listen` (2026-07-28). Declares the client capabilities elicitation,
-sampling, roots (if configured) and the tasks extension to every server.
+sampling and the tasks extension to every server, and roots to those that may have them.
 
 Differs from the SDK: one owner task enters and leaves the client, because anyio's cancel scopes
 may not cross tasks; other tasks only send requests. The liveness probe is `tools/list`, because
@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Literal, get_args
 
 import anyio
@@ -55,7 +54,7 @@ from bridge import __version__
 from bridge.clock import current_time
 from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import ProtocolMode, ServerSpec
-from bridge.upstream.client_features import Callers, clear_caller, roots_result
+from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
@@ -151,7 +150,10 @@ class Connection:
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
         view_only: Listed tools that only the server's own view may call.
         updates: The tasks that wait for resources to change.
-        roots: Directories for `roots/list`.
+        roots: What `roots/list` is answered with.
+        roots_asked: The server asked for the client's roots; set once it was answered.
+        rootless: It got none.
+        roots_shared: The client's roots have not changed since the server got them.
     """
 
     def __init__(
@@ -166,7 +168,7 @@ class Connection:
         remedy: str,
         on_tools_changed: Callable[[], None],
         on_offers_changed: Callable[[Literal["resources", "prompts"]], None] = lambda kind: None,
-        roots: Sequence[Path] = (),
+        roots: Roots = (),
         mode: ProtocolMode = "auto",
     ) -> None:
         self.spec = spec
@@ -195,6 +197,9 @@ class Connection:
         self._on_tools_changed = on_tools_changed
         self._on_offers_changed = on_offers_changed
         self.roots = roots
+        self.rootless = False
+        self.roots_asked: anyio.Event | None = None
+        self.roots_shared = False
         self._callers = Callers(spec.name)
         self._stop = anyio.Event()
         self._over = anyio.Event()
@@ -365,7 +370,7 @@ class Connection:
                     elicitation_callback=self._callers.elicit,
                     sampling_callback=self._callers.sample,
                     # Some servers replace their configured directories by the client's roots.
-                    list_roots_callback=self._list_roots if self.roots else None,
+                    list_roots_callback=None if self.roots == () else self._list_roots,
                     extensions={EXTENSION: {}},
                 ) as client:
                     if not await self._unless_stopped(partial(self._start, client, dispatcher)):
@@ -517,7 +522,16 @@ class Connection:
             await self._callers.log(message.params)
 
     async def _list_roots(self, context: ClientRequestContext) -> ListRootsResult:
-        return ListRootsResult.model_validate(roots_result(self.roots))
+        if self.roots is not None:
+            return ListRootsResult.model_validate(roots_result(self.roots))
+        if self.roots_asked is None or self.roots_asked.is_set():
+            self.roots_asked = anyio.Event()
+        answered, found = self.roots_asked, await self._callers.list_roots()
+        self.roots_shared = found is not None
+        found = found or ListRootsResult(roots=[])
+        self.rootless = not found.roots
+        answered.set()
+        return found
 
     def _notification_started(self) -> None:
         if self.endpoint.direct is not None:

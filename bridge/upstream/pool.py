@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import logging
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from bridge.errors import UnknownServerError
 from bridge.model import MEBIBYTE, Json, ServerSettings, ServerSpec, Tool
+from bridge.upstream.client_features import Roots
 from bridge.upstream.connection import Connection
 from bridge.upstream.http import HttpEndpoint
 from bridge.upstream.installation import installs_packages
@@ -297,8 +300,20 @@ class Pool:
             permit=lambda spec: self.admission.permit(spec),
             call_timeout=self._call_timeout,
             max_message_bytes=self._max_bytes,
-            roots=self._roots,
+            roots=self._roots_of(spec),
         )
+
+    def _roots_of(self, spec: ServerSpec) -> Roots:
+        """Return the configured roots, else the client's if no argument names a directory."""
+        # As "--root=/a" or "/a:/b"; an argument may be no path, or longer than one can be.
+        parts = (part for word in spec.args for part in re.split("[=:,]", word) if part)
+        has = any(os.path.isdir(Path(spec.cwd or "", part)) for part in parts)  # noqa: PTH112
+        return self._roots or (() if has or spec.transport != "stdio" else None)
+
+    def roots_changed(self) -> None:
+        """Tell the servers that use the client's roots, when they are used next."""
+        for connection in self._connections:
+            connection.roots_shared = False
 
     def _connect(self, upstream_server: UpstreamServer, after: anyio.Event | None) -> Connection:
         if self._tasks is None:
@@ -317,7 +332,7 @@ class Pool:
             remedy=_start_remedy(spec),
             on_tools_changed=partial(self._tools_changed, upstream_server),
             on_offers_changed=upstream_server.forget_offers,
-            roots=self._roots,
+            roots=self._roots_of(spec),
             mode=self._server_settings.get(spec.name, ServerSettings()).protocol,
         )
         self._connections.add(connection)

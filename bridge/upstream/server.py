@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import anyio
 from mcp import ClientSession
+from mcp.types import RootsListChangedNotification
 
 from bridge.errors import (
     CallDeniedError,
@@ -34,8 +35,13 @@ from bridge.errors import (
     UpstreamError,
 )
 from bridge.model import Json, ServerSpec, Tool
-from bridge.upstream.client_features import complete_url_elicitations, resolve_input
-from bridge.upstream.connection import Connection
+from bridge.upstream.client_features import (
+    Roots,
+    complete_url_elicitations,
+    current_caller,
+    resolve_input,
+)
+from bridge.upstream.connection import PROBE_SECONDS, Connection
 from bridge.upstream.failure import lost_error
 from bridge.upstream.listing import MIN_CACHE_SECONDS, Kind, suggestion
 from bridge.upstream.requests import Call, ExpiredError, Requests, announces_changes
@@ -83,6 +89,28 @@ def _line(text: str) -> str:
 Answer = TypeVar("Answer")
 
 State = Literal["idle", "starting", "ready", "failed", "login required", "closed"]
+
+
+_NO_ROOTS = (
+    "[mcp-code-bridge: this server asked for the client's directories (roots) and got none. The "
+    "client has none, or reaches the bridge over HTTP. Name a directory among the server's "
+    "arguments, or a root in MCP_BRIDGE_ROOTS.]"
+)
+
+
+def explain_missing_roots(result: dict[str, Json]) -> None:
+    """Say in an empty or refusing result that the server got no roots."""
+    content = result["content"] or [{"type": "text", "text": ""}]
+    values = result.get("structuredContent")
+    text = content[-1].get("text") if isinstance(content[-1], dict) else None
+    if not isinstance(text, str):
+        return
+    refused = result.get("isError") is True and re.search(r"director|\broots?\b", text, re.I)
+    if refused or text.rstrip().endswith(":") or not (text.strip() or values):
+        content[-1]["text"] = said = f"{text.rstrip()}\n{_NO_ROOTS}".lstrip()
+        result["content"] = content
+        if isinstance(values, dict):
+            values |= {name: said for name, value in values.items() if value == text}
 
 
 _SESSION_LOST_TWICE = "It rejected its session (HTTP 404) twice."
@@ -135,13 +163,14 @@ class UpstreamServer:
         permit: Callable[[ServerSpec], Awaitable[None]],
         call_timeout: float,
         max_message_bytes: int,
-        roots: Sequence[Path] = (),
+        roots: Roots = (),
     ) -> None:
         self.spec = spec
         self._roots = roots
         self._connect = connect
         self._permit = permit
         self._permitting = anyio.Lock()
+        self._sharing = anyio.Lock()
         self._requests = Requests(
             spec, call_timeout=call_timeout, max_message_bytes=max_message_bytes
         )
@@ -289,7 +318,7 @@ class UpstreamServer:
             raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
 
     async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
-        async with self._use(patient=patient) as connection, connection.listing:
+        async with self._use(patient=patient, lists=True) as connection, connection.listing:
             connection.listings += 1
             if self._tools is not None and self._is_fresh(refresh):
                 return self._tools
@@ -335,16 +364,9 @@ class UpstreamServer:
         )
         if not isinstance(result.get("content"), list):
             result["content"] = []
-        if result.get("isError") is True and not self._roots:
-            self._explain_missing_directory(result["content"])
+        if self._connection is not None and self._connection.rootless:
+            explain_missing_roots(result)
         return result
-
-    def _explain_missing_directory(self, content: list[Json]) -> None:
-        """Say why a server refuses each path, if it depends on roots and got none."""
-        has = any(Path(self.spec.cwd or "", word).is_dir() for word in self.spec.args)
-        if self.spec.transport == "stdio" and not has and "allowed director" in str(content):
-            text = "No directory is among the server's arguments. Name one there, or as a root in "
-            content.append({"type": "text", "text": f"{text}MCP_BRIDGE_ROOTS."})
 
     async def read_resource(self, uri: str) -> dict[str, Json]:
         """Read a resource and return the result as the server sent it."""
@@ -404,7 +426,9 @@ class UpstreamServer:
         return await resolve_input(self.spec.name, call.what, result, refresh, roots=self._roots)
 
     @asynccontextmanager
-    async def _use(self, *, patient: bool = False) -> AsyncIterator[Connection]:
+    async def _use(
+        self, *, patient: bool = False, lists: bool = False
+    ) -> AsyncIterator[Connection]:
         connection = self._current() if self._is_up() else await self._permitted_connection()
         with connection.use():
             if not connection.ready.is_set():
@@ -412,7 +436,31 @@ class UpstreamServer:
             if connection.failure is not None:
                 # The tasks that waited share one failure; each raises it without others' frames.
                 raise connection.failure.with_traceback(None)
+            if not lists:
+                await self._share_roots(connection)
             yield connection
+
+    async def _share_roots(self, connection: Connection) -> None:
+        """See that a server that asks for the client's roots has them before it is called.
+
+        It asks when it starts, perhaps for no client; and it has to ask again if they changed.
+        """
+        client = connection.client if self._roots is None and current_caller() else None
+        async with self._sharing:
+            if client is None or connection.modern or connection.roots_shared:
+                return
+            with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
+                if connection.roots_asked is None:
+                    # One that asks when it starts does so before it answers this.
+                    await client.list_tools()
+                elif connection.roots_asked.is_set():
+                    connection.roots_asked = anyio.Event()
+                    await client.send_notification(RootsListChangedNotification())
+                if connection.roots_asked is not None:
+                    await connection.roots_asked.wait()
+                    # It takes the answer before it answers this.
+                    await client.list_tools()
+            connection.roots_shared = True
 
     def _is_up(self) -> bool:
         return self._closed or (self._connection is not None and self._connection.usable)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 import anyio
@@ -19,7 +18,7 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import CallTimeoutError, CannotAskError, ToolCallError, UpstreamError
 from bridge.model import Json
-from bridge.upstream.client_features import answer_input_requests
+from bridge.upstream.client_features import Roots, answer_input_requests
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 
@@ -57,7 +56,7 @@ def task_required_tools(entries: Sequence[Json]) -> frozenset[str]:
 
 
 async def await_result(
-    server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Sequence[Path] = ()
+    server: str, what: str, answer: dict[str, Json], ask: Ask, *, roots: Roots = ()
 ) -> dict[str, Json]:
     """Return the result of a call; if the response is a task, wait for that one's.
 
@@ -104,7 +103,7 @@ async def _poll(
     task: Mapping[str, Json],
     about: dict[str, Json],
     ask: Ask,
-    roots: Sequence[Path],
+    roots: Roots,
 ) -> dict[str, Json]:
     answered: set[str] = set()
     pause = FIRST_POLL_SECONDS

@@ -223,6 +223,20 @@ def test_entries_that_start_the_bridge_are_skipped_unless_allowed(
     assert names(discover(replace(context, allow_self=True))) == ["bridge", "wrapped", "git", "web"]
 
 
+def test_how_long_a_client_waits_for_the_bridge_is_what_its_user_s_file_says(
+    context: DiscoveryContext,
+) -> None:
+    own = {"command": "uvx", "args": ["mcp-code-bridge"], "timeout": 90_000}
+    codex = '[mcp_servers.code-bridge]\ncommand = "mcp-code-bridge"\ntool_timeout_sec = 20'
+    write(context.home / ".codex" / "config.toml", codex)
+    write(context.home / ".gemini" / "settings.json", {"mcpServers": {"b": own}})
+    write(context.home / ".qwen" / "settings.json", {"mcpServers": {"b": {**own, "command": "x"}}})
+    write(
+        context.cwd / ".gemini" / "settings.json", {"mcpServers": {"b": {**own, "timeout": 1000}}}
+    )
+    assert discover(context).own_limits == {"codex": 20, "gemini": 90}
+
+
 def test_an_extra_file_that_is_not_there_is_worth_a_warning(context: DiscoveryContext) -> None:
     found = discover(replace(context, extra_config=Path("none.toml")))
     assert [str(said) for said in found.warnings] == [

@@ -75,3 +75,6 @@ class FakeClient:
     async def sample(self, params: Mapping[str, Json]) -> Mapping[str, Json]:
         self.asked.append(params)
         return await self._answer(params)
+
+    async def roots(self) -> list[Json]:
+        return []

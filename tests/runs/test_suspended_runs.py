@@ -11,7 +11,6 @@ import pytest
 from bridge.errors import CannotAskError, ElsewhereError, InvalidRequestError
 from bridge.model import Json, RunResult
 from bridge.runs.suspended_runs import (
-    KEEP_SECONDS,
     MAX_WAITING,
     SuspendedRun,
     SuspendedRuns,
@@ -273,24 +272,6 @@ async def test_runs_that_ended_while_their_clients_were_away_give_way_the_oldest
     assert isinstance(await runs.follow(task, patience=0), str)
     await ended[1].over.wait()
     assert (runs.waiting, ended[2].over.is_set()) == (MAX_WAITING, False)
-
-
-async def test_a_task_whose_client_is_lost_ends_soon(runs: SuspendedRuns) -> None:
-    """Unless a person may be about to answer it."""
-
-    async def work(run: SuspendedRun) -> RunResult:
-        await go_on.wait()
-        return await _ask(run)
-
-    go_on = anyio.Event()
-    run = runs.start(OWNER, REQUEST, None, work)
-    number = await runs.follow(run, patience=0)
-    assert isinstance(number, str)
-    assert run.scope.deadline <= anyio.current_time() + KEEP_SECONDS
-    go_on.set()
-    await until(run.unseen)
-    runs.task(number, OWNER)
-    assert run.scope.deadline > anyio.current_time() + KEEP_SECONDS
 
 
 async def test_leaving_ends_all() -> None:

@@ -15,6 +15,7 @@ from bridge.runs import Engine
 from bridge.server import runs as task_runs
 from bridge.server.app import build_server
 from bridge.server.content import RECORD_KEY
+from bridge.server.known_clients import KnownClient
 from bridge.upstream.client_features import on_behalf_of
 from bridge.upstream.pool import Pool
 from bridge.upstream.task_calls import Method, TaskRequest
@@ -62,7 +63,8 @@ async def test_a_task_s_result_is_fit_to_its_client(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As that of a call which is answered at once."""
-    monkeypatch.setattr("bridge.server.content._SHOWS_FAILURES", ("mcp-code-bridge",))
+    shows = KnownClient(shows_failures=True)
+    monkeypatch.setattr("bridge.server.known_clients._CLIENTS", {"mcp-code-bridge": shows})
     code = "import time\ntime.sleep(0.5)\n1 / 0"
     result = await pool.call_tool("server", "run_python", {"code": code}, timeout=60)
     assert result["isError"]

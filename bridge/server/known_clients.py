@@ -1,0 +1,53 @@
+"""What the bridge knows of client programs; docs/clients.md has the measurements. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ANSWERED_AT = 0.9
+"""The share of a client's time limit after which a call is answered; the rest is for the way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownClient:
+    """A client program.
+
+    Attributes:
+        source: Its name among discovery's sources, whose files may set its limit.
+        seconds: How long it waits for a call in spite of progress; infinite if progress is enough.
+        variable: The variable with its limit in milliseconds, which the bridge inherits from it.
+        parses_text: Takes a text that is JSON for structured content, and refuses the result if it
+            is no object, as for `print(1+1)`; it always shows the text.
+        shows_failures: Shows its model failed results as JSON with `_meta`: 500 tokens, not 74.
+    """
+
+    source: str = ""
+    seconds: float = math.inf
+    variable: str = ""
+    parses_text: bool = False
+    shows_failures: bool = False
+
+    def patience(self, configured: Mapping[str, float], environ: Mapping[str, str]) -> float:
+        """Return the seconds after which a call has to be answered; see `own_limits`."""
+        given = environ.get(self.variable, "")
+        inherited = float(given) / 1000 if given.isascii() and given.isdigit() else 0.0
+        return ANSWERED_AT * configured.get(self.source, inherited or self.seconds)
+
+
+_CLIENTS: Mapping[str, KnownClient] = {
+    "claude-code": KnownClient(source="claude-code", variable="MCP_TOOL_TIMEOUT"),
+    "claude-ai": KnownClient(seconds=60),
+    "codex-mcp-client": KnownClient(source="codex", seconds=300),
+    "cursor-vscode": KnownClient(seconds=300),
+    "gemini-cli-mcp-client": KnownClient(
+        source="gemini", seconds=600, parses_text=True, shows_failures=True
+    ),
+    "qwen-cli-mcp-client": KnownClient(source="qwen", seconds=600, shows_failures=True),
+}
+
+
+def known(name: str) -> KnownClient:
+    """Return what is known of a client; its name begins with one of the table's."""
+    return next((_CLIENTS[each] for each in _CLIENTS if name.startswith(each)), KnownClient())

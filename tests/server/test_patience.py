@@ -1,0 +1,193 @@
+"""Clients that do not wait long for an answer, with programs that take longer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp.types import ElicitResult, Implementation
+
+from bridge.runs import Engine
+from bridge.server import known_clients
+from bridge.server.app import build_server
+from bridge.server.known_clients import KnownClient, known
+from tests.asker_rig import asker, text_of
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.record import record_of
+from tests.server.web_rig import web
+from tests.waiting import until
+
+NAME = "hasty"
+ERAS = ["legacy", "2026-07-28"]
+TASKS = "import asyncio\nawait asyncio.sleep(0.3)\n"
+
+
+@pytest.fixture
+def finder() -> ListFinder:
+    """The server that asks, and nothing else."""
+    return ListFinder(asker())
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that hardly waits."""
+    monkeypatch.setattr(known_clients, "_CLIENTS", {NAME: KnownClient(seconds=0.05)})
+
+
+def connected(server: Any, era: str, **more: Any) -> Client:
+    """Return that client."""
+    return Client(server, mode=era, client_info=Implementation(name=NAME, version="1"), **more)
+
+
+async def told(client: Client, code: str) -> str:
+    """Run a program that takes longer; return the id that the answer tells a model to read."""
+    result = await client.call_tool("run_python", {"code": code})
+    assert (result.is_error, record_of(result)["status"]) == (False, "running")
+    found = re.search(r'run_python\(retry_of="(\w+)"\)', text_of(result))
+    assert found
+    assert found[1] == record_of(result)["runId"]
+    return found[1]
+
+
+async def read(client: Client, number: str) -> Any:
+    """Do what the answer says until there is a result."""
+    while True:
+        result = await client.call_tool("run_python", {"retry_of": number, "code": ""})
+        if record_of(result)["status"] != "running":
+            return result
+        assert f'retry_of="{number}"' in text_of(result)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whole_result(
+    engine: Engine, era: str
+) -> None:
+    """What the program printed, or what went wrong; once."""
+    async with connected(build_server(engine, principal="me"), era) as client:
+        number = await told(client, f"{TASKS}print(6 * 7)")
+        result = await read(client, number)
+        assert text_of(result) == "42\n"
+        assert record_of(result)["runId"] == number
+        failed = await read(client, await told(client, f"{TASKS}1 / 0"))
+        assert failed.is_error
+        assert "ZeroDivisionError" in text_of(failed)
+        gone = await client.call_tool("run_python", {"retry_of": number})
+        assert "Its result was read" in text_of(gone)
+    assert (engine.suspended.live, engine.suspended.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("remote", [False, True])
+async def test_a_question_waits_until_the_model_is_back(
+    engine: Engine, era: str, remote: bool
+) -> None:
+    """It is asked in the next request; the program gets the answer."""
+    asked = anyio.Event()
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.set()
+        return ElicitResult(action="accept", content={"name": "Ann"})
+
+    code = f"{TASKS}print(await mcp_asker.name())"
+    async with web(engine) as url:
+        server: Any = url if remote else build_server(engine, principal="me")
+        async with connected(server, era, elicitation_callback=elicit) as client:
+            number = await told(client, code)
+            assert not asked.is_set()
+            assert "Ann" in text_of(await read(client, number))
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_only_its_owner_reads_a_run(engine: Engine, era: str) -> None:
+    """Even with its id."""
+    async with (
+        connected(build_server(engine, principal="me"), era) as mine,
+        connected(build_server(engine, principal="you"), era) as yours,
+    ):
+        number = await told(mine, f"{TASKS}print('mine')")
+        answer = await yours.call_tool("run_python", {"retry_of": number})
+        assert answer.is_error
+        assert "There is no such task" in text_of(answer)
+        assert text_of(await read(mine, number)) == "mine\n"
+
+
+async def test_several_requests_read_one_run(engine: Engine) -> None:
+    """A model may ask twice at a time."""
+    async with connected(build_server(engine, principal="me"), "legacy") as client:
+        number = await told(client, f"{TASKS}print('once')")
+        texts: list[str] = []
+
+        async def ask() -> None:
+            texts.append(text_of(await client.call_tool("run_python", {"retry_of": number})))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(ask)
+        assert all("run continues" in text or text == "once\n" for text in texts)
+        if "once\n" not in texts:
+            assert text_of(await read(client, number)) == "once\n"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_run_whose_model_does_not_come_back_is_cancelled(
+    engine: Engine, backend: FakeBackend, era: str
+) -> None:
+    """As one whose user is not answering."""
+    async with connected(build_server(engine, principal="me"), era) as client:
+        await told(client, "import time\ntime.sleep(60)")
+        (run,) = engine.suspended.runs()
+        assert 500 < run.scope.deadline - anyio.current_time() < 600
+        run.scope.deadline = anyio.current_time()
+        await until(lambda: not backend.live and not engine.suspended.live)
+
+
+async def test_a_cancelled_request_still_cancels_its_run(
+    engine: Engine, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that reads a run."""
+    async with connected(build_server(engine, principal="me"), "legacy") as client:
+        number = await told(client, "import time\ntime.sleep(60)")
+        (run,) = engine.suspended.runs()
+        monkeypatch.setattr(known_clients, "_CLIENTS", {})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "run_python", {"retry_of": number})
+            await until(lambda: math.isinf(run.scope.deadline))
+            tasks.cancel_scope.cancel()
+        await until(lambda: not backend.live and not engine.suspended.live)
+
+
+@pytest.mark.parametrize(
+    ("name", "configured", "environ", "seconds"),
+    [
+        ("codex-mcp-client", {}, {}, 270),
+        ("codex-mcp-client", {"codex": 60.0}, {}, 54),
+        ("codex-mcp-client", {"gemini": 60.0}, {"MCP_TOOL_TIMEOUT": "1000"}, 270),
+        ("gemini-cli-mcp-client", {}, {}, 540),
+        ("qwen-cli-mcp-client-code-bridge", {"qwen": 100.0}, {}, 90),
+        ("claude-code", {}, {}, math.inf),
+        ("claude-code", {}, {"MCP_TOOL_TIMEOUT": "60000"}, 54),
+        ("claude-code", {"claude-code": 20.0}, {"MCP_TOOL_TIMEOUT": "60000"}, 18),
+        ("claude-code", {}, {"MCP_TOOL_TIMEOUT": "0"}, math.inf),
+        ("claude-code", {}, {"MCP_TOOL_TIMEOUT": "a minute"}, math.inf),
+        ("claude-code", {}, {"MCP_TOOL_TIMEOUT": "²"}, math.inf),
+        ("claude-code", {}, {"MCP_TOOL_TIMEOUT": "9" * 400}, math.inf),
+        ("opencode", {}, {}, math.inf),
+        ("", {}, {}, math.inf),
+    ],
+)
+def test_a_call_is_answered_a_tenth_before_the_limit_that_holds_for_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    configured: Mapping[str, float],
+    environ: Mapping[str, str],
+    seconds: float,
+) -> None:
+    """What its user set counts; else what it does by itself."""
+    monkeypatch.undo()
+    assert known(name).patience(configured, environ) == pytest.approx(seconds)

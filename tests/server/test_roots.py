@@ -1,0 +1,169 @@
+"""A client's roots, for servers that have no directory of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.types import ListRootsResult, Root, RootsListChangedNotification
+from pydantic import FileUrl
+
+from bridge.model import ServerSpec
+from bridge.runs import Engine, open_engine
+from bridge.server.app import build_server
+from bridge.settings import Settings
+from bridge.upstream.server import explain_missing_roots
+from tests.asker_rig import asker, call, text_of
+from tests.engine_rig import ListFinder
+from tests.fakes.backend import FakeBackend
+from tests.server.web_rig import web
+
+ERAS = ["legacy", "2026-07-28"]
+
+FILESYSTEM = (
+    Path(__file__).parents[1] / "node/node_modules/@modelcontextprotocol/server-filesystem"
+) / "dist/index.js"
+
+LISTED = "print(await mcp_files.list_allowed_directories())"
+WHY = "asked for the client's directories (roots) and got none"
+
+pytestmark = pytest.mark.node
+
+
+def filesystem(*arguments: str) -> ServerSpec:
+    """Return the reference server, with only these directories."""
+    assert FILESYSTEM.exists(), "`make test` installs it"
+    node = Path(sys.executable).parent / "node"
+    path = f"{node.parent}{os.pathsep}{os.environ['PATH']}"
+    return replace(
+        asker(),
+        name="files",
+        command=str(node),
+        args=(str(FILESYSTEM), *arguments),
+        env={"PATH": path},
+    )
+
+
+@asynccontextmanager
+async def opened(
+    settings: Settings, backend: FakeBackend, *specs: ServerSpec
+) -> AsyncIterator[Engine]:
+    """Open an engine with these servers."""
+
+    async def choose(_: Settings) -> FakeBackend:
+        return backend
+
+    async with open_engine(settings, finder=ListFinder(*specs), choose_backend=choose) as engine:
+        yield engine
+
+
+class Roots:
+    """A client's roots, which may change."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.paths = paths
+        self.asked = 0
+
+    async def __call__(self, context: Any) -> ListRootsResult:
+        self.asked += 1
+        return ListRootsResult(roots=[Root(uri=FileUrl(path.as_uri())) for path in self.paths])
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_server_without_a_directory_gets_its_client_s_roots(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str, early: bool
+) -> None:
+    """Also one that was started for no client, and after they have changed."""
+    mine, other = (tmp_path / name for name in ("mine", "other"))
+    for place in (mine, other):
+        place.mkdir()
+        (place / "a.txt").write_text(f"of {place.name}")
+    roots = Roots(mine)
+    async with opened(settings, backend, filesystem()) as engine:
+        if early:
+            await engine.servers.pool.tools("files", refresh=True, patient=True)
+        server = build_server(engine, principal="stdio")
+        async with Client(server, mode=era, list_roots_callback=roots) as client:
+            read = f"print(await mcp_files.read_text_file(path={str(mine / 'a.txt')!r}))"
+            assert "of mine" in text_of(await call(client, read))
+            assert str(mine) in text_of(await call(client, LISTED))
+            assert roots.asked == 1
+            roots.paths = (other,)
+            if era == "legacy":
+                await client.session.send_notification(RootsListChangedNotification())
+                listed = text_of(await call(client, LISTED))
+                assert (str(other) in listed, str(mine) in listed) == (True, False)
+                assert roots.asked == 2
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_answer_that_is_empty_for_want_of_roots_says_why(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
+) -> None:
+    """The list of directories, and each refusal."""
+    async with (
+        opened(settings, backend, filesystem()) as engine,
+        Client(build_server(engine, principal="stdio"), mode=era) as client,
+    ):
+        assert WHY in text_of(await call(client, LISTED))
+        refused = await call(client, "await mcp_files.list_directory(path='/etc')")
+        assert WHY in text_of(refused)
+        assert "MCP_BRIDGE_ROOTS" in text_of(refused)
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_over_http_no_server_gets_a_client_s_roots(
+    settings: Settings, backend: FakeBackend, tmp_path: Path, era: str
+) -> None:
+    """Clients share its servers: each could read where another may."""
+    roots = Roots(tmp_path)
+    async with (
+        opened(settings, backend, filesystem()) as engine,
+        web(engine) as url,
+        Client(url, mode=era, list_roots_callback=roots) as client,
+    ):
+        assert WHY in text_of(await call(client, LISTED))
+    assert roots.asked == 0
+
+
+async def test_a_server_with_a_directory_keeps_it(
+    settings: Settings, backend: FakeBackend, tmp_path: Path
+) -> None:
+    """It would replace its own by the client's roots."""
+    roots, own = Roots(Path("/")), tmp_path / "own"
+    own.mkdir()
+    async with opened(settings, backend, filesystem(str(own))) as engine:
+        server = build_server(engine, principal="stdio")
+        async with Client(server, mode="legacy", list_roots_callback=roots) as client:
+            assert str(own) in text_of(await call(client, LISTED))
+    assert roots.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "explained"),
+    [
+        ({"content": []}, True),
+        ({"content": [{"type": "text", "text": "Repositories:\n"}]}, True),
+        ({"content": [{"type": "text", "text": " "}]}, True),
+        ({"content": [{"type": "text", "text": "No roots"}], "isError": True}, True),
+        ({"content": [{"type": "text", "text": "a"}, 1], "isError": True}, False),
+        ({"content": [], "structuredContent": {"rows": []}}, False),
+        ({"content": [{"type": "image", "data": ""}]}, False),
+        ({"content": [{"type": "text", "text": "3 files in directory"}]}, False),
+        ({"content": [{"type": "text", "text": 7}], "structuredContent": 3}, False),
+    ],
+)
+def test_only_what_is_empty_or_refused_is_explained(result: Any, explained: bool) -> None:
+    """What holds something stays as it is."""
+    before = str(result)
+    explain_missing_roots(result)
+    assert (WHY in str(result)) is explained
+    assert explained or str(result) == before
