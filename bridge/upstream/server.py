@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import anyio
 from mcp import ClientSession
@@ -43,6 +43,7 @@ from bridge.upstream.requests import Call, ExpiredError, Requests, announces_cha
 MAX_CHARS = 300
 """Of a server's introduction, which is repeated wherever servers are listed."""
 
+_NO_DIRECTORIES = [{"type": "text", "text": "Allowed directories:\n"}]
 _MAX_READ = 4_000
 """Characters of a server's `instructions` that are searched for it."""
 
@@ -336,14 +337,17 @@ class UpstreamServer:
         )
         if not isinstance(result.get("content"), list):
             result["content"] = []
-        if result.get("isError") is True and not self._roots:
-            self._explain_missing_directory(result["content"])
+        if not self._roots:
+            self._explain_missing_directory(result)
         return result
 
-    def _explain_missing_directory(self, content: list[Json]) -> None:
-        """Say why a server refuses each path, if it depends on roots and got none."""
-        has = any(Path(self.spec.cwd or "", word).is_dir() for word in self.spec.args)
-        if self.spec.transport == "stdio" and not has and "allowed director" in str(content):
+    def _explain_missing_directory(self, result: dict[str, Json]) -> None:
+        """Say why a server refuses each path or lists none, if it depends on roots and got none."""
+        content = cast("list[Json]", result["content"])
+        refused = result.get("isError") is True and "allowed director" in str(content)
+        if self.spec.transport != "stdio" or not (refused or content == _NO_DIRECTORIES):
+            return
+        if not any(Path(self.spec.cwd or "", word).is_dir() for word in self.spec.args):
             text = "No directory is among the server's arguments. Name one there, or as a root in "
             content.append({"type": "text", "text": f"{text}MCP_BRIDGE_ROOTS."})
 
