@@ -44,7 +44,9 @@ def exposure(path: Path) -> tuple[str, str]:
     another user's, who can put nothing in its place that looks like root's.
     """
     real = Path(os.path.realpath(path))
-    own = path.lstat() if real == path and path.exists() else None
+    own = None
+    with suppress(OSError):
+        own = path.lstat() if real == path else None
     roots_own = own and (os.geteuid(), own.st_uid, own.st_mode) == (0, 0, stat.S_IFDIR | MODE)
     for place in _paths_on_the_way(path):
         try:

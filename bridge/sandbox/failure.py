@@ -146,7 +146,7 @@ def _exit_code(done: Done | None, exited: Exited | None) -> int | None:
 def _out_of_memory(ending: Ending) -> bool:
     done, exited, report = ending.done, ending.exited, ending.report
     if done is not None:
-        return done.outcome == "exception" and done.error_type == "MemoryError"
+        return done.out_of_memory
     killed = exited is None or exited.signal == signals.SIGKILL
     seen = (exited is not None and exited.oom_kills > 0) or (
         report is not None and report.oom_killed is True

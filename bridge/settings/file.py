@@ -134,7 +134,8 @@ def _text(path: Path, *, required: bool) -> str:
             raise SettingsError(f"MCP_BRIDGE_CONFIG names {path}, which does not exist.") from None
         return ""
     except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} could not be read: {error}.") from None
+        remedy = "Let this user read it, or name another file in MCP_BRIDGE_CONFIG."
+        raise SettingsError(f"{path} could not be read: {error}.", remedy=remedy) from None
 
 
 def _dangling_link(path: Path) -> Path | None:

@@ -7,9 +7,12 @@ and `python -m` start differently; every other command line is used as it is wri
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +91,7 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
         return launch
     text = "".join(f"{word}\0" for word in spec.args)
     if _runs_package(name, text):
-        return _launch_package(spec, environ, empty)
+        return _launch_package(spec, environ, empty, await _find_npm(command, environ))
     module = _MODULE.fullmatch(text) if _PYTHON.fullmatch(name) else None
     if module is None:
         return launch
@@ -106,7 +109,9 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
     return Launch(argv, environ, hint=hint)
 
 
-def _launch_package(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -> Launch:
+def _launch_package(
+    spec: ServerSpec, environ: Mapping[str, str], empty: Path, npm: Path | None
+) -> Launch:
     """Return how npm starts without the project, and the server in the directory all the same.
 
     npm takes programs (`node` and `sh` too), settings and a registry from the project that it
@@ -114,8 +119,28 @@ def _launch_package(spec: ServerSpec, environ: Mapping[str, str], empty: Path) -
     packages and settings, also from what the server starts.
     """
     empty.mkdir(mode=0o555, parents=True, exist_ok=True)
-    argv = [spec.executable or spec.command, f"--script-shell={NPM_SHELL}", *spec.args]
-    return Launch(argv, {**environ, START_DIRECTORY: str(Path.cwd())}, str(empty))
+    here, command = Path.cwd(), spec.executable or spec.command
+    environ = {**environ, START_DIRECTORY: str(here)}
+    if npm is not None and not npm.resolve().is_relative_to(here):
+        command, environ["PATH"] = str(npm), f"{npm.parent}{os.pathsep}{environ.get('PATH', '')}"
+    return Launch([command, f"--script-shell={NPM_SHELL}", *spec.args], environ, str(empty))
+
+
+async def _find_npm(command: str, environ: Mapping[str, str]) -> Path | None:
+    """Return what the shim of asdf, mise or Volta starts here: it chooses by the directory."""
+    shim = Path(shutil.which(command, path=environ.get("PATH")) or command)
+    if _is_npm(shim):
+        return None
+    probe = [str(shim.with_name("node")), "-p", "process.execPath"]
+    with suppress(OSError):
+        done = await anyio.run_process(probe, stdin=subprocess.DEVNULL, env=environ, check=False)
+        npm = Path(done.stdout.decode("utf-8", "replace").strip()).parent / shim.name
+        return npm if _is_npm(npm) else None
+    return None
+
+
+def _is_npm(path: Path) -> bool:
+    return path.resolve().name.endswith("-cli.js")
 
 
 def _runs_package(command: str, text: str) -> bool:

@@ -35,6 +35,7 @@ PYPI_TOKEN=pypi-{"aB3d" * 9} | DOCKER_PASSWORD=dckr_pat_{TOKEN}
 TELEGRAM_BOT_TOKEN=123456789:AAH{TOKEN} | DISCORD_TOKEN=MTIz.{TOKEN}.{TOKEN}
 SUPABASE_SERVICE_ROLE_KEY=sbp_{TOKEN} | FIGMA_API_KEY=figd_{"aB3d" * 9}
 AIRTABLE_API_KEY=pat{TOKEN} | DD_API_KEY={HEX} | DD_APP_KEY={HEX} | QDRANT_API_KEY={TOKEN}
+DIRENV_DIFF=eJzUkl-PmkAUxb_LfUan_i== | __MISE_DIFF=eAFrXpyfk9KwOC-1vGFJ
 X_SIGNATURE={TOKEN} | SENTRY_DSN=x9+q/2-mm!kk
 """
 
@@ -66,7 +67,8 @@ DESKTOP_SESSION=gnome-classic-3 | GDMSESSION=ubuntu-xorg-2204 | AUTH=basic-realm
 PROXY_BYPASS=localhost,10.0.0.1 | NO_PROXY_BYPASS=intranet.corp.9 | COMPASS=north-east-12
 LOG_LEVEL=debug | NODE_ENV=production | GIT_COMMIT={HEX} | IMAGE_DIGEST={HEX}
 MODEL=gpt-4o-2024-08-06 | EMBEDDING_MODEL=text-embedding-3-large
-KEYBOARD_LAYOUT=de-latin1-nodeadkeys | MONKEY=banana-split-42 | TURKEY=istanbul-2024
+KEYBOARD_LAYOUT=de-latin1-nodeadkeys | DIRENV_FILE=/home/ann/src/.envrc
+MONKEY=banana-split-42 | TURKEY=istanbul-2024
 """
 
 

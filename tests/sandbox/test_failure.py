@@ -37,7 +37,7 @@ LIMITS = Limits(timeout=5)
             1,
         ),
         (
-            Ending(done=Done(outcome="exception", exit_code=1, error_type="MemoryError")),
+            Ending(done=Done(outcome="exception", exit_code=1, out_of_memory=True)),
             "error",
             "oom",
             None,

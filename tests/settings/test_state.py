@@ -43,6 +43,16 @@ def test_the_state_directory_and_its_parents_are_made_private(tmp_path: Path) ->
         made = made.parent
 
 
+def test_a_home_that_cannot_be_reached_is_named_and_not_needed(tmp_path: Path) -> None:
+    """As a service's under systemd's `ProtectHome=`; here its name is too long."""
+    home = tmp_path / ("x" * 300)
+    with pytest.raises(SettingsError, match=r"config\.toml could not be read") as refusal:
+        started(home)
+    assert "MCP_BRIDGE_CONFIG" in refusal.value.remedy
+    (tmp_path / "own.toml").touch()
+    assert started(home, MCP_BRIDGE_CONFIG=str(tmp_path / "own.toml")).policy.present is False
+
+
 def test_a_state_directory_that_others_could_change_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()

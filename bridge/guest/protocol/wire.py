@@ -182,12 +182,14 @@ class Done(Frame):
     for a value that JSON cannot hold, and for one that was printed because it is over the limit.
     `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
     `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
+    `out_of_memory`: an allocation failed.
     """
 
     outcome: str
     exit_code: int = 0
     error: str = ""
     error_type: str = ""
+    out_of_memory: bool = False
     has_result: bool = False
     result: Any = None
     result_repr: str = ""

@@ -196,6 +196,7 @@ class Program:
             1,
             error=describe(error, guest_files()),
             error_type=type(error).__name__,
+            out_of_memory=_failed_to_allocate(error),
         )
 
     def _finished(self, value: Any, has_value: bool) -> Done:
@@ -217,6 +218,18 @@ class Program:
             # Printed: a client sees both ends of long output, and all of it is kept.
             return Done("ok", result_repr=print_json(plain))
         return Done("ok", has_result=True, result=plain)
+
+
+def _failed_to_allocate(error: BaseException) -> bool:
+    """Return whether the interpreter or a library raised a MemoryError, not a `raise` statement."""
+    if not isinstance(error, MemoryError):
+        return False
+    from opcode import opmap
+
+    instruction, trace = -1, error.__traceback__
+    while trace is not None:
+        instruction, trace = trace.tb_frame.f_code.co_code[trace.tb_lasti], trace.tb_next
+    return instruction != opmap["RAISE_VARARGS"]
 
 
 def _run_loop(coroutine: Any) -> Any:

@@ -10,6 +10,7 @@ Verified: `tests/sandbox/process/test_memory_watch.py`.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -19,14 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from bridge.sandbox.ownership import process_start
+from bridge.sandbox.process.libseccomp import numbers
 from bridge.sandbox.process.monitor import descendants, processes_by_proc
 
 INTERVAL, RECHECK = 0.05, 0.01
 """Seconds between two looks, below the limit and above it."""
 
 LOOKS = 3
-"""Looks above the limit before a kill: a process that is just being started shares its parent's
-memory for a millisecond, and both seem to hold it."""
+"""Looks above the limit before a kill: the processes' sizes are not read all at once."""
+
+_KCMP_VM = 1
 
 _SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
@@ -67,21 +70,22 @@ class MemoryWatch(threading.Thread):
             os.close(descriptor)
 
     def _exceeds_limit(self) -> bool:
-        pids = self._processes()
-        held = [_sizes(f"/proc/{pid}/status") for pid in pids]
         used = map(os.statvfs, self._directories)
         files = sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in used)
+        threads = [_live_thread(pid) for pid in self._processes()]
         # This is cheap, and too much where processes share pages.
         names = (b"RssAnon", b"VmSwap", b"VmPTE", b"RssShmem")
+        held = [_sizes(thread, "status") for thread in threads]
         if sum(size.get(name, 0) for size in held for name in names) + files <= self._limit:
             return False
         private = shared = 0
-        for pid, size in zip(pids, held, strict=True):
-            # A process that hides this has all its pages counted as its own.
-            share = _sizes(f"/proc/{pid}/smaps_rollup")
-            private += size.get(b"VmPTE", 0) + share.get(b"Pss_Anon", size.get(b"RssAnon", 0))
-            private += share.get(b"SwapPss", size.get(b"VmSwap", 0))
-            shared += share.get(b"Pss_Shmem", size.get(b"RssShmem", 0))
+        # Before any size is read again: no process joins another's address space later.
+        for thread in _one_of_each_address_space(threads):
+            # A process that hides has no shares, and all its pages count as its own.
+            size = _sizes(thread, "status") | _sizes(thread, "smaps_rollup")
+            private += size.get(b"VmPTE", 0) + size.get(b"Pss_Anon", size.get(b"RssAnon", 0))
+            private += size.get(b"SwapPss", size.get(b"VmSwap", 0))
+            shared += size.get(b"Pss_Shmem", size.get(b"RssShmem", 0))
         # A mapped file is in both.
         return private + max(shared, files) > self._limit
 
@@ -123,8 +127,33 @@ def _children(pid: int) -> set[int]:
     return found
 
 
-def _sizes(path: str) -> dict[bytes, int]:
+def _live_thread(pid: int) -> int:
+    """Return a thread that shows its process's memory: one that has ended shows none."""
+    if _sizes(pid, "status"):
+        return pid
+    with suppress(OSError):
+        tids = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+        return next((tid for tid in tids if _sizes(tid, "status")), pid)
+    return pid
+
+
+def _one_of_each_address_space(threads: Iterable[int]) -> list[int]:
+    """Return the threads without those that share an earlier one's address space.
+
+    A command that is being started shares its parent's until it is executed. Where the kernel
+    does not compare two processes, both are returned.
+    """
+    compare, number = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"]
+    first: list[int] = []
+    for thread in threads:
+        if all(compare(number, thread, other, _KCMP_VM, 0, 0) for other in first):
+            first.append(thread)
+    return first
+
+
+def _sizes(thread: int, file: str) -> dict[bytes, int]:
     """Return the sizes in a file of /proc, in bytes; empty if it cannot be read."""
     with suppress(OSError):
-        return {k: int(v) * 1024 for k, v in _SIZE.findall(Path(path).read_bytes())}
+        content = Path(f"/proc/{thread}/{file}").read_bytes()
+        return {name: int(size) * 1024 for name, size in _SIZE.findall(content)}
     return {}

@@ -383,10 +383,22 @@ def test_rlimits_asked_for_are_in_force(guest_on: Any) -> None:
     assert finished.value == [1 << 30, 100, 4096, 50, 0]
 
 
-def test_running_out_of_private_data_is_a_memory_error(guest_on: Any) -> None:
-    finished = guest_on.run("x = bytearray(2 << 30)", limits={"data_bytes": 512 << 20})
+@pytest.mark.parametrize(
+    ("program", "ran_out"),
+    [
+        ("x = bytearray(2 << 30)", True),
+        ("try: x = bytearray(2 << 30)\nexcept MemoryError as error: raise error", True),
+        ("raise MemoryError('x')", False),
+        ("class MemoryError(MemoryError): pass\nraise MemoryError", False),
+    ],
+)
+def test_only_an_allocation_that_fails_runs_out_of_memory(
+    guest_on: Any, program: str, ran_out: bool
+) -> None:
+    finished = guest_on.run(program, limits={"data_bytes": 512 << 20})
     assert finished.outcome.error_type == "MemoryError"
-    assert "line 1" in finished.outcome.error
+    assert "line 1" in finished.outcome.error or not ran_out
+    assert finished.outcome.out_of_memory is ran_out
 
 
 def test_reserved_addresses_and_a_pool_of_threads_are_no_memory(guest_on: Any) -> None:

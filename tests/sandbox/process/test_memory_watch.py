@@ -15,7 +15,8 @@ from bridge.sandbox.process.backend import BubblewrapBackend
 from bridge.sandbox.process.cgroups import CgroupParents
 from bridge.sandbox.process.landlock_backend import LandlockBackend
 from bridge.settings import Settings, load
-from tests.engine_rig import ListFinder
+from tests.engine_rig import ListFinder, settings_in
+from tests.packages.rig import allowing, open_directory
 from tests.sandbox.process.rig import run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is for Linux")
@@ -77,6 +78,18 @@ BOMBS = {
     "shared memory of many": (
         "for _ in range(16): fork(lambda: globals().update(kept=hold(mmap.mmap(-1, size // 8))))"
     ),
+    "from a thread that outlives the first": (
+        "import ctypes\n"
+        "c = ctypes.CDLL(None)\n"
+        "def outlive(first):\n"
+        "    c.pthread_join(ctypes.c_ulong(first), None)\n"
+        "    kept = hold(bytearray(size * 2))\n"
+        "    time.sleep(600)\n"
+        "def end():\n"
+        "    threading.Thread(target=outlive, args=(threading.get_ident(),)).start()\n"
+        "    c.pthread_exit(None)\n"
+        "fork(end)"
+    ),
     "from a thread among thousands that end": (
         "def churn():\n"
         "    while True: threading.Thread(target=int).start()\n"
@@ -132,6 +145,14 @@ HARMLESS = {
         "    pid = os.posix_spawn(sys.executable, ['python3', '--version'], {})\n"
         "    os.waitpid(pid, 0)"
     ),
+    "a command that is not executed yet": (
+        "os.mkfifo('gate')\n"
+        "fork(lambda: (time.sleep(0.5), os.open('gate', os.O_WRONLY)))\n"
+        "kept = hold(bytearray(size * 3 // 4))\n"
+        "first = [(os.POSIX_SPAWN_OPEN, 0, 'gate', os.O_RDONLY, 0)]\n"
+        "args = [sys.executable, '--version']\n"
+        "os.waitpid(os.posix_spawn(sys.executable, args, {}, file_actions=first), 0)"
+    ),
     "a mapped file": (
         "with open('/tmp/f', 'wb+') as file:\n"
         "    file.truncate(size // 4)\n"
@@ -173,3 +194,40 @@ async def test_a_program_that_is_killed_for_memory_is_told_so(
         assert "ran out of memory (limit 128 MiB" in result.error
         raised = await engine.run(RunRequest(code="b'x' * (1 << 33)"))
         assert (raised.reason, "MemoryError" in raised.error) == ("oom", True), raised
+        said = await engine.run(RunRequest(code="raise MemoryError('x')"))
+        assert (said.reason, said.summary) == ("exception", "The program raised MemoryError: x")
+
+
+DATA = ("numpy==2.3.5", "pandas==2.3.3", "matplotlib==3.10.7", "scikit-learn==1.7.2")
+
+DATA_WORK = """
+import threading, matplotlib.pyplot as plt, pandas as pd
+from concurrent.futures import ThreadPoolExecutor
+from sklearn.linear_model import LinearRegression
+frame = pd.DataFrame({"x": range(6_000_000)}, dtype="float64").assign(y=lambda f: -f.x)
+frame = frame.sort_values("y")
+plt.scatter(frame.x[:100], frame.y[:100])
+meet = threading.Barrier(64)
+threads = list(ThreadPoolExecutor(64).map(lambda _: meet.wait(), range(64)))
+[round(LinearRegression().fit(frame[["x"]], frame.y).coef_[0]), len(threads)]
+"""
+
+
+@pytest.mark.node
+async def test_data_libraries_work_in_the_default_memory(
+    unlimited: BubblewrapBackend | LandlockBackend, tmp_path: Path
+) -> None:
+    """A frame of 96 MB and a pool of 64 threads among them. The packages come from PyPI."""
+    if unlimited.name == "landlock":
+        pytest.skip("it takes no packages")
+
+    async def choose(_: Settings) -> BubblewrapBackend | LandlockBackend:
+        return unlimited
+
+    request = RunRequest(code=DATA_WORK, packages=DATA, timeout=300)
+    with open_directory() as cache:
+        dependencies = allowing("", "*", cache=str(cache))
+        settings = replace(settings_in(tmp_path), dependencies=dependencies)
+        async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
+            result = await engine.run(request)
+    assert result.result == [-1, 64], result
