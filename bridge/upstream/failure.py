@@ -233,7 +233,7 @@ def call_error(
         failure = _unauthorized(spec, status, refusal)
         failure.doubtful = doubtful
         return failure
-    by_tool = what.startswith("tool ") and _is_of_tool(error)
+    by_tool = what.startswith("tool ") and _is_of_tool(spec, error)
     if by_tool:
         text = error.message
     elif error.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
@@ -250,9 +250,10 @@ def call_error(
     )
 
 
-def _is_of_tool(error: MCPError) -> bool:
+def _is_of_tool(spec: ServerSpec, error: MCPError) -> bool:
     """Whether the tool itself failed: many servers report that as an error of the protocol."""
-    if error.message.startswith((*_STATUS_TEXTS, *_NOT_A_RESPONSE)):
+    of_http = error.message.startswith((*_STATUS_TEXTS, *_NOT_A_RESPONSE))
+    if spec.transport != "stdio" and of_http:
         return False
     return error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
 

@@ -17,7 +17,7 @@ from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_a
 from mcp_types.jsonrpc import PARSE_ERROR
 
 from bridge.guest.protocol.wire import count_values
-from bridge.upstream.results import repair_message
+from bridge.upstream.results import NO_MESSAGE, repair_message
 
 SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id, which is the first or the last
@@ -199,10 +199,19 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
         request_id = _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
         if request_id is not None:
             deep = "recursion limit" in problem
-            why = "nests too deeply" if deep else "is not a JSON-RPC message"
-            message = f"The server's answer {why}."
+            message = "The server's answer nests too deeply." if deep else NO_MESSAGE
             return _error(request_id, ErrorData(code=PARSE_ERROR, message=message))
     return Noise(data[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
+
+
+def repair_body(data: bytes) -> bytes:
+    """Return a message that the SDK's models accept, or the error of the request it answers."""
+    return repair_message(data, _decoded)
+
+
+def _decoded(data: bytes) -> bytes:
+    message = decode_line(Line(data))
+    return data if message is None or isinstance(message, Noise) else encode(message).encode()
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:

@@ -31,11 +31,11 @@ from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.model import ServerSpec, Transport
 from bridge.offload import LARGE, offload
-from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values
+from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values, repair_body
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
 from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
-from bridge.upstream.results import repair_message, split_batch
+from bridge.upstream.results import split_batch
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class _CappedStream(_PlainStream):
         whole = bytes(body)
         if await _holds_too_many(whole):
             raise OversizeBody(_too_many("body"))
-        yield await offload(whole, partial(repair_message, whole))
+        yield await offload(whole, partial(repair_body, whole))
 
 
 class _EventStream(_PlainStream):
@@ -141,7 +141,7 @@ class _EventStream(_PlainStream):
 def _repair_data(match: re.Match[bytes]) -> bytes:
     """Return an event's data with its messages in JSON-RPC's form, an event for each."""
     messages = split_batch(match[1]) or [match[1]]
-    return b"\n\n".join(b"data: " + repair_message(message) for message in messages)
+    return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
 
 async def _holds_too_many(data: bytes) -> bool:

@@ -9,16 +9,18 @@ carried: `repair_response` makes a message that the SDK's models accept, `parse_
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mcp_types.jsonrpc import INTERNAL_ERROR
+from mcp_types.jsonrpc import INTERNAL_ERROR, PARSE_ERROR
 from pydantic_core import from_json, to_json
 
 from bridge.model import Json
 
 RAW = "mcp-code-bridge/raw"
 """The key of a result that is no object: JSON-RPC's models take objects only."""
+
+NO_MESSAGE = "The server's answer is not a JSON-RPC message."
 
 _TRUE = frozenset(("true", "1", "yes"))
 
@@ -45,7 +47,7 @@ def parse_result(answer: Mapping[str, Json]) -> dict[str, Json]:
     return result
 
 
-_FIELDS = frozenset(("structuredContent", "isError", "task", "taskId", "resultType"))
+_FIELDS = frozenset(("content", "structuredContent", "isError", "task", "taskId", "resultType"))
 """Fields that tell a result, or a task, from an object that a server sent as its result."""
 
 
@@ -109,7 +111,9 @@ def repair_response(document: Json) -> dict[str, Json] | None:
         number = code if type(code) is int else INTERNAL_ERROR
         return {**head, "error": {"code": number, "message": text, "data": fields.get("data")}}
     if "result" not in document:
-        return None
+        if "jsonrpc" not in document:
+            return None
+        return {**head, "error": {"code": PARSE_ERROR, "message": NO_MESSAGE}}
     result = document["result"]
     return {**head, "result": result if isinstance(result, dict) else {RAW: result}}
 
@@ -127,12 +131,16 @@ def split_batch(data: bytes) -> list[bytes] | None:
     return [to_json(item, inf_nan_mode="constants") for item in document]
 
 
-def repair_message(data: bytes) -> bytes:
-    """Return a message in JSON-RPC's form, if it is a response that is not; else unchanged."""
+def repair_message(data: bytes, unreadable: Callable[[bytes], bytes] | None = None) -> bytes:
+    """Return a message in JSON-RPC's form, if it is a response that is not; else unchanged.
+
+    Args:
+        unreadable: Makes a message of data that is not JSON.
+    """
     try:
         document: Any = from_json(data)
     except ValueError:
-        return data
+        return unreadable(data) if unreadable else data
     if isinstance(document, list) and len(document) == 1:
         document = document[0]
         data = to_json(document, inf_nan_mode="constants")

@@ -18,8 +18,10 @@ from bridge.clients.entry import own_entry
 from bridge.clients.writers import machine_of
 from bridge.servers.configuration import context_for
 from bridge.settings import load
+from tests.upstream.rig import SERVERS
 from tests.waiting import typing_answers
 
+PLAYBACK = SERVERS / "playback.py"
 PROGRAM = str(Path(sys.executable).parent / "mcp-code-bridge")
 
 FAKE_CLAUDE = """#!/usr/bin/env python3
@@ -287,3 +289,24 @@ def test_where_there_is_no_client_the_next_step_is_said(shell: Shell) -> None:
         assert "no client was found here. Name one" in err
     assert "`mcp-code-bridge install` puts it there" in shell("installed")[1]
     assert shell("install", "cursor", "--yes")[0] == 0
+
+
+def test_a_move_names_servers_whose_views_are_not_shown_then(shell: Shell) -> None:
+    """Known from the last list of tools."""
+    for name, more in (("maps", {"_meta": {"ui": {"resourceUri": "ui://map"}}}), ("plain", {})):
+        tool = {"name": "t", "inputSchema": {"type": "object"}, **more}
+        (shell.home / name).mkdir()
+        (shell.home / name / "tools-1").write_text(json.dumps({"tools": [tool]}))
+    servers = {
+        name: {"command": sys.executable, "args": [str(PLAYBACK), str(shell.home / name)]}
+        for name in ("maps", "plain")
+    }
+    file = shell.home / ".cursor" / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    for name in servers:
+        assert shell("tools", name)[0] == 0
+    status, *told = shell("install", "cursor", "--move", "all", "--yes")
+    assert status == 0
+    assert "maps has views. Clients do not show them" in "".join(told)
+    assert "plain has views" not in "".join(told)
+    assert [*json.loads(file.read_text())["mcpServers"]] == ["code-bridge"]

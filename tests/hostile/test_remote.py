@@ -106,7 +106,7 @@ ANSWERS = {
         "['x', 'x',",
     ),
     "12 MB of text": (lambda: text("x" * 12 * M), "xxx"),
-    "100,000 levels": (RESULTS["100,000 levels"][0], "ecursion"),
+    "100,000 levels": RESULTS["100,000 levels"],
 }
 
 

@@ -2,6 +2,7 @@
 
 Its argument is a directory: `tools-1`, `tools-2`, … hold the pages of its list of tools, likewise
 `resources` and `prompts`, `result` what every call returns, `before` what it writes ahead of that.
+A call whose argument `line` is a text is answered with that, with the request's number for ID.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ for line in sys.stdin.buffer:
         kind = method.partition("/")[0]
         cursor = (request.get("params") or {}).get("cursor") or "1"
         answer(number, stored(f"{kind}-{cursor}", b'{"%b":[]}' % kind.encode()))
+    elif isinstance(line := (request["params"].get("arguments") or {}).get("line"), str):
+        out.write(line.replace("ID", json.dumps(number), 1).encode() + b"\n")
+        out.flush()
     else:
         out.write(stored("before", b""))
         answer(number, stored("result", b'{"content":[{"type":"text","text":"ok"}]}'))
