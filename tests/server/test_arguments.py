@@ -147,6 +147,7 @@ def test_a_result_of_every_kind_fits_the_announced_schema_and_is_in_it() -> None
             waiting_ms=1,
             audit="0" * 64,
             masked=("A of s",),
+            unsent=("beat (line 3)",),
         ),
         shown=(Shown(mime_type="image/png", note="smaller", artifact=KEPT),),
         artifacts=(KEPT, replace(KEPT, kind="stdout")),
