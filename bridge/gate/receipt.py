@@ -51,6 +51,7 @@ def receipt_of(result: RunResult, gate: Gate | None, run: RunContext, measure: M
         waiting_ms=round(waiting),
         audit=run.audit.head,
         masked=tuple(run.marks.names),
+        unsent=result.unsent,
     )
     if gate is None:
         return receipt

@@ -176,6 +176,7 @@ class Receipt:
         waiting_ms: Time waiting for people.
         audit: Hash of the last record of the audit log; empty without one.
         masked: Names of the secrets that were taken out of what servers and the program said.
+        unsent: Tasks that were cancelled and coroutines that were not awaited, by name.
     """
 
     calls: Mapping[str, int] = field(default_factory=dict)
@@ -192,6 +193,7 @@ class Receipt:
     waiting_ms: int = 0
     audit: str = ""
     masked: tuple[str, ...] = ()
+    unsent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +224,7 @@ class RunResult:
         unused: Calls that change something, which the run before made and a retry did not make.
         refused: Calls that were not allowed.
         unknown: Calls that were sent without an answer, so that they may have happened.
+        unsent: Tasks that were cancelled and coroutines that were not awaited, by name.
         receipt: What it did and cost; None where no program ran.
         shown: Pictures and texts that it showed, in that order.
         artifacts: What it left that the bridge keeps.
@@ -253,6 +256,7 @@ class RunResult:
     unused: tuple[CallCount, ...] = ()
     refused: tuple[CallCount, ...] = ()
     unknown: tuple[CallCount, ...] = ()
+    unsent: tuple[str, ...] = ()
     receipt: Receipt | None = None
     shown: tuple[Shown, ...] = ()
     artifacts: tuple[Artifact, ...] = ()

@@ -36,6 +36,7 @@ def receipt_line(result: RunResult, *, conversation: bool = True) -> str:
             (account.held, "held"),
             (account.refused, "refused"),
             (account.unknown, "of unknown outcome"),
+            (len(account.unsent), "not sent"),
         )
         if count
     ]
@@ -80,6 +81,11 @@ def call_lines(result: RunResult) -> list[str]:
         lines.append(
             f"[secrets] masked: {', '.join([*map(_plain, names[:MAX_KINDS]), *more])}. Pass a mark "
             "on as it is: the server that returned the secret gets it back."
+        )
+    if result.unsent:
+        lines.append(
+            f"[unsent] The run ended without {', '.join(map(_plain, result.unsent))}. "
+            "Await what has to finish."
         )
     if result.unknown:
         count = counted(sum(found.count for found in result.unknown), "call")

@@ -215,7 +215,7 @@ _FINDING = ("line", "column", "rule", "severity", "message")
 _ACCOUNTED = ("result_bytes", "returned_bytes", "tokens_kept", "code_ms")
 _RECEIPT = (
     *("calls", "replayed", "held", "refused", "unknown"),
-    *(*_ACCOUNTED, "calls_ms", "waiting_ms", "audit", "masked"),
+    *(*_ACCOUNTED, "calls_ms", "waiting_ms", "audit", "masked", "unsent"),
 )
 _USAGE = ("wall_ms", "cpu_ms", "peak_memory_bytes", "tool_calls", "tool_result_bytes")
 

@@ -47,6 +47,7 @@ def run_result(
             tool_result_bytes=0 if gate is None else gate.result_bytes,
         ),
         shown=left.shown,
+        unsent=() if done is None else tuple(str(name)[:200] for name in done.unsent[:21]),
         artifacts=left.artifacts,
         missing=left.missing,
     )

@@ -376,6 +376,7 @@ _RECEIPT: dict[str, Kind] = {
     **dict.fromkeys(("returnedBytes", "tokensKept", "codeMs", "callsMs", "waitingMs"), "integer"),
     "audit": "string",
     "masked": ["string"],
+    "unsent": ["string"],
 }
 
 OUTPUT_SCHEMA = record_schema(

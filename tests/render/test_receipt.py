@@ -72,6 +72,9 @@ def test_calls_that_were_simply_made_are_not_worth_a_line() -> None:
     plain = replace(OK, stdout="out", receipt=Receipt(calls={"a": 5}))
     assert compact(plain) == "out"
     assert call_lines(plain) == []
+    [line] = call_lines(replace(OK, unsent=("beat (line 3)", "save\n(not awaited)")))
+    assert line.startswith("[unsent] The run ended without beat (line 3), save")
+    assert "\n" not in line
 
 
 @pytest.mark.parametrize("status", ["error", "timeout"])
@@ -128,6 +131,6 @@ def test_the_record_is_as_the_schema_says() -> None:
     assert document["refused"] == [
         {"server": "git", "tool": "push", "count": 2, "why": "deny: rule 'no force pushes'"}
     ]
-    everything = replace(ACCOUNT, held=1, masked=("TOKEN of shop",))
+    everything = replace(ACCOUNT, held=1, masked=("TOKEN of shop",), unsent=("beat (line 3)",))
     shown = structured(replace(OK, receipt=everything))["receipt"]
     assert shown.keys() == schema["properties"]["receipt"]["properties"].keys()

@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     import threading
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
 RECEIVE_BYTES = 256 * 1024
 """Most bytes read from the socket at once."""
@@ -41,6 +41,12 @@ HELD_RESULT = "held_result"
 
 _REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
 """How the host's replies begin: gives the id when the rest cannot be parsed."""
+
+clients: List[Client] = []
+"""This process's client."""
+
+earlier_threads: Set[Any] = set()
+"""Threads of a session's earlier runs, which make no more calls."""
 
 
 class ReplyFuture:
@@ -89,6 +95,8 @@ class Client:
         self._socket = _socket.socket(fileno=fd)
         self._frame_bytes = frame_bytes
         self._ids = itertools.count(1)
+        self._begun = 0
+        clients[:] = [self]
         self._pid = os.getpid()
         self._writing = _thread.allocate_lock()
         self._reading = _thread.allocate_lock()
@@ -206,7 +214,9 @@ class Client:
                 "Make the call there and pass the value on." % subject
             )
             raise MCPError(message, kind="channel")
-        call_id = next(self._ids)
+        if earlier_threads and sys.modules["threading"].current_thread() in earlier_threads:
+            raise MCPError("the run that made this call has ended", kind="channel")
+        call_id = self._begun = next(self._ids)
         line = encode(Call(id=call_id, method=method, params=params))
         if len(line) > self._frame_bytes:
             message = "the arguments of %s take %s bytes as JSON; the limit is %s"
@@ -229,6 +239,10 @@ class Client:
             raise ValueError(message % (f"{len(line):,}", f"{self._frame_bytes:,}"))
         if os.getpid() == self._pid:
             self._write(line)
+
+    def activity(self) -> Tuple[int, bool]:
+        """Return how many calls the program has begun, and whether one is under way."""
+        return self._begun, bool(self._waiting)
 
     def fileno(self) -> int:
         """Return the channel's descriptor, or -1 if a thread reads it, or it is closed."""

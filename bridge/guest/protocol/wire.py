@@ -182,7 +182,8 @@ class Done(Frame):
     for a value that JSON cannot hold, and for one that was printed because it is over the limit.
     `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
     `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
-    `out_of_memory`: an allocation failed.
+    `out_of_memory`: an allocation failed. `unsent` names the tasks and coroutines that the run
+    ended without.
     """
 
     outcome: str
@@ -196,6 +197,7 @@ class Done(Frame):
     holds: List[List[Any]] = _fresh(list)
     more: int = 0
     lost: List[List[str]] = _fresh(list)
+    unsent: List[str] = _fresh(list)
 
 
 class Shown(Frame):

@@ -20,6 +20,8 @@ import threading
 import warnings
 from typing import Any, Callable, List
 
+from bridge.guest.worker.leftovers import run_to_end, watch_loop
+
 
 def install() -> None:
     """Patch asyncio in this process."""
@@ -27,6 +29,8 @@ def install() -> None:
 
     @functools.wraps(original_run)
     def run(main: Any, **options: Any) -> Any:
+        if asyncio.iscoroutine(main):
+            main = run_to_end(main)
         if not _loop_is_running():
             return original_run(main, **options)
         return in_thread(original_run, main, **options)
@@ -125,6 +129,7 @@ def _patch_loops(original_run: Callable[..., Any]) -> None:
     @functools.wraps(original)
     def run_until_complete(self: Any, future: Any) -> Any:
         running = asyncio._get_running_loop()
+        watch_loop(self)
         if running is None:
             return original(self, future)
         if running is not self:

@@ -46,6 +46,11 @@ _DISPLAY_LIBRARIES = frozenset(("PIL", "matplotlib", "numpy", "pandas", "polars"
 _COMPILE_FLAGS = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 """`_ast` is the core of `ast`, whose import takes milliseconds."""
 
+_TREE_FLAGS = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
+
+_NEED_LOOP = frozenset(("create_task", "ensure_future", "gather", "get_running_loop", "shield"))
+"""Functions of asyncio that fail where no event loop runs."""
+
 _COROUTINE, _ITERABLE_COROUTINE = 0x80, 0x100
 """Code flags as in `inspect`, whose import is slow."""
 
@@ -73,6 +78,9 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
     try:
         tree = _parse(source, name)
         has_value = _keep_last_value(tree)
+        if "asyncio" in source and _makes_tasks(tree):
+            # Never run; code that awaits runs in an event loop.
+            tree.body += compile("if 0: await 0", name, "exec", _TREE_FLAGS).body
         if "memor" in source or "_skill" in source or "save_tool" in source:
             from bridge.guest.api.awaits import strip_await
 
@@ -94,9 +102,8 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
 
 
 def _parse(source: str, name: str) -> _ast.Module:
-    flags = _ast.PyCF_ONLY_AST | _COMPILE_FLAGS
     try:
-        tree = compile(source, name, "exec", flags, dont_inherit=True)
+        tree = compile(source, name, "exec", _TREE_FLAGS, dont_inherit=True)
     except IndentationError:
         # A program copied out of a block may be indented as a whole.
         import textwrap
@@ -105,7 +112,7 @@ def _parse(source: str, name: str) -> _ast.Module:
         if dedented == source:
             raise
         try:
-            tree = compile(dedented, name, "exec", flags, dont_inherit=True)
+            tree = compile(dedented, name, "exec", _TREE_FLAGS, dont_inherit=True)
         except SyntaxError:
             tree = None
         if tree is None:
@@ -124,6 +131,22 @@ def _keep_last_value(tree: _ast.Module) -> bool:
     target = _ast.Name(RESULT_NAME, _ast.Store(), **position)
     tree.body[-1] = _ast.Assign([target], last.value, **position)
     return True
+
+
+def _makes_tasks(node: Any) -> bool:
+    """Return whether code outside of functions calls what needs a running event loop."""
+    if isinstance(node, (_ast.FunctionDef, _ast.AsyncFunctionDef, _ast.Lambda)):
+        return False
+    if isinstance(node, _ast.Call):
+        function: Any = node.func
+        of_asyncio = getattr(getattr(function, "value", None), "id", "") == "asyncio"
+        if getattr(function, "attr" if of_asyncio else "id", "") in _NEED_LOOP:
+            return True
+    if isinstance(node, list):
+        return any(map(_makes_tasks, node))
+    return isinstance(node, _ast.AST) and any(
+        _makes_tasks(getattr(node, field, None)) for field in node._fields
+    )
 
 
 class Program:
@@ -163,6 +186,8 @@ class Program:
         warnings.formatwarning = _format_warning
         try:
             value = self._execute(code, has_value)
+            if (left := sys.modules.get("bridge.guest.worker.leftovers")) is not None:
+                left.finish_loops()
             return self._finished(value, has_value)
         except SystemExit as error:
             return _exit(error)
@@ -333,7 +358,9 @@ def ending(done: Done) -> Done:
     Called after threads and exit handlers, which may use placeholders too.
     """
     held = sys.modules.get("bridge.guest.api.held_results")
-    return done if held is None else held.ending(done)
+    done = done if held is None else held.ending(done)
+    left = sys.modules.get("bridge.guest.worker.leftovers")
+    return done if left is None else Done(**{**done.__dict__, "unsent": left.take_unsent()})
 
 
 def shut_down(module: types.ModuleType) -> None:
@@ -368,6 +395,9 @@ def _format_warning(
     text = str(message)
     if "was never awaited" not in text:
         return _python_format(message, category, filename, lineno, line)
+    from bridge.guest.worker.leftovers import note_unsent
+
+    note_unsent(text.partition("'")[2].partition("'")[0] + " (not awaited)")
     text = "%s: %s; nothing was sent or run. Put `await` before it.\n" % (category.__name__, text)
     # A line of the guest's own code is not where the `await` is missing.
     return text if filename in guest_files() else "%s:%d: %s" % (filename, lineno, text)

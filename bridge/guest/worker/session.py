@@ -1,8 +1,8 @@
 """A session's process: runs one program after another in one namespace.
 
 Owns what is kept between programs (globals, the event loop, the working directory) and how a
-program is interrupted. Between two programs the process waits; the session's threads go on, tasks
-of its event loop are paused.
+program is interrupted. Between two programs the process waits; threads that did not end go on, but
+make no calls and print nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from bridge.guest.api.runtime import build
 from bridge.guest.api.tracebacks import Interrupted, interrupt
 from bridge.guest.protocol.wire import Done
 from bridge.guest.worker.environment import arrange, conclude
+from bridge.guest.worker.leftovers import (
+    cancel_tasks,
+    finish_threads,
+    make_task,
+    run_to_end,
+    set_threads_aside,
+    watch_pools,
+)
 from bridge.guest.worker.program import Program, ending
 from bridge.guest.worker.run_io import (
     cpu_seconds,
@@ -35,9 +43,6 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
     from bridge.guest.protocol.wire import Run
 
-CANCEL_SECONDS = 0.5
-"""Time for an interrupted coroutine to clean up; less than the supervisor waits."""
-
 
 class Session:
     """Runs the programs of one session, in the order of arrival."""
@@ -54,6 +59,7 @@ class Session:
         self._lost: List[List[str]] = []
         self._started = False
         self._restoring = False
+        watch_pools()
 
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
@@ -89,6 +95,7 @@ class Session:
             done = Done("exception", 1, error=str(error), error_type="Interrupted")
         finally:
             self._running = False
+        set_threads_aside()
         return done
 
     def _run_program(self, run: Run) -> Done:
@@ -108,7 +115,9 @@ class Session:
         if run.state:
             self._lost = self._restore(run.state)
         program = Program(run, given, self._module, self._run_loop)
-        done = ending(refused or program.run())
+        done = refused or program.run()
+        finish_threads(self._names().values())
+        done = ending(done)
         conclude(self._client)
         own.pop("__run_python_result__", None)
         self._running = False
@@ -181,7 +190,8 @@ class Session:
             self._loop = asyncio.new_event_loop()
         loop = self._loop
         asyncio.set_event_loop(loop)
-        task = loop.create_task(coroutine)
+        loop.set_task_factory(make_task)
+        task = loop.create_task(run_to_end(coroutine))
         try:
             return loop.run_until_complete(task)
         except Interrupted as error:
@@ -192,15 +202,10 @@ class Session:
             raise
 
     def _cancel(self, loop: Any, task: Any) -> None:
-        """Cancel an interrupted coroutine and wait for its end; tasks that it started go on."""
+        """Cancel an interrupted coroutine and the tasks that it started; wait for their end."""
         import asyncio
 
-        if task.done():
-            if not task.cancelled():
-                task.exception()
-            return
-        task.cancel()
-        loop.run_until_complete(asyncio.wait({task}, timeout=CANCEL_SECONDS))
+        loop.run_until_complete(cancel_tasks(asyncio.all_tasks(loop), task))
         if task.done() and not task.cancelled():
             task.exception()
 

@@ -1,0 +1,200 @@
+"""What a program leaves at its end: tasks, threads, and coroutines that nothing awaits.
+
+A run's tasks and threads end before its result goes out. Tasks that make no call for a second are
+cancelled, and the result names them. A thread that lives on in a session makes no more calls, and
+what it prints is dropped.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+import types
+import weakref
+
+from bridge.guest.api.client import clients, earlier_threads
+from bridge.guest.api.program_files import is_program
+from bridge.guest.api.tracebacks import Interrupted
+from bridge.guest.imports import OnImport
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterable, List, Set
+IDLE_SECONDS = 1.0
+
+_unsent: List[str] = []
+_loops: Set[Any] = set()
+_tasks: weakref.WeakSet[Any] = weakref.WeakSet()
+_pool_work: weakref.WeakSet[Any] = weakref.WeakSet()
+_never_awaited: Dict[int, Any] = {}
+
+
+# --- tasks: asyncio is loaded where there are any -------------------------------------------------
+
+
+async def run_to_end(main: Any) -> Any:
+    """Await a program's coroutine, then the tasks that it started."""
+    try:
+        value = await main
+    except (sys.modules["asyncio"].CancelledError, Interrupted):
+        raise
+    except BaseException:
+        await _finish_tasks()
+        raise
+    await _finish_tasks()
+    return value
+
+
+async def _finish_tasks() -> None:
+    """Wait for the loop's other tasks; cancel and name those left when no calls are made."""
+    asyncio: Any = sys.modules["asyncio"]
+    if asyncio._get_running_loop() is None:
+        # A child that the program forked.
+        return
+    own, before, quiet_since = asyncio.current_task(), clients[0].activity(), time.monotonic()
+    while tasks := asyncio.all_tasks() - {own}:
+        await asyncio.wait(tasks, timeout=IDLE_SECONDS / 20)
+        now, before = before, clients[0].activity()
+        if before != now or before[1]:
+            quiet_since = time.monotonic()
+        elif time.monotonic() - quiet_since > IDLE_SECONDS:
+            await cancel_tasks(tasks)
+            return
+
+
+async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
+    """Cancel tasks, and wait for their end; all but the program's own, `main`, are named."""
+    left = [task for task in tasks if not task.done()]
+    for task in left:
+        if task is not main:
+            note_unsent(_describe(task.get_coro()))
+        task.cancel()
+    if left:
+        await sys.modules["asyncio"].wait(left, timeout=IDLE_SECONDS / 2)
+
+
+def watch_loop(loop: Any) -> None:
+    """Remember a loop that the program runs itself: its tasks end with the program."""
+    _loops.add(loop)
+
+
+def finish_loops() -> None:
+    """Finish the tasks of the loops that the program ran itself and left open."""
+    for loop in list(_loops):
+        if loop.is_closed():
+            _loops.remove(loop)
+        elif not loop.is_running() and sys.modules["asyncio"].all_tasks(loop):
+            loop.run_until_complete(_finish_tasks())
+
+
+def make_task(loop: Any, coroutine: Any, **options: Any) -> Any:
+    """Make a session's task, as the loop does by itself, and remember it."""
+    task = sys.modules["asyncio"].Task(coroutine, loop=loop, **options)
+    _tasks.add(task)
+    return task
+
+
+def _tell_task_errors() -> None:
+    """Print the errors that no one asked tasks for; Python does so when a task is deleted."""
+    for task in list(_tasks):
+        if task.done() and getattr(task, "_log_traceback", False):
+            context = {"message": "Task exception was never retrieved", "task": task}
+            task.get_loop().call_exception_handler({**context, "exception": task.exception()})
+
+
+def _describe(coroutine: Any) -> str:
+    name = getattr(coroutine, "__qualname__", type(coroutine).__name__)
+    frame = getattr(coroutine, "cr_frame", None)
+    if frame is None or not is_program(frame.f_code.co_filename):
+        return str(name)
+    return "%s (line %d)" % (name, frame.f_lineno)
+
+
+# --- what was not sent ----------------------------------------------------------------------------
+
+
+def note_unsent(name: str) -> None:
+    """Name what the run ended without."""
+    _unsent.append(name[:200])
+
+
+def take_unsent() -> List[str]:
+    """Return what the run ended without: 20 names, and how many more."""
+    names, more = _unsent[:20], len(_unsent) - 20
+    _unsent.clear()
+    return [*names, "%d more" % more] if more > 0 else names
+
+
+# --- the end of a session's run -------------------------------------------------------------------
+
+
+def watch_pools() -> None:
+    """From now on, remember the work that programs give to pools of threads."""
+
+    def patch() -> None:
+        pool: Any = sys.modules["concurrent.futures.thread"].ThreadPoolExecutor
+        submit = pool.submit
+
+        def remembering(*args: Any, **options: Any) -> Any:
+            _pool_work.add(future := submit(*args, **options))
+            return future
+
+        pool.submit = remembering
+
+    OnImport("concurrent.futures.thread", patch)
+
+
+def finish_threads(names: Iterable[Any]) -> None:
+    """Wait for a run's threads, and bring forward what Python would say of it in a later run.
+
+    Args:
+        names: The values that the session keeps.
+    """
+    for work in list(_pool_work):
+        if not work.cancelled():
+            work.exception()
+    for thread in _threads():
+        if not thread.daemon:
+            thread.join()
+    for value in names:
+        if type(value) is types.CoroutineType and _is_new(value):
+            # Kept, so that Python does not warn of it in a later run.
+            _never_awaited[id(value)] = value
+            note_unsent("%s (not awaited)" % _describe(value))
+    _tell_task_errors()
+    gc.collect()
+
+
+def _is_new(coroutine: Any) -> bool:
+    from inspect import CORO_CREATED, getcoroutinestate  # slow to import, and few programs need it
+
+    return id(coroutine) not in _never_awaited and getcoroutinestate(coroutine) == CORO_CREATED
+
+
+def set_threads_aside() -> None:
+    """Drop what the threads that are left print from now on."""
+    earlier_threads.update(_threads())
+    if earlier_threads:
+        for stream in (sys.__stdout__, sys.__stderr__):
+            if stream is not None and "write" not in stream.__dict__:
+                stream.write = _dropping(stream.write)  # type: ignore[method-assign]
+
+
+def _dropping(write: Callable[[str], int]) -> Callable[[str], int]:
+    def write_current(text: str) -> int:
+        return len(text) if threading.current_thread() in earlier_threads else write(text)
+
+    return write_current
+
+
+def _threads() -> List[threading.Thread]:
+    """Return the run's threads, without those of pools, which wait for work of later runs."""
+    pools: Any = sys.modules.get("concurrent.futures.thread")
+    others = [threading.main_thread(), *(pools._threads_queues if pools else ())]
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread not in others and thread not in earlier_threads and thread.name != "mcp-replies"
+    ]

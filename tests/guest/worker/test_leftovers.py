@@ -1,0 +1,129 @@
+"""What happens to tasks, threads and coroutines that a program leaves at its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.guest.protocol.wire import Call
+from tests.guest.worker.test_session import Session, session  # noqa: F401 - a fixture
+
+pytestmark = pytest.mark.usefixtures("tmp_path")
+
+SAVE = "import asyncio\nasync def save(n): await mcp_git_hub.echo(text=str(n))\n"
+MAIN = "async def main():\n    for n in range(3): asyncio.create_task(save(n))\n"
+
+THREE_WRITES = {
+    "tasks at top level": "for n in range(3): asyncio.create_task(save(n))",
+    "tasks beside an await": "[asyncio.create_task(save(n)) for n in range(3)]\nawait save(3)",
+    "tasks of main": MAIN + "await main()",
+    "asyncio.run": MAIN + "asyncio.run(main())",
+    "asyncio.run in a loop": MAIN + "await asyncio.sleep(0)\nasyncio.run(main())",
+    "run_until_complete": MAIN + "asyncio.get_event_loop().run_until_complete(main())",
+    "tasks of tasks": MAIN + "asyncio.create_task(main())",
+    "a task before an error": MAIN + "await main()\nraise SystemExit(0)",
+    "gather as the last line": "asyncio.gather(*[save(n) for n in range(3)])",
+    "threads": "import threading\nfor n in range(3):\n"
+    "    threading.Thread(target=lambda n=n: asyncio.run(save(n))).start()",
+    "a pool": "from concurrent.futures import ThreadPoolExecutor\n"
+    "pool = ThreadPoolExecutor(2)\n"
+    "for n in range(3): pool.submit(lambda n=n: asyncio.run(save(n)))",
+}
+
+
+@pytest.mark.parametrize("program", THREE_WRITES.values(), ids=THREE_WRITES)
+def test_what_was_started_is_sent_before_the_result(guest_on: Any, program: str) -> None:
+    finished = guest_on.run(SAVE + program)
+    sent = {call.params["arguments"]["text"] for call in finished.calls}
+    assert {"0", "1", "2"} <= sent
+    assert finished.exit.code == 0
+    assert (finished.stderr, finished.outcome.unsent) == ("", [])
+
+
+@pytest.mark.parametrize("program", THREE_WRITES.values(), ids=THREE_WRITES)
+def test_what_was_started_in_a_session_is_sent_before_the_result(
+    session: Session,  # noqa: F811
+    program: str,
+) -> None:
+    first = session.run(SAVE + program)
+    assert {"0", "1", "2"} <= {call.params["arguments"]["text"] for call in first.calls}
+    after = session.run("1")
+    assert (after.calls, after.stderr, after.value) == ([], "", 1)
+
+
+def test_calls_that_take_long_are_waited_for(guest_on: Any) -> None:
+    held: list[Call] = []
+
+    def answer(guest: Any, call: Call) -> None:
+        held.append(call)
+        if len(held) == 3:
+            for each in held:
+                guest.reply(each.id, {"json": 1})
+
+    tasks = "tasks = [asyncio.create_task(save(n)) for n in range(3)]\n"
+    finished = guest_on.run(SAVE + tasks + "'all 3 saved'", answer)
+    assert (len(held), finished.value) == (3, "all 3 saved")
+
+
+@pytest.mark.parametrize("wait", ["asyncio.sleep(60)", "asyncio.Event().wait()"])
+def test_a_task_that_makes_no_calls_is_cancelled_and_named(guest_on: Any, wait: str) -> None:
+    finished = guest_on.run(
+        f"import asyncio\nasync def beat():\n    while True: await {wait}\n"
+        "task = asyncio.create_task(beat())\nawait asyncio.sleep(0)\n'done'"
+    )
+    assert (finished.value, finished.stderr) == ("done", "")
+    assert finished.outcome.unsent == ["beat (line 3)"]
+
+
+def test_many_names_are_counted(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import asyncio\nasync def beat(): await asyncio.sleep(60)\n"
+        "for n in range(50): asyncio.create_task(beat())\n1"
+    )
+    assert finished.outcome.unsent == ["beat (line 2)"] * 20 + ["30 more"]
+
+
+def test_a_coroutine_that_nothing_awaits_is_named(guest_on: Any) -> None:
+    finished = guest_on.run("x = mcp_git_hub.echo('a')\nprint(1)")
+    assert finished.outcome.unsent == ["mcp_git_hub.echo (not awaited)"]
+
+
+def test_a_session_names_a_coroutine_once_and_can_await_it_later(
+    session: Session,  # noqa: F811
+) -> None:
+    unsent = session.run("later = mcp_git_hub.echo(text='a')\nother = mcp_git_hub.echo(text='b')")
+    assert unsent.outcome.unsent == ["mcp_git_hub.echo (not awaited)"] * 2
+    after = session.run("other = None\n(await later)['text']")
+    assert (after.value, after.stderr, after.outcome.unsent) == ("a", "", [])
+
+
+FAILING = {
+    "a task that is kept": "async def fail(): 1 / 0\ntask = asyncio.create_task(fail())",
+    "an object in a cycle": "class Loud:\n    def __del__(self): raise KeyError('gone')\n"
+    "one = Loud(); one.self = one; del one",
+}
+
+
+@pytest.mark.parametrize("program", FAILING.values(), ids=FAILING)
+def test_an_error_comes_with_the_run_that_caused_it(
+    session: Session,  # noqa: F811
+    program: str,
+) -> None:
+    first = session.run("import asyncio\n" + program)
+    assert "ZeroDivisionError" in first.stderr or "KeyError" in first.stderr
+    after = session.run("import gc\ntask = None\ngc.collect()\n1")
+    assert (after.value, after.stderr) == (1, "")
+
+
+def test_an_interrupted_session_leaves_no_task_to_the_next_run(
+    session: Session,  # noqa: F811
+) -> None:
+    cut = session.run(
+        SAVE + "async def late():\n    await asyncio.sleep(30)\n    await save(1)\n"
+        "asyncio.create_task(late())\nawait asyncio.sleep(60)",
+        limits={"timeout": 2.0},
+    )
+    assert cut.outcome.unsent == ["late (line 4)"]
+    after = session.run("await asyncio.sleep(0)\nlen(asyncio.all_tasks())")
+    assert (after.value, after.calls) == (1, [])
