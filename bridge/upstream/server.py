@@ -345,9 +345,8 @@ class UpstreamServer:
         """Say why a server refuses each path or lists none, if it depends on roots and got none."""
         content = cast("list[Json]", result["content"])
         refused = result.get("isError") is True and "allowed director" in str(content)
-        if self.spec.transport != "stdio" or not (refused or content == _NO_DIRECTORIES):
-            return
-        if not any(Path(self.spec.cwd or "", word).is_dir() for word in self.spec.args):
+        has = any(Path(self.spec.cwd or "", word).is_dir() for word in self.spec.args)
+        if (refused or content == _NO_DIRECTORIES) and self.spec.transport == "stdio" and not has:
             text = "No directory is among the server's arguments. Name one there, or as a root in "
             content.append({"type": "text", "text": f"{text}MCP_BRIDGE_ROOTS."})
 
