@@ -149,8 +149,9 @@ ROWS = {
         packages=("idna", "certifi"),
     ),
     "a server that lives on roots": Row(
-        "try: said = str(await mcp_files.read_text_file(path='$project/.env'))\n"
-        "except Exception as error: said = str(error)\n"
+        "for _ in range(20):  # the server asks for roots while it answers\n"
+        "    try: said = str(await mcp_files.read_text_file(path='$project/.env'))\n"
+        "    except Exception as error: said = str(error)\n"
         "said += str(await mcp_files.list_allowed_directories())\n"
         "[said.count('MCP_BRIDGE_ROOTS'), 'admin123' in said]",
         [[2, False], [0, True]],
@@ -227,6 +228,8 @@ def test_a_real_thing_works(name: str, who: str, engine: str, kit: Path, place: 
     (home / "config.toml").write_text(filled(row.config))
     own = {"MCP_BRIDGE_CONFIG": f"{home}/config.toml", "MCP_BRIDGE_STATE_DIR": f"{home}/state"}
     own |= {"MCP_SERVERS_CONFIG": f"{home}/servers.json", "MCP_BRIDGE_WARM": "0", "PATH": path}
+    # What reaches the registries from here.
+    own |= {k: v for k, v in os.environ.items() if k.startswith(("SSL_CERT", "UV_", "HTTPS_PROXY"))}
     bridge = [str(Path(python).with_name(BRIDGE.name)), "run", "--json", "--runtime", engine]
     asked = [word for package in row.packages for word in ("--package", package)]
     results = row.expected if len(row.environ) > 1 else [row.expected]
