@@ -44,9 +44,7 @@ def exposure(path: Path) -> tuple[str, str]:
     another user's, who can put nothing in its place that looks like root's.
     """
     real = Path(os.path.realpath(path))
-    own = None
-    with suppress(OSError):
-        own = path.lstat() if real == path else None
+    own = path.lstat() if real == path and os.access(path, os.F_OK) else None
     roots_own = own and (os.geteuid(), own.st_uid, own.st_mode) == (0, 0, stat.S_IFDIR | MODE)
     for place in _paths_on_the_way(path):
         try:

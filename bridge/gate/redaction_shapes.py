@@ -55,11 +55,9 @@ _PAIRS = frozenset(
         "license subscription shared ssh app application server client webhook session storage "
         "consumer hmac"
     )
-) | frozenset(
-    {("pass", "phrase"), ("auth", "code"), ("connection", "string"), ("session", "id")}
-    # Packed copies of the variables that a shell's hook has set, tokens among them.
-    | {("direnv", "diff"), ("mise", "diff")}
-)
+) | frozenset({("pass", "phrase"), ("auth", "code"), ("connection", "string"), ("session", "id")})
+# Packed copies of the variables that a shell's hook has set, tokens among them.
+_PAIRS |= {("direnv", "diff"), ("mise", "diff")}
 
 _LAST = words_in("auth pass key dsn signature session")
 """Words that are enough at the end of a name, if the value is no name; after "pass" any is one."""

@@ -136,9 +136,7 @@ def _after_a_timeout(ending: Ending, limits: Limits) -> str:
 
 def _exit_code(done: Done | None, exited: Exited | None) -> int | None:
     """Return the program's exit code; the kernel's outranks the program's own claim."""
-    if exited is not None and exited.code:
-        return exited.code
-    if done is not None:
+    if done is not None and (exited is None or not exited.code):
         return done.exit_code
     return exited.code if exited is not None else None
 
@@ -177,9 +175,7 @@ def _exit(code: int, *, finished: bool, error: str) -> Verdict:
 
 
 def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:
-    detail = ending.diagnostics.strip()
-    if ending.report is not None and ending.report.detail:
-        detail = f"{detail}\n{ending.report.detail}".strip()
+    detail = f"{ending.diagnostics.strip()}\n{ending.report.detail if ending.report else ''}"
     return Verdict(
         status="error",
         reason="crash",
@@ -190,7 +186,4 @@ def _crash(message: str, ending: Ending, code: int | None = None) -> Verdict:
 
 
 def _signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return next((known.name for known in signals.Signals if known == number), f"signal {number}")

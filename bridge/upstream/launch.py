@@ -134,7 +134,7 @@ async def _find_npm(command: str, environ: Mapping[str, str]) -> Path | None:
     probe = [str(shim.with_name("node")), "-p", "process.execPath"]
     with suppress(OSError):
         done = await anyio.run_process(probe, stdin=subprocess.DEVNULL, env=environ, check=False)
-        npm = Path(done.stdout.decode("utf-8", "replace").strip()).parent / shim.name
+        npm = Path(os.fsdecode(done.stdout).strip()).parent / shim.name
         return npm if _is_npm(npm) else None
     return None
 

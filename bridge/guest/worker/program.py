@@ -325,10 +325,8 @@ async def _await_value(value: Any) -> Any:
 def _exit(error: SystemExit) -> Done:
     """Return the outcome of `sys.exit(...)`; print its message as the interpreter does."""
     code = error.code
-    if code is None:
-        return Done("exit", 0, error_type="SystemExit")
-    if isinstance(code, int):
-        return Done("exit", int(code) & 0xFF, error_type="SystemExit")
+    if code is None or isinstance(code, int):
+        return Done("exit", int(code or 0) & 0xFF, error_type="SystemExit")
     try:
         text = str(code)
     except BaseException:

@@ -29,8 +29,6 @@ INTERVAL, RECHECK = 0.05, 0.01
 LOOKS = 3
 """Looks above the limit before a kill: the processes' sizes are not read all at once."""
 
-_KCMP_VM = 1
-
 _SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -129,10 +127,8 @@ def _children(pid: int) -> set[int]:
 
 def _live_thread(pid: int) -> int:
     """Return a thread that shows its process's memory: one that has ended shows none."""
-    if _sizes(pid, "status"):
-        return pid
     with suppress(OSError):
-        tids = [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+        tids = (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
         return next((tid for tid in tids if _sizes(tid, "status")), pid)
     return pid
 
@@ -140,13 +136,12 @@ def _live_thread(pid: int) -> int:
 def _one_of_each_address_space(threads: Iterable[int]) -> list[int]:
     """Return the threads without those that share an earlier one's address space.
 
-    A command that is being started shares its parent's until it is executed. Where the kernel
-    does not compare two processes, both are returned.
+    A command that is being started shares its parent's until it is executed.
     """
-    compare, number = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"]
+    compare, number, memory = ctypes.PyDLL(None).syscall, numbers(("kcmp",))["kcmp"], 1
     first: list[int] = []
     for thread in threads:
-        if all(compare(number, thread, other, _KCMP_VM, 0, 0) for other in first):
+        if all(compare(number, thread, other, memory, 0, 0) for other in first):
             first.append(thread)
     return first
 
