@@ -84,8 +84,9 @@ node: venv
 more-clients: node
 	@scripts/node-peers tests/clients/node
 
-# Package runners by which only `make test-all` starts servers: 260 MB.
+# Package runners by which only `make test-all` starts servers, servers that it compares, and what one drives: 800 MB.
 launchers: node
+	@scripts/system-packages chromium
 	@scripts/node-peers tests/launchers
 
 .PHONY: install

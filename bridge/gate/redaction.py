@@ -145,6 +145,11 @@ class Redactor:
         """Return what clears a text that comes in pieces."""
         return ClearedStream(self)
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether any secret is known."""
+        return bool(self._known)
+
     def so_far(self, data: bytes, skip: int, *, ends: bool = False) -> tuple[bytes, int]:
         """Return what is certain of a text, cleared, and how much of `data` it was.
 
@@ -152,8 +157,6 @@ class Redactor:
             skip: Bytes at the beginning that were returned before.
             ends: Whether nothing follows.
         """
-        if not self._known:
-            return data[skip:], len(data)
         end = len(data) if ends else self._texts.first_beginning(data)
         return self._texts.replaced_so_far(data, max(skip, end), skip, self._note)
 
@@ -306,6 +309,10 @@ class ClearedStream:
 
     def feed(self, data: bytes, *, ends: bool = False) -> bytes:
         """Return what is certain so far."""
+        if not (self._held or self._redactor.has_secrets):
+            # Large results pass without a copy.
+            self._before = (self._before + data[-_CONTEXT:])[-_CONTEXT:]
+            return data
         text, skip = self._before + self._held + data, len(self._before)
         cleared, end = self._redactor.so_far(text, skip, ends=ends)
         self._before, self._held = text[max(0, end - _CONTEXT) : end], text[end:]

@@ -17,6 +17,7 @@ import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,8 @@ PLACES = {
     "PEERS": HERE.parents[1] / ".state" / "peers",
 }
 
+ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
+
 WHOLE = {"structuredContent": None, "_meta": None, "error": None, "isError": False}
 """What goes without saying in a result."""
 
@@ -171,7 +174,7 @@ async def _direct(spec: ServerSpec, calls: Any) -> list[Any]:
         for tool, arguments in calls:
             asked = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
             try:
-                result = await client.session.send_request(asked, TypeAdapter(dict[str, Any]))
+                result = await client.session.send_request(asked, ANY)
             except MCPError as error:
                 told = error.error.model_dump(mode="json")
                 block = {"type": "text", "text": told["message"]}
@@ -205,7 +208,7 @@ async def test_a_server_sends_through_the_bridge_what_it_sends_directly(
         name="peer",
         transport="stdio",
         source=Source(client="Test", scope="user", path="/test.json", key="mcpServers.peer"),
-        command=shutil.which(command, path=f"{NODE.parent}{os.pathsep}{os.environ['PATH']}"),
+        command=shutil.which(command, path=f"{NODE.parent}{os.pathsep}{os.environ['PATH']}") or "",
         args=tuple(arguments),
         env={"TEST_WEB": web, **{key: filled(value) for key, value in line.get("env", {}).items()}},
         cwd=str(place),
@@ -218,8 +221,9 @@ async def test_a_server_sends_through_the_bridge_what_it_sends_directly(
         sent = _alike(json.dumps(await _direct(spec, calls)), line)
     for read in (RAW, PARTS):
         code = read + KEEP % (WHOLE, str(kept), json.dumps(calls))
-        opened = open_engine(settings, finder=ListFinder(spec), choose_backend=choose)
-        with _fresh(place):
+        patient = replace(settings, start_timeout=PATIENCE_SECONDS)
+        opened = open_engine(patient, finder=ListFinder(spec), choose_backend=choose)
+        with _fresh(place), anyio.fail_after(PATIENCE_SECONDS):
             async with opened as engine:
                 result = await engine.run(RunRequest(code=code, servers=("peer",), timeout=60))
                 assert result.status == "success", result.error
@@ -228,4 +232,4 @@ async def test_a_server_sends_through_the_bridge_what_it_sends_directly(
                 if read == PARTS:
                     code = "import json\n" + filled(line["program"])
                     result = await engine.run(RunRequest(code=code, timeout=60))
-    assert (result.stdout, result.error) == (line["says"], "")
+                    assert (result.stdout, result.error) == (line["says"], "")
