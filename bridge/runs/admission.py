@@ -85,8 +85,11 @@ class Admission:
             request = await resolved(request, limits, self._artifacts)
         return request, limits
 
-    async def read(self, request: RunRequest, caller: RunCaller) -> Reading:
+    async def read(self, request: RunRequest, caller: RunCaller) -> tuple[RunRequest, Reading]:
         """Read a program, once; again only if a server that it names was approved just now.
+
+        Returns:
+            The request with the program as it is read, and what the program's text shows.
 
         Raises:
             UnknownServerError: It names a server that does not exist: it must not stop half-way
@@ -97,7 +100,7 @@ class Admission:
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        return program
+        return replace(request, code=program.code), program
 
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
@@ -133,9 +136,9 @@ class Admission:
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
             result = stopped(run_id, request.code, run.check.verdict, limits.timeout)
-            return advised(result, program.scan)
+            return advised(result, program)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
-        return run if refusal is None else advised(refusal, program.scan)
+        return run if refusal is None else advised(refusal, program)
 
     async def connect(self, run: PreparedRun) -> tuple[PreparedRun, dict[str, tuple[Tool, ...]]]:
         """Connect a run's servers, all at the same time; return the run, and the tools of each.

@@ -58,7 +58,7 @@ class Runner:
         if request.ends_session_only:
             return await self._places.end_session(request)
         # 2. Read the program once: its syntax tree, the servers it names, the guard's findings.
-        program = await self._admission.read(request, caller)
+        request, program = await self._admission.read(request, caller)
         # 3. Admit: the guard's mode, certain mistakes, skills; which servers the run may have.
         run = await self._admission.admit(request, limits, program, caller)
         if isinstance(run, RunResult):
@@ -81,7 +81,7 @@ class Runner:
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
         result = await self._places.run(run, in_place)
-        return advised(result, program.scan)
+        return advised(result, program)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:
