@@ -14,7 +14,11 @@ from dataclasses import replace
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
+from bridge.catalog.program.edits import edited
+from bridge.catalog.program.names import NameTable
+from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.server_references import References
+from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownServerError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
@@ -96,6 +100,11 @@ class Admission:
                 for a typing mistake.
         """
         program = await self._read(request)
+        if isinstance(program.survey, Survey) and self._table(request).depends_on_tools(
+            program.survey
+        ):
+            await self._servers.load_unknown(self._usable(request))
+            program = await self._read(request)
         if await self._approved_now(request, program, caller):
             program = await self._read(request)
         if program.references.unknown:
@@ -114,6 +123,8 @@ class Admission:
         """
         skills = await self._skills.of_program(request, program.survey, caller)
         servers, tolerant = self._wanted(request, skills.widened(program.references))
+        check = await self._check(request, program, servers, skills.known)
+        request, program, check = await self._edited(request, program, check)
         run_id = uuid.uuid4().hex
         if self._settings.guard == "enforce" and not program.scan.allowed:
             return refused(run_id, program.scan, limits.timeout)
@@ -131,12 +142,12 @@ class Admission:
             program=program,
             reach=program.reach,
             skills=skills,
-            check=await self._check(request, program, servers, skills.known),
+            check=check,
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = stopped(run_id, request.code, run.check.verdict, limits.timeout)
-            return advised(result, program)
+            result = stopped(run_id, run.request.code, run.check.verdict, limits.timeout)
+            return advised(result, run.program)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else advised(refusal, program)
 
@@ -167,7 +178,24 @@ class Admission:
         if loaded == run.servers and not self._checks.stale(run.check):
             return run
         check = await self._check(run.request, run.program, loaded, run.skills.known)
-        return replace(run, check=check)
+        request, program, check = await self._edited(run.request, run.program, check)
+        return replace(run, request=request, program=program, reach=program.reach, check=check)
+
+    async def _edited(
+        self, request: RunRequest, program: Reading, check: Check
+    ) -> tuple[RunRequest, Reading, Check]:
+        """Return a run's program with its certain mistakes fixed, if that is certain for all."""
+        edits = check.verdict.edits
+        new = edited(request.code.removeprefix("\ufeff"), edits) if edits else None
+        if new is None:
+            return request, program, check
+        fixed = replace(request, code=new[0])
+        reading = await self._read(fixed)
+        words = "; ".join(filter(None, (program.read_as, new[1])))
+        again = await self._check(fixed, reading, check.servers, check.skills)
+        if again.verdict.certain or isinstance(reading.survey, Unread):
+            return request, program, check
+        return fixed, replace(reading, read_as=words), again
 
     async def _with_servers_asked(self, run: PreparedRun) -> PreparedRun:
         """Return a run whose mistakes are certain: what hangs on tools is only once they are new.
@@ -202,10 +230,20 @@ class Admission:
     async def _read(self, request: RunRequest) -> Reading:
         return await read(
             request.code,
-            self._servers.aliases,
+            self._table(request),
             self._settings.guard,
             session=bool(request.session),
         )
+
+    def _table(self, request: RunRequest) -> NameTable:
+        entries = map(self._servers.inventory.entry, self._usable(request))
+        return NameTable(entries, request.servers or ())
+
+    def _usable(self, request: RunRequest) -> tuple[str, ...]:
+        """Return the servers that a run may use."""
+        if self._settings.listed_servers_only:
+            return tuple(self._servers.resolve(name) for name in request.servers or ())
+        return self._servers.names()
 
     async def _approved_now(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
         """Ask about servers of a project that the program names; return whether one came in."""

@@ -55,10 +55,13 @@ class Check:
     """The verdict on a program.
 
     Attributes:
+        servers, skills: What it was checked against, as `check` got it.
         revision: Of the inventory of servers that it was checked against.
     """
 
     verdict: Verdict
+    servers: tuple[str, ...] = ()
+    skills: Collection[str] | None = None
     revision: int = -1
 
     @property
@@ -78,7 +81,7 @@ class ProgramChecks:
         self,
         code: str,
         survey: Survey | Unread,
-        servers: Collection[str],
+        servers: tuple[str, ...],
         *,
         more_names: bool = False,
         skills: Collection[str] | None = None,
@@ -104,7 +107,7 @@ class ProgramChecks:
             verdict = await anyio.to_thread.run_sync(
                 check_program, survey, entries, aliases, more_names, skills, abandon_on_cancel=True
             )
-        return Check(verdict=verdict, revision=revision)
+        return Check(verdict=verdict, servers=servers, skills=skills, revision=revision)
 
     def stale(self, check: Check) -> bool:
         """Return whether something else is known of the servers since a check."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import anyio.to_thread
 
 from bridge.catalog.program.guard import Scan, check, unread
+from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import SYNTAX, Unread
 from bridge.catalog.program.repairs import ReadProgram, read_program
 from bridge.catalog.program.server_references import Reach, References, reach, references
@@ -38,6 +39,7 @@ class Reading:
         read_as: The repairs in words; empty if there are none.
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
+        names: What it uses and does not define, with what that certainly means.
         reach: What of them it can get at; None if that does not show.
         survey: Of what was parsed, or why it could not be.
     """
@@ -48,41 +50,47 @@ class Reading:
     references: References
     reach: Reach | None
     survey: Survey | Unread = field(compare=False, repr=False)
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
-async def read(
-    code: str, aliases: Mapping[str, str], mode: GuardMode, *, session: bool = False
-) -> Reading:
+async def read(code: str, table: NameTable, mode: GuardMode, *, session: bool = False) -> Reading:
     """Read a program before it runs: it is parsed once, for all that is asked of its tree.
 
     Args:
+        table: The names of the servers that it may use.
         session: Whether it runs in one: then it may use names that it does not bind, and its files
             are there for the next.
     """
     program = read_program(code)
     if len(code) <= INLINE_CHARS:
-        return _reading(program, aliases, mode, session)
+        return _reading(program, table, mode, session)
     # A long program's tree takes a second to walk, in which other runs go on.
     return await anyio.to_thread.run_sync(
-        _reading, program, aliases, mode, session, abandon_on_cancel=True
+        _reading, program, table, mode, session, abandon_on_cancel=True
     )
 
 
-def _reading(
-    program: ReadProgram, aliases: Mapping[str, str], mode: GuardMode, session: bool
-) -> Reading:
-    text = {"code": program.code, "read_as": program.read_as}
-    tree = program.tree
+def _reading(program: ReadProgram, table: NameTable, mode: GuardMode, session: bool) -> Reading:
+    code, read_as, tree = program.code, program.read_as, program.tree
     if isinstance(tree, Unread):
         scan = Scan() if mode == "off" else unread(tree)
-        return Reading(**text, scan=scan, references=References(), reach=None, survey=tree)
+        nothing = References()
+        return Reading(
+            code=code, read_as=read_as, scan=scan, references=nothing, reach=None, survey=tree
+        )
     survey = Survey(tree)
-    named = references(survey, aliases, more_names=session)
+    names = table.given(survey)
+    if not session:
+        # In a session an earlier program may have defined them; the guest finds out.
+        survey.given = names
+    named = references(survey, table.aliases, more_names=session)
     return Reading(
-        **text,
+        code=code,
+        read_as=read_as,
         scan=Scan() if mode == "off" else check(survey, files_stay=session),
         references=named,
-        reach=reach(survey, {name: aliases[name] for name in named.servers}),
+        names=names,
+        reach=reach(survey, {name: table.aliases[name] for name in named.servers}),
         survey=survey,
     )
 

@@ -23,10 +23,10 @@ from bridge.catalog.docs import (
 )
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
-from bridge.catalog.program.report import nearest
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.typed_stubs import server_stub
 from bridge.errors import BridgeError, UsageError
+from bridge.guest.schema.names import nearest
 from bridge.model import Json, Limits, Tool
 from bridge.sandbox.flavour import runs_in_data_image
 from bridge.sandbox.limits import limits_for

@@ -100,14 +100,6 @@ def page_of(state: str, cursor: str, limit: int) -> dict[str, Any]:
     return {"issues": found[start:end], "total": len(found), "nextCursor": more}
 
 
-def create(title: str, labels: list[str]) -> dict[str, Any]:
-    new = {"id": len(ISSUES) + 1, "title": title, "state": "open", "labels": labels}
-    author = {"login": "me", "id": 1}
-    more = {"created_at": "2026-11-01T00:00:00Z", "comments": 0, "assignee": None}
-    ISSUES.append({**new, "author": author, **more})
-    return new
-
-
 def line_of_log(number: int, issue: int) -> str:
     level = "INFO" if number % 50 else "ERROR"
     return f"2026-11-{1 + number % 28:02d} {level} step {number} of issue {issue}"
@@ -131,7 +123,8 @@ def answer(name: str, given: dict[str, Any]) -> Any:
         lines = [f"- **#{i['id']}** {i['title']}" for i in ISSUES if given["query"] in i["title"]]
         return f"## {len(lines)} results\n\n" + "\n".join(lines)
     if name == "create_issue":
-        return create(given["title"], given.get("labels") or [])
+        new = {"id": len(ISSUES) + 1, "title": given["title"], "state": "open"}
+        return {**new, "labels": given.get("labels") or []}
     if name == "close_issue" and number == LOCKED:
         raise ValueError(f"409 Conflict: issue {number} is locked")
     if name == "flaky_stats":

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.tables import Helper
-from bridge.guest.schema.parameters import read_parameters, synonyms
+from bridge.catalog.program.tables import BY_NAME, Helper
+from bridge.guest.schema.names import PARAMETER_NAMES
+from bridge.guest.schema.parameters import are_arguments, read_parameters, synonyms
 from bridge.guest.schema.validation import argument_problem, convert, filled, problem
 from bridge.model import Json
 from bridge.text import valid_text
@@ -77,7 +78,60 @@ def helper_parameters(helper: Helper) -> Parameters:
         Parameter(name=name, alias=name, required=index < helper.required)
         for index, name in enumerate(names)
     )
-    return Parameters(all=listed, positional=len(helper.positional), open=helper.open, root={})
+    also = PARAMETER_NAMES if helper.name in BY_NAME else {}
+    return Parameters(
+        all=listed, positional=len(helper.positional), open=helper.open, root={}, synonyms=also
+    )
+
+
+def by_name(node: ast.Call, given: Mapping[str, str]) -> dict[str, ast.expr]:
+    """Return the server, tool and arguments of a `call_tool`, however the program gives them.
+
+    Args:
+        given: What texts that name both a server and a tool mean; see `NameTable.given`.
+    """
+    bound = dict(zip(("server", "tool", "arguments"), node.args, strict=False))
+    for keyword in node.keywords:
+        bound[PARAMETER_NAMES.get(str(keyword.arg), str(keyword.arg))] = keyword.value
+    if isinstance(bound.get("tool"), ast.Dict) and "arguments" not in bound:
+        bound["arguments"] = bound.pop("tool")
+    whole = (
+        bound.get("server", bound.get("tool"))
+        if len(bound.keys() & {"server", "tool"}) < 2
+        else None
+    )
+    path = given.get(str(whole.value), "") if isinstance(whole, ast.Constant) else ""
+    if "." in path:
+        server, _, tool = path.partition(".")
+        bound.update(server=ast.Constant(server), tool=ast.Constant(tool))
+    return bound
+
+
+def as_keywords(
+    node: ast.Call, parameters: Parameters, survey: Survey, context: Context
+) -> tuple[ast.Call, bool]:
+    """Return a call with the items of its only argument, a dict of all arguments, as keywords.
+
+    Returns:
+        The call, and whether its only argument may be such a dict, computed by the program.
+    """
+    if len(node.args) != 1 or node.keywords:
+        return node, False
+    value: object = node.args[0]
+    if isinstance(value, ast.Name):
+        owner = survey.owner(value.id, context)
+        bound = owner.bound[value.id] if owner is not None else ()
+        value = bound[0][0] if len(bound) == 1 else None
+    names = {n for one in parameters.all for n in (one.name, one.alias)} | set(parameters.synonyms)
+    if not isinstance(value, ast.Dict):
+        literal = isinstance(value, ast.Constant | ast.JoinedStr | ast.List | ast.Starred)
+        return node, not literal and are_arguments((), names, parameters.all, parameters.root)
+    keys = [getattr(key, "value", None) for key in value.keys]
+    if not are_arguments(keys, names, parameters.all, parameters.root):
+        return node, False
+    pairs = zip(keys, value.values, strict=True)
+    keywords = [ast.copy_location(ast.keyword(arg=key, value=item), item) for key, item in pairs]
+    return ast.copy_location(ast.Call(func=node.func, args=[], keywords=keywords), node), False
 
 
 def literal_problem(
@@ -189,7 +243,9 @@ class ArgumentReader:
 
     def bound(self, node: ast.Call, parameters: Parameters, context: Context) -> CallArguments:
         """Return the arguments of a call of a tool."""
-        given = CallArguments(open=any(isinstance(item, ast.Starred) for item in node.args))
+        node, may_be_all = as_keywords(node, parameters, self._survey, context)
+        starred = any(isinstance(item, ast.Starred) for item in node.args)
+        given = CallArguments(open=starred or may_be_all)
         if not given.open:
             for item, parameter in zip(node.args, parameters.all, strict=False):
                 self.take(given, parameter.name, item, parameters, context)

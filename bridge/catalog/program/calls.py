@@ -15,12 +15,14 @@ from functools import partial
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.arguments import (
     Parameters,
+    as_keywords,
+    by_name,
     helper_parameters,
     literal_problem,
     tool_parameters,
 )
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, nearest, quoted
+from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, quoted
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import HELPER, RUNTIME, SERVER, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import (
@@ -33,6 +35,7 @@ from bridge.catalog.program.tables import (
 )
 from bridge.catalog.prose import clip
 from bridge.catalog.stubs import call_signature
+from bridge.guest.schema.names import nearest
 from bridge.model import Severity
 
 SECONDS_FOR_VALUES = 0.2
@@ -202,7 +205,7 @@ class CallRules:
             self._report.add(node, "not-a-tool", severity, message)
         elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
             certain = partial(self._certainty.raises, context, "ArgumentsError", later=later)
-            self._bind(node, self._tool(symbol.server, symbol.tool, symbol.name, certain))
+            self._bind(node, self._tool(symbol.server, symbol.tool, symbol.name, certain), context)
         elif symbol.kind == HELPER and symbol.helper is not None:
             self._helper(node, context, symbol, later=later)
 
@@ -216,7 +219,7 @@ class CallRules:
             severity=partial(self._certainty.raises, context, "TypeError", later=later),
             signature=lambda: helper.signature,
         )
-        self._bind(node, callee)
+        self._bind(node, callee, context)
         if helper.name in BY_NAME:
 
             def severity(kind: str) -> Severity:
@@ -224,12 +227,14 @@ class CallRules:
                 unsure = helper.name != "call_tool" or (self._introspects and context.conditional)
                 return "note" if unsure else self._certainty.raises(context, kind, later=later)
 
-            self._by_name(node, severity)
+            self._by_name(node, severity, context)
 
-    def _by_name(self, node: ast.Call, severity: Callable[[str], Severity]) -> None:
+    def _by_name(
+        self, node: ast.Call, severity: Callable[[str], Severity], context: Context
+    ) -> None:
         """`runtime.call_tool("server", "tool", {...})`."""
-        texts = [item.value for item in node.args[:2] if isinstance(item, ast.Constant)]
-        server_name, tool_name = texts if len(texts) == 2 else (None, None)
+        bound = by_name(node, self._survey.given)
+        server_name, tool_name = (getattr(bound.get(n), "value", None) for n in ("server", "tool"))
         if not isinstance(server_name, str) or not isinstance(tool_name, str):
             return
         server = self._symbols.named_server(server_name)
@@ -242,7 +247,7 @@ class CallRules:
             message = f"the server {quoted(server.name)} has no tool {quoted(tool_name)}.{near}"
             self._report.add(node, "unknown-tool", severity("MCPError"), message)
             return
-        given = node.args[2] if len(node.args) > 2 else None
+        given = bound.get("arguments")
         if isinstance(given, ast.Dict) and all(isinstance(key, ast.Constant) for key in given.keys):
             keywords = [
                 ast.keyword(arg=str(key.value), value=value)
@@ -251,7 +256,8 @@ class CallRules:
             ]
             call = ast.copy_location(ast.Call(func=node.func, args=[], keywords=keywords), node)
             label = f"{server.name}.{entry.tool.name}"
-            self._bind(call, self._tool(server, entry, label, partial(severity, "ArgumentsError")))
+            certain = partial(severity, "ArgumentsError")
+            self._bind(call, self._tool(server, entry, label, certain), context)
 
     def _tool(
         self, server: ServerEntry, entry: ToolEntry, label: str, severity: Callable[[], Severity]
@@ -266,12 +272,13 @@ class CallRules:
 
     # --- arguments -------------------------------------------------------------------------------
 
-    def _bind(self, node: ast.Call, callee: _Callee) -> None:
+    def _bind(self, node: ast.Call, callee: _Callee, context: Context) -> None:
         """Report which of a call's arguments do not fit."""
         parameters = callee.parameters
+        node, may_be_all = as_keywords(node, parameters, self._survey, context)
         starred = any(isinstance(item, ast.Starred) for item in node.args)
         unpacked = any(keyword.arg is None for keyword in node.keywords)
-        if self._report.exhausted or self._dict_for_all(node, callee):
+        if self._report.exhausted:
             return
         if not starred and len(node.args) > parameters.positional:
             count = f"takes at most {parameters.positional} positional arguments"
@@ -291,7 +298,7 @@ class CallRules:
                     unknown.append(keyword)
                 continue
             name = str(keyword.arg)
-            if name in parameters.synonyms:
+            if name in parameters.synonyms and callee.label.rpartition(".")[2] not in BY_NAME:
                 message = f"{quoted(callee.label)} gets {quoted(name)} as {quoted(found.name)}"
                 message += ", whose description calls it an alias."
                 self._report.add(keyword, "alias", "note", message)
@@ -302,7 +309,7 @@ class CallRules:
                 given.add(found.name)
                 self._value(keyword.value, callee, found.name)
         missing = [a.alias for a in parameters.all if a.required and a.name not in given]
-        if starred or unpacked:
+        if starred or unpacked or may_be_all:
             missing = []
         free = [a.alias for a in parameters.all if a.name not in given]
         for keyword in unknown:
@@ -313,21 +320,6 @@ class CallRules:
             self._report_call(
                 node, callee, "missing-argument", f"is missing the required {what} {shown}"
             )
-
-    def _dict_for_all(self, node: ast.Call, callee: _Callee) -> bool:
-        """`tool({"a": 1})`: report all arguments given as one dict; return whether they were."""
-        parameters = callee.parameters
-        if len(node.args) != 1 or node.keywords or not isinstance(node.args[0], ast.Dict):
-            return False
-        keys = [getattr(key, "value", None) for key in node.args[0].keys]
-        known = [isinstance(key, str) and parameters.find(key) is not None for key in keys]
-        if not keys or not all(known):
-            return False
-        if literal_problem(node.args[0], parameters.all[0], parameters.root) is None:
-            return False
-        problem = "takes its arguments by name, not as one dict: put `**` before the dict"
-        self._report_call(node, callee, "arguments-in-dict", problem)
-        return True
 
     def _value(self, node: ast.expr, callee: _Callee, name: str) -> None:
         parameter = callee.parameters.find(name)

@@ -16,18 +16,19 @@ from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.awaits import AwaitRules
 from bridge.catalog.program.calls import CallRules
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import Report, did_you_mean, listed, nearest, quoted
+from bridge.catalog.program.edits import Edit
+from bridge.catalog.program.names import import_for
+from bridge.catalog.program.report import Report, did_you_mean, listed, quoted
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
 from bridge.catalog.program.tables import (
     BUILTINS,
     FOREIGN,
+    HELPERS,
     LEGACY,
-    MEMBERS,
     OWN_GLOBALS,
-    SHORT_NAMES,
-    STDLIB,
 )
+from bridge.guest.schema.names import nearest
 from bridge.model import Finding, Severity
 
 _BUILTIN_CUTOFF = 0.78
@@ -46,10 +47,12 @@ class Verdict:
     Attributes:
         findings: In the order of the lines.
         omitted: Number of findings left out.
+        edits: What fixes all that is certain; empty if that is not known.
     """
 
     findings: tuple[Finding, ...] = ()
     omitted: int = 0
+    edits: tuple[Edit, ...] = ()
 
     @property
     def certain(self) -> tuple[Finding, ...]:
@@ -90,14 +93,14 @@ def check_program(
     _check_imports(survey, certainty, report, known)
     if skills is not None:
         _check_skills(survey, symbols, certainty, report, skills)
-    return Verdict(findings=report.findings(), omitted=report.omitted)
+    return Verdict(findings=report.findings(), omitted=report.omitted, edits=report.edits)
 
 
 def _check_names(
     survey: Survey, certainty: Certainty, report: Report, servers: Collection[str]
 ) -> None:
     """Report names that nothing binds; `program.servers` reports those that begin with `mcp_`."""
-    known = survey.names | BUILTINS | OWN_GLOBALS
+    known = survey.names | BUILTINS | OWN_GLOBALS | survey.given.keys()
     seen: set[str] = set()
     for node, context in survey.each(ast.Name):
         name = node.id
@@ -113,23 +116,12 @@ def _check_names(
         if severity == "deny":
             # Report each name once, but again if the first report was not certain.
             seen.add(name)
-        missing = _import_for(name)
+        missing = import_for(name)
         if missing:
             message = f"{quoted(name)} is not imported; add `{missing}`"
             report.add(node, "missing-import", severity, message)
         else:
             report.add(node, "undefined-name", severity, _undefined(node, survey, servers))
-
-
-def _import_for(name: str) -> str:
-    """Return the import statement for a well-known name; empty for any other."""
-    if name in MEMBERS and name != "pprint":
-        return f"from {MEMBERS[name]} import {name}"
-    if name in SHORT_NAMES:
-        return f"import {SHORT_NAMES[name]}"
-    if name in STDLIB and not name.startswith("_") and name not in ("this", "antigravity"):
-        return f"import {name}"
-    return ""
 
 
 def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
@@ -180,15 +172,10 @@ def _check_imports(
         for dotted in names:
             severity = certainty.raises(context, "ModuleNotFoundError")
             parts = dotted.split(".")
-            alias = parts[0].removeprefix("mcp_")
-            if parts[0] != alias and alias in servers:
-                other = f"from mcp.servers{f'.{alias} import ...' if named else f' import {alias}'}"
-                message = f"{quoted(parts[0])} needs no import: remove the line, or write `{other}`"
-                report.add(node, "unknown-module", severity, message)
-            elif parts[0] == "mcp":
+            if parts[0] == "mcp":
                 taken = [item.name for item in node.names] if named and len(parts) == 1 else []
-                foreign = [one for one in (parts[1:2] or taken) if one not in _OWN_PARTS]
-                if foreign:
+                own = {*_OWN_PARTS, *HELPERS, *(servers if len(parts) == 1 else ())}
+                if any(one not in own for one in parts[1:2] or taken):
                     text = f"from {dotted} import ..." if named else f"import {dotted}"
                     report.add(node, "unknown-module", severity, f"{quoted(text)} {_SDK}")
 
@@ -216,4 +203,4 @@ def _check_skills(
             report.add(node, "unknown-skill", severity, message)
 
 
-_OWN_PARTS = frozenset({"*", "runtime", "servers", "MCPError"})
+_OWN_PARTS = frozenset({"*", "runtime", "servers", "MCPError", "McpError"})

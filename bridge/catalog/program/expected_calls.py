@@ -16,6 +16,7 @@ from bridge.catalog.program.arguments import (
     ArgumentReader,
     CallArguments,
     Parameters,
+    by_name,
     tool_parameters,
 )
 from bridge.catalog.program.survey import Context, Scope, Survey
@@ -196,6 +197,8 @@ class _Reader:
         if name not in BY_NAME and name not in _REQUESTS:
             return
         bound = self._positions(node, symbol.helper.positional)
+        if bound is not None and name in BY_NAME:
+            bound = by_name(node, self._survey.given)
         if bound is None:
             self._anything(node.lineno, f"{symbol.name} with arguments that cannot be seen")
             return

@@ -24,7 +24,10 @@ ATTEMPTED_CHARS = 1024 * 1024
 
 _ARGUMENTS = {field.name for field in dataclasses.fields(RunRequest)} | {"apply", "profile"}
 
-_LITERAL = r'''"""(?:\\.|[^\\])*?"""|\'\'\'(?:\\.|[^\\])*?\'\'\'|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*\''''
+_LITERAL = "|".join(
+    f"{quote}(?:\\\\.|[^\\\\{outside}])*?{quote}"
+    for quote, outside in (('"""', ""), ("'''", ""), ('"', "\n"), ("'", "\n"))
+)
 _QUOTED = r"[“”„«»][^“”„«»\"\n]*[“”«»]|[‘’‚‹›][^‘’‚‹›'\n]*[‘’‹›]"
 
 _CHARACTERS = {

@@ -69,8 +69,8 @@ def _helpers(lines: str, owner: str = "runtime") -> Mapping[str, Helper]:
 
 HELPERS = _helpers(
     """
-    async call_tool(server, tool, arguments=)
-    async call_tool_raw(server, tool, arguments=)
+    async call_tool(server=, tool=, arguments=)
+    async call_tool_raw(server=, tool=, arguments=)
     async complete(server, ref, argument, value=, ...)
     async get_prompt(server, name, arguments=)
     async list_prompts(server=)
@@ -109,7 +109,7 @@ HELPERS = _helpers(
 """The functions of `mcp.runtime`."""
 
 RUNTIME_TYPES = frozenset(
-    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "NotJsonError", "Result"}
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "Result", "UnknownNameError"}
 )
 
 BY_NAME = frozenset({"call_tool", "call_tool_raw"})
@@ -137,14 +137,6 @@ LEGACY = frozenset({"basestring", "long", "raw_input", "unichr", "unicode", "xra
 
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """What `mcp.servers.<alias>` has besides the tools."""
-
-SPARED = frozenset(
-    """
-    delete_memory delete_skill get_memory_info list_memories list_skills load_memory load_skill
-    memory_exists save_memory save_skill save_tool update_memory
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Helpers that need no `await`; the guest removes one that stands before them."""
 
 GLOBAL_HELPERS = frozenset(
     """
@@ -259,8 +251,5 @@ FOREIGN: Mapping[str, str] = {
     "unicode": "Write `str`.",
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
-    "tools": "Tools are called as `await mcp_<server>.<tool>(...)`.",
-    "call_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
-    "call_mcp_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
 }
 """Names of other languages and libraries, and what to write here."""

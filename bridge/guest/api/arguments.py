@@ -8,8 +8,8 @@ sent: a `TypeError`, and an `MCPError` as whatever else is wrong with a call.
 from __future__ import annotations
 
 from bridge.guest.api.results import with_source_texts
-from bridge.guest.api.values import ArgumentsError, Result, listed, nearest, to_argument
-from bridge.guest.schema.parameters import read_parameters, synonyms
+from bridge.guest.api.values import ArgumentsError, Result, listed, nearest, to_json
+from bridge.guest.schema.parameters import are_arguments, read_parameters, synonyms
 from bridge.guest.schema.validation import certain_types, convert, filled, problem
 
 TYPE_CHECKING = False
@@ -112,6 +112,9 @@ class Parameters:
         """
         given: Dict[str, Any] = {}
         bound: Dict[str, Any] = {}
+        whole = args[0] if len(args) == 1 and not kwargs else None
+        if isinstance(whole, dict) and are_arguments(whole, self._by_name, self.all, self.root):
+            args, kwargs = (), whole
         if len(args) > len(self.all):
             message = "takes at most %d positional arguments; %d were given"
             self._fail(message % (len(self.all), len(args)))
@@ -127,7 +130,7 @@ class Parameters:
                 self._fail("got more than one value for %r" % key)
             given[key] = None
             if found is None:
-                bound[key] = to_argument(convert(value, True, self.root), self._place(key))
+                bound[key] = to_json(convert(value, True, self.root), self._place(key))
             else:
                 self._take(bound, found, value)
         missing = [p.alias for p in self.all if p.required and p.name not in given]
@@ -151,9 +154,9 @@ class Parameters:
         if type(value) not in _BUILTIN:
             value = with_source_texts(value, schema, self.root)
         if type(value) in certain:
-            bound[name] = to_argument(value, self._place(name)) if type(value) is int else value
+            bound[name] = to_json(value, self._place(name)) if type(value) is int else value
             return
-        plain = to_argument(convert(value, schema, self.root), self._place(name))
+        plain = to_json(convert(value, schema, self.root), self._place(name))
         wrong = problem(plain, schema, self.root, parameter.alias)
         if wrong is None:
             bound[name] = plain

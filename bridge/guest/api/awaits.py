@@ -19,12 +19,20 @@ MEMORIES = (
 
 SKILLS = ("delete_skill", "list_skills", "load_skill", "save_skill", "save_tool")
 
+PLAIN = frozenset(
+    (
+        *(*MEMORIES, *SKILLS, "capability_summary", "describe_server", "discovered_servers"),
+        *("list_loaded_server_metadata", "list_servers_sync", "list_tools_sync", "progress"),
+        *("query_tool_docs_sync", "search_tool_docs_sync"),
+    )
+)
+"""The helpers that are no async functions."""
+
 
 def strip_await(tree: ast.Module) -> None:
     """Remove each `await` before a call of a plain helper, unless the program redefines it."""
     import ast  # slow; only for programs that mention such a helper
 
-    plain = {*MEMORIES, *SKILLS}
     own = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -36,13 +44,13 @@ def strip_await(tree: ast.Module) -> None:
 
     def is_plain(function: ast.expr) -> bool:
         if isinstance(function, ast.Name):
-            return function.id in plain - own
-        if not isinstance(function, ast.Attribute) or function.attr not in plain:
+            return function.id in PLAIN - own
+        if not isinstance(function, ast.Attribute) or function.attr not in PLAIN:
             return False
         owner = function.value
         if isinstance(owner, ast.Attribute):
             return owner.attr == "runtime"
-        return isinstance(owner, ast.Name) and owner.id == "runtime" and "runtime" not in own
+        return isinstance(owner, ast.Name) and owner.id in {"mcp", "runtime"} - own
 
     class Stripper(ast.NodeTransformer):
         def visit_Await(self, node: ast.Await) -> ast.AST:

@@ -7,24 +7,25 @@ What needs all discovered servers is asked of the host.
 from __future__ import annotations
 
 import _collections_abc as abc  # loaded already, as `collections` is not
+import builtins
 import sys
 import types
 
 from bridge.guest.api.awaits import MEMORIES, SKILLS
 from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
-from bridge.guest.api.proxies import Server, Servers, Tools, install_modules, summary, usable
+from bridge.guest.api.proxies import Server, Servers, Tools, described, install_modules, usable
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
     Blob,
     MCPError,
     MissingKeyError,
-    NotJsonError,
     Result,
+    UnknownNameError,
     listed,
     nearest,
-    to_argument,
+    to_json,
     to_text,
 )
 
@@ -97,29 +98,61 @@ class Runtime(Library):
         for name, server in self._loaded.items():
             self._discovered.setdefault(name, server)
         self._capabilities = run.capabilities
+        self._names = run.names
 
     # --- calls ----------------------------------------------------------------------------------
 
     async def call_tool(
-        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+        self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
     ) -> Any:
         """Call any tool of any discovered server and return its value.
+
+        One name is enough if it has both, as "server.tool", or if one server alone has the tool.
 
         Raises:
             MCPError: The tool, its server or the bridge refused.
             ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
         """
+        server, tool, arguments = await self._target(server, tool, arguments, named)
         value = await self._call(server, tool, arguments, raw=False)
         return from_wire(value, subject="%s.%s" % (server, tool))
 
     async def call_tool_raw(
-        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+        self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
     ) -> Any:
         """Call a tool and return the whole CallToolResult as a dict, tool errors included.
 
         The arguments go as they are, and the server judges them.
         """
+        server, tool, arguments = await self._target(server, tool, arguments, named)
         return from_wire(await self._call(server, tool, arguments, raw=True), raw=True)
+
+    async def _target(
+        self, server: Any, tool: Any, arguments: Any, named: Mapping[str, Any]
+    ) -> Tuple[Any, Any, Any]:
+        """Return a call's server, tool and arguments, from the ways in which programs give them."""
+        given = {"server": server, "tool": tool, "arguments": arguments}
+        for name, value in named.items():
+            from bridge.guest.schema.names import PARAMETER_NAMES
+
+            own = PARAMETER_NAMES.get(name)
+            if own is None or given[own] is not None:
+                message = (
+                    "call_tool() has the parameters server, tool and arguments, and no %r; the "
+                    "tool's own arguments go into a dict: call_tool(server, tool, {%r: ...})"
+                )
+                raise TypeError(message % (name, name))
+            given[own] = value
+        server, tool, arguments = given.values()
+        if arguments is None and isinstance(tool, abc.Mapping):
+            tool, arguments = None, tool
+        if server is None or tool is None:
+            name = _text("tool", tool if server is None else server)
+            path = self._names.get(name) or await self._client.call(
+                "find_tool", {"name": name}, name
+            )
+            server, _, tool = path.partition(".")
+        return server, tool, arguments
 
     async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
         """Send a call whose arguments are bound and checked already."""
@@ -144,7 +177,7 @@ class Runtime(Library):
         subject = "%s.%s" % (name, tool)
         entry = None if raw else self._entry(name, tool)
         if entry is None or not all(isinstance(key, str) for key in arguments):
-            plain = to_argument(dict(arguments), "arguments of %s" % subject)
+            plain = to_json(dict(arguments), "arguments of %s" % subject)
         else:
             from bridge.guest.api.arguments import Parameters
 
@@ -275,7 +308,11 @@ class Runtime(Library):
     async def list_tools(self, server: str) -> Any:
         """Return the tools of any discovered server."""
         params = {"server": self._own_name(_text("server", server))}
-        return await self._client.call("list_tools", params, "list_tools")
+        tools = await self._client.call("list_tools", params, "list_tools")
+        return [
+            Result({"name": tool["tool"], **tool, "input_schema": tool["inputSchema"]})
+            for tool in tools
+        ]
 
     async def query_tool_docs(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
@@ -364,7 +401,7 @@ class Runtime(Library):
             alias=server.get("alias", ""),
             description=server.get("description") or "",
             loaded=own in self._loaded,
-            tools=[Result(summary(tool)) for tool in server.get("tools") or ()],
+            tools=described(server),
         )
 
     def list_loaded_server_metadata(self) -> Tuple[Dict[str, Any], ...]:
@@ -426,7 +463,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     module.__spec__ = ModuleSpec("mcp.runtime", None)
     helpers = {name: getattr(runtime, name) for name in PUBLIC}
     module.__dict__.update(helpers)
-    for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, NotJsonError, Result):
+    for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, Result, UnknownNameError):
         # What tracebacks and `type()` show is where programs can import it from.
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
@@ -437,15 +474,18 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         for server in run.discovered
         if not server.get("loaded")
     ]
-    package = install_modules(loaded, module, others)
-    package.MCPError = MCPError  # type: ignore[attr-defined]
     servers = {tools.server["name"]: Server(tools) for tools in loaded}
     every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
+    mapping = Servers(servers, aliases, every)
+    package = install_modules(
+        loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
+    )
+    package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
     found: Dict[str, Any] = {
         "mcp": package,
         "runtime": module,
-        "mcp_servers": Servers(servers, aliases, every),
+        "mcp_servers": mapping,
         "LOADED_MCP_SERVERS": tuple(servers),
         "MCPError": MCPError,
         "Blob": Blob,
@@ -455,11 +495,15 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
+    for name, path in run.names.items():
+        # As builtins: what the program, or an earlier one of its session, calls so comes first.
+        first, _, member = path.partition(".")
+        setattr(builtins, name, getattr(found[first], member) if member else found[first])
     return found
 
 
 def _missing(message: str) -> NoReturn:
-    raise MissingKeyError(message)
+    raise UnknownNameError(message)
 
 
 def _detail(value: Any) -> str:
