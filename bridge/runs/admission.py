@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from bridge.artifacts import ArtifactStore
@@ -123,7 +123,7 @@ class Admission:
         """
         skills = await self._skills.of_program(request, program.survey, caller)
         servers, tolerant = self._wanted(request, skills.widened(program.references))
-        check = await self._check(request, program, servers, skills.known)
+        check = await self._check(request, program, servers)
         request, program, check = await self._edited(request, program, check)
         run_id = uuid.uuid4().hex
         if self._settings.guard == "enforce" and not program.scan.allowed:
@@ -177,7 +177,7 @@ class Admission:
         loaded = tuple(name for name in run.servers if name in tools)
         if loaded == run.servers and not self._checks.stale(run.check):
             return run
-        check = await self._check(run.request, run.program, loaded, run.skills.known)
+        check = await self._check(run.request, run.program, loaded)
         request, program, check = await self._edited(run.request, run.program, check)
         return replace(run, request=request, program=program, reach=program.reach, check=check)
 
@@ -192,7 +192,7 @@ class Admission:
         fixed = replace(request, code=new[0])
         reading = await self._read(fixed)
         words = "; ".join(filter(None, (program.read_as, new[1])))
-        again = await self._check(fixed, reading, check.servers, check.skills)
+        again = await self._check(fixed, reading, check.servers)
         if again.verdict.certain or isinstance(reading.survey, Unread):
             return request, program, check
         return fixed, replace(reading, read_as=words), again
@@ -217,14 +217,12 @@ class Admission:
         request: RunRequest,
         program: Reading,
         servers: tuple[str, ...],
-        skills: Collection[str] | None,
     ) -> Check:
         return await self._checks.check(
             request.code,
             program.survey,
             servers,
             more_names=bool(request.session),
-            skills=skills,
         )
 
     async def _read(self, request: RunRequest) -> Reading:
@@ -255,7 +253,7 @@ class Admission:
     async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong."""
         unknown = program.references.unknown
-        check = await self._check(request, program, program.references.servers, None)
+        check = await self._check(request, program, program.references.servers)
         problems = [str(reference) for reference in unknown]
         problems += [str(found) for found in check.verdict.certain]
         missed = [reference.text.strip("`'") for reference in unknown]

@@ -32,8 +32,14 @@ _ALSO = {
     **dict.fromkeys(("client", "session", "mcp_client"), "runtime"),
     **dict.fromkeys(("call_mcp_tool", "mcp_call_tool"), "runtime.call_tool"),
     "McpError": "MCPError",
+    **{"true": "True", "false": "False", **dict.fromkeys(("null", "nil", "undefined"), "None")},
+    **{"xrange": "range", "unicode": "str"},
 }
-"""What other libraries call the servers, and who calls their tools."""
+"""What other libraries and languages call what there is."""
+
+_VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
+
+_VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
 
 
 class NameTable:
@@ -91,7 +97,8 @@ class NameTable:
     def given(self, survey: Survey) -> dict[str, str]:
         """Return the names that a program uses and does not define, each with its certain path.
 
-        A text counts too if it alone says which tool `call_tool` calls.
+        A text counts too if it alone says which tool `call_tool` calls. A well-known name that is
+        not imported has its import statement.
         """
         called = {id(node.func) for node, _ in survey.every(ast.Call)}
         asked = {id(node.value): node.attr for node, _ in survey.every(ast.Attribute)}
@@ -105,13 +112,14 @@ class NameTable:
             attributes = {asked[node] for node in nodes if node in asked}
             if path == "runtime" and not HELPERS.keys() >= attributes:
                 continue
-            if path == "MCPError" or (path and not used.isdisjoint(nodes)):
+            if path in _VALUES or (path and not used.isdisjoint(nodes)):
                 found[name] = path
         for text in _texts(survey):
             path = self.find(text)
             if "." in path:
                 found[text] = path
-        return found
+        names = {node.id for node, _ in survey.every(ast.Name)} - survey.names - BUILTINS
+        return {**found, **{name: line for name in names if (line := import_for(name))}}
 
     def undefined(self, survey: Survey) -> Iterator[ast.Name]:
         """Yield each use of a name that neither the program nor the run defines.

@@ -17,12 +17,12 @@ from bridge.catalog.program.survey import Bound, Context, Scope, Survey
 from bridge.catalog.program.tables import (
     COROUTINES,
     FUTURES,
-    GLOBAL_HELPERS,
     HELPERS,
     NOT_OF_MODULES,
     SERVER_METHODS,
     Helper,
 )
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS
 
 MAX_DEPTH = 12
 """Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items."""
@@ -242,6 +242,10 @@ class SymbolResolver:
 
     def _path(self, path: str) -> Symbol | None:
         """Return what a path such as `mcp_github.create_issue` means in every program."""
+        if " " in path:
+            # `import json`, `from pathlib import Path`, `import numpy as np`.
+            words = path.split()
+            return self._imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
         first, *rest = path.split(".")
         symbol = self._unbound(first)
         for part in rest:

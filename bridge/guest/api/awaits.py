@@ -1,32 +1,12 @@
-"""Removes `await` before the plain helpers of `runtime`; lists these helpers."""
+"""Removes `await` before the plain helpers of `runtime`."""
 
 from __future__ import annotations
+
+from bridge.guest.protocol.helpers import PLAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
-
-MEMORIES = (
-    "delete_memory",
-    "get_memory_info",
-    "list_memories",
-    "load_memory",
-    "memory_exists",
-    "save_memory",
-    "update_memory",
-)
-"""Also globals of every program."""
-
-SKILLS = ("delete_skill", "list_skills", "load_skill", "save_skill", "save_tool")
-
-PLAIN = frozenset(
-    (
-        *(*MEMORIES, *SKILLS, "capability_summary", "describe_server", "discovered_servers"),
-        *("list_loaded_server_metadata", "list_servers_sync", "list_tools_sync", "progress"),
-        *("query_tool_docs_sync", "search_tool_docs_sync"),
-    )
-)
-"""The helpers that are no async functions."""
 
 
 def strip_await(tree: ast.Module) -> None:

@@ -11,7 +11,6 @@ import builtins
 import sys
 import types
 
-from bridge.guest.api.awaits import MEMORIES, SKILLS
 from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
 from bridge.guest.api.proxies import Server, Servers, Tools, described, install_modules, usable
@@ -28,6 +27,8 @@ from bridge.guest.api.values import (
     to_json,
     to_text,
 )
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS
+from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,34 +41,7 @@ else:
     # What `importlib.machinery` calls so, without importing that.
     ModuleSpec = type(sys.__spec__)
 
-PUBLIC = (
-    "MCPError",
-    "call_tool",
-    "call_tool_raw",
-    "capability_summary",
-    "complete",
-    "describe_server",
-    "discovered_servers",
-    "get_prompt",
-    "list_loaded_server_metadata",
-    "list_prompts",
-    "list_resource_templates",
-    "list_resources",
-    "list_servers",
-    "list_servers_sync",
-    "list_tools",
-    "list_tools_sync",
-    "progress",
-    "query_tool_docs",
-    "query_tool_docs_sync",
-    "read_output",
-    "read_resource",
-    "search_tool_docs",
-    "search_tool_docs_sync",
-    "watch_resource",
-    *MEMORIES,
-    *SKILLS,
-)
+PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
 
 OF_SERVERS = (
@@ -318,13 +292,13 @@ class Runtime(Library):
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> Any:
         """Return the signatures of a server's tools, or one's documentation; or "full" detail."""
-        name = self._own_name(_text("server", server))
-        params = {
-            "server": name,
-            "tool": None if tool is None else self._tool_name(name, _text("tool", tool)),
-            "detail": _detail(detail),
-        }
+        params = self._query(server, tool, detail)
         return await self._client.call("query_tool_docs", params, "query_tool_docs")
+
+    def _query(self, server: str, tool: Optional[str], detail: str) -> Dict[str, Any]:
+        name = self._own_name(_text("server", server))
+        wanted = None if tool is None else self._tool_name(name, _text("tool", tool))
+        return {"server": name, "tool": wanted, "detail": _detail(detail)}
 
     async def search_tool_docs(self, query: str, *, limit: int = 5, detail: str = "summary") -> Any:
         """Search the tools of every discovered server."""
@@ -346,33 +320,17 @@ class Runtime(Library):
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
-        """Return what `query_tool_docs` does of a loaded server, as a list."""
-        _detail(detail)
-        tools = self._tools(server)
-        owner = self._loaded[self._own_name(server)]
-        if tool is not None:
-            wanted = self._tool_name(owner["name"], _text("tool", tool))
-            found = [entry for entry in tools if entry["name"] == wanted]
-            if not found:
-                names = [entry["alias"] for entry in tools]
-                message = "server %r has no tool %r.%s Tools: %s."
-                _missing(message % (owner["name"], tool, nearest(tool, names), listed(names)))
-            tools = found
-        from bridge.guest.api.tool_search import docs, line
-
-        if tool is None and detail == "summary":
-            return [line(owner, entry) for entry in tools]
-        return [docs(owner, entry, detail) for entry in tools]
+        """Return what `query_tool_docs` does, as a list."""
+        found = self._ask("query_tool_docs", self._query(server, tool, detail))
+        return found if isinstance(found, list) else [found]
 
     def search_tool_docs_sync(
         self, query: str, *, limit: int = 5, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
         """Search the loaded servers' tools, best match first."""
-        from bridge.guest.api.tool_search import docs, search
-
-        found = search(self._loaded.values(), _text("query", query))
-        limit, detail = _limit(limit), _detail(detail)
-        return [docs(server, tool, detail) for server, tool in found[:limit]]
+        params = {"query": _text("query", query), "limit": MAX_SEARCH_LIMIT}
+        found = self._ask("search_tool_docs", {**params, "detail": _detail(detail)})
+        return [one for one in found if one["server"] in self._loaded][: _limit(limit)]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
         """Return the names of all discovered servers, or with `detailed` what they are for."""
@@ -490,15 +448,20 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         "MCPError": MCPError,
         "Blob": Blob,
     }
-    for name in (*MEMORIES, "save_tool"):
+    for name in GLOBAL_HELPERS:
         found[name] = helpers[name]
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
     for name, path in run.names.items():
         # As builtins: what the program, or an earlier one of its session, calls so comes first.
+        if " " in path:
+            with suppress(ImportError):
+                exec(path, builtins.__dict__)
+            continue
         first, _, member = path.partition(".")
-        setattr(builtins, name, getattr(found[first], member) if member else found[first])
+        owner = found[first] if first in found else getattr(builtins, first)
+        setattr(builtins, name, getattr(owner, member) if member else owner)
     return found
 
 

@@ -100,7 +100,7 @@ def display(*values: Any) -> None:
 
 def show_help(*things: Any) -> None:
     """Print what there is to know of something."""
-    from bridge.guest.api.tool_search import show_help
+    from bridge.guest.api.help_text import show_help
 
     show_help(*things)
 

@@ -15,7 +15,7 @@ import warnings
 from _collections_abc import Awaitable  # loaded already, as `collections` is not
 from itertools import islice
 
-from bridge.guest.api.awaits import PLAIN, strip_await
+from bridge.guest.api.awaits import strip_await
 from bridge.guest.api.program_files import FILENAME, file_name
 from bridge.guest.api.tracebacks import (
     describe,
@@ -24,6 +24,7 @@ from bridge.guest.api.tracebacks import (
     register_source,
 )
 from bridge.guest.api.values import Blob, to_json
+from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Done, Run, encode
 from bridge.guest.suppress import suppress

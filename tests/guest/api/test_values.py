@@ -21,7 +21,6 @@ from bridge.guest.api.values import (
     Blob,
     MCPError,
     MissingKeyError,
-    NotJsonError,
     Result,
     error_from_wire,
     to_json,
@@ -199,7 +198,7 @@ def generator() -> Any:
     ],
 )
 def test_what_json_cannot_hold_is_refused_with_advice(value: Any, advice: str) -> None:
-    with pytest.raises(NotJsonError, match=advice):
+    with pytest.raises(ArgumentsError, match=advice):
         to_json(value)
 
 
