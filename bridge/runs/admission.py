@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
@@ -26,6 +27,7 @@ from bridge.runs.checks import Check, ProgramChecks, stopped
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, advised, read, refused
+from bridge.sandbox.flavour import remembered
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
@@ -231,10 +233,15 @@ class Admission:
             self._table(request),
             self._settings.guard,
             session=bool(request.session),
+            python=partial(remembered, self._settings, "python"),
         )
 
     def _table(self, request: RunRequest) -> NameTable:
-        entries = map(self._servers.inventory.entry, self._usable(request))
+        usable = frozenset(self._usable(request))
+        entries = [
+            entry if entry.name in usable else replace(entry, tools=(), known=True)
+            for entry in self._servers.inventory.entries()
+        ]
         return NameTable(entries, request.servers or ())
 
     def _usable(self, request: RunRequest) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ for it; an error while reading stops the run as well.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import anyio.to_thread
@@ -53,15 +53,23 @@ class Reading:
     names: Mapping[str, str] = field(default_factory=dict)
 
 
-async def read(code: str, table: NameTable, mode: GuardMode, *, session: bool = False) -> Reading:
+async def read(
+    code: str,
+    table: NameTable,
+    mode: GuardMode,
+    *,
+    session: bool = False,
+    python: Callable[[], str] = str,
+) -> Reading:
     """Read a program before it runs: it is parsed once, for all that is asked of its tree.
 
     Args:
         table: The names of the servers that it may use.
         session: Whether it runs in one: then it may use names that it does not bind, and its files
             are there for the next.
+        python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
-    program = read_program(code)
+    program = read_program(code, python)
     if len(code) <= INLINE_CHARS:
         return _reading(program, table, mode, session)
     # A long program's tree takes a second to walk, in which other runs go on.

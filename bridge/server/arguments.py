@@ -86,7 +86,8 @@ def as_declared(
             if value.strip().casefold() in _UNUSED:
                 continue
             value = convert(value, own, schema)
-        if own.get("type") == "array" and isinstance(value, str | dict):
+        item = own.get("items", {}).get("type")
+        if isinstance(value, dict if item == "object" else str) and item is not None:
             value = [value]
         given[name] = value
     return given

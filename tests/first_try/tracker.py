@@ -37,7 +37,7 @@ ISSUES: list[dict[str, Any]] = [
 
 STATE = {"type": "string", "enum": ["open", "closed", "all"], "default": "open"}
 SHAPE = {"id": WHOLE, "title": TEXT, "state": TEXT, "labels": TEXTS}
-READS = {
+READS: dict[str, Any] = {
     "list_issues": (
         "List issues, 20 a page. Pass `cursor` from `nextCursor` for the next page.",
         {"state": STATE, "cursor": TEXT, "limit": {"type": "integer", "maximum": 50}},
@@ -54,7 +54,7 @@ READS = {
     "get_log": ("Build log of an issue, text.", {"id": WHOLE}),
     "slow_report": ("Takes a while.", {"seconds": {"type": "number"}}),
 }
-WRITES = {
+WRITES: dict[str, Any] = {
     "create_issue": ("Create an issue.", {"title": TEXT, "body": TEXT, "labels": TEXTS}),
     "add_comment": ("Comment on an issue.", {"id": WHOLE, "text": TEXT}),
     "close_issue": ("Close an issue.", {"id": WHOLE, "reason": TEXT}),
@@ -62,7 +62,7 @@ WRITES = {
 OPTIONAL = {"state", "cursor", "limit", "per_page", "key", "seconds", "body", "labels", "reason"}
 
 
-def tool(name: str, description: str, properties: dict[str, Any]) -> dict[str, Any]:
+def tool(name: str, description: str, properties: Any) -> dict[str, Any]:
     required = [key for key in properties if key not in OPTIONAL]
     schema = {"type": "object", "properties": properties, "required": required}
     found = {

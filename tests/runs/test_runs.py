@@ -98,7 +98,7 @@ values = [
     await mcp_work_shop.add(1, 2),
     await mcp_servers["work-shop"].add(a=1, b=2),
     await work_shop.add(a=1, b=2),
-    await getattr(module, module.TOOL_MAP["add"])(a=1, b=2),
+    await module.TOOL_MAP["add"](a=1, b=2),
     await runtime.call_tool("work-shop", "add", {"a": 1, "b": 2}),
 ]
 raw = await runtime.call_tool_raw("work-shop", "add", {"a": 1, "b": 2})
@@ -187,7 +187,7 @@ value = await mcp_work_shop.get_item_v2(**{"from": "here"})
 async def test_a_wrong_argument_is_refused_before_anything_is_sent(engine: Engine) -> None:
     """The parameter and the nearest match are named."""
     result = await _run(engine, "await mcp_work_shop.say(**{'waht': 'x'})")
-    assert "ArgumentsError: mcp_work_shop.say() has no parameter" in result.error
+    assert "`mcp_work_shop.say` has no parameter" in result.error
     assert "waht" in result.error
     assert "what" in result.error
     assert result.usage.tool_calls == 0

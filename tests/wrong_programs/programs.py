@@ -31,12 +31,6 @@ BEFORE = (
         ("Quote a dict's keys: `{'query': ...}`",),
     ),
     Wrong(
-        "a tool without its server",
-        "print(await get_me())",
-        "undefined-name",
-        ("`await mcp_<server>.get_me(...)`",),
-    ),
-    Wrong(
         "a server opened like a client",
         "async with mcp_git_forge as forge:\n    print(await forge.get_me())",
         "not-a-tool",
@@ -294,12 +288,6 @@ BEFORE = (
         ("`print(...)`",),
     ),
     Wrong(
-        "the alias without its prefix",
-        "r = await git_forge.get_me()",
-        "undefined-name",
-        ("`mcp_git_forge`",),
-    ),
-    Wrong(
         "a helper misspelt",
         "r = await runtime.search_tools('issues')",
         "unknown-helper",
@@ -346,12 +334,6 @@ DURING = (
         ("name", "login"),
     ),
     Wrong(
-        "json.loads of a value",
-        "import json\nme = json.loads(await mcp_git_forge.get_me())",
-        "",
-        ("without json.loads",),
-    ),
-    Wrong(
         "a list used as a dict",
         "commits = await mcp_git_forge.list_commits('o', 'r')\nprint(commits['sha'])",
         "",
@@ -369,12 +351,6 @@ DURING = (
         "r = await mcp_git_forge.get_issue(**given)",
         "",
         ("isue_number", "issue_number"),
-    ),
-    Wrong(
-        "a wrong value that only the run knows",
-        "n = str(len('seven'))\nr = await mcp_git_forge.get_issue('o', 'r', n)",
-        "",
-        ("issue_number must be an integer", "without quotes"),
     ),
     Wrong(
         "a value that is no JSON",
@@ -426,12 +402,6 @@ DURING = (
         ('x["items"]',),
     ),
     Wrong(
-        "a result parsed whose text was meant",
-        "import json\nr = await mcp_git_forge.get_me()\nprint(json.loads(r))",
-        "",
-        ("by its key", "has the keys: 'login'"),
-    ),
-    Wrong(
         "a file of the user's machine",
         "print(open('/home/somebody/notes.txt').read())",
         "",
@@ -472,7 +442,7 @@ DURING = (
         "a shell command",
         "!pip install requests\nimport requests",
         "",
-        ("shell and notebook commands do not work",),
+        ("This is a shell command; write Python.",),
     ),
     Wrong(
         "Python 2's print",

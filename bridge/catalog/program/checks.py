@@ -81,6 +81,7 @@ def check_program(
     if not more_names:
         # In a session most such names come from earlier programs; Python reports the others.
         _check_names(survey, certainty, report, known)
+        _check_uncalled(survey, certainty, report)
     return Verdict(findings=report.findings(), omitted=report.omitted, edits=report.edits)
 
 
@@ -105,6 +106,22 @@ def _check_names(
             # Report each name once, but again if the first report was not certain.
             seen.add(name)
         report.add(node, "undefined-name", severity, _undefined(node, survey, servers))
+
+
+def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> None:
+    """Report a `main`, or the last function of a program of nothing else, that nothing calls."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    parts = (*functions, ast.ClassDef, ast.Import, ast.ImportFrom)
+    idle = all(isinstance(node, parts) for node in survey.tree.body)
+    own = [node for node in survey.tree.body if isinstance(node, functions)]
+    for node in own:
+        if node.name not in certainty.read_names and (node.name == "main" or idle):
+            call = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
+            message = (
+                f"{quoted(node.name)} is defined and never called; end the program with "
+                f"`{call}{node.name}(...)`"
+            )
+            report.add(node, "not-called", "note", message)
 
 
 def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:

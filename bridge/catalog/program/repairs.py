@@ -12,6 +12,7 @@ import dataclasses
 import html
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -54,11 +55,11 @@ class ReadProgram:
     read_as: str = ""
 
 
-def read_program(code: str, python: tuple[int, ...] = ()) -> ReadProgram:
+def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
     """Return a program, repaired if its text as given does not parse and a repaired one does.
 
     Args:
-        python: The sandbox's Python version; empty if it is unknown.
+        python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
     inner = _argument(code)
     if inner is not None:
@@ -67,8 +68,13 @@ def read_program(code: str, python: tuple[int, ...] = ()) -> ReadProgram:
         return dataclasses.replace(read, read_as="; ".join(filter(None, (words, read.read_as))))
     tree = parse(code)
     if isinstance(tree, Unread):
-        return _repaired(code, tree)
-    if (3,) < python < (3, 12) and (older := for_older_python(code)) != code:
+        read = _repaired(code, tree)
+        if read.read_as == _F_STRINGS and python() not in {"", *_OLDER}:
+            # Only this Python is too old for it.
+            return dataclasses.replace(read, code=code, read_as="")
+        return read
+    newer = sys.version_info >= (3, 12) and python() in _OLDER
+    if newer and (older := for_older_python(code)) != code:
         return ReadProgram(code=older, tree=parse(older), read_as=_F_STRINGS)
     return ReadProgram(code=code, tree=tree)
 
@@ -198,15 +204,16 @@ def _with_spaces(text: str) -> Iterator[str]:
             yield re.sub(r"(?m)^[ \t]+", lambda m: m[0].expandtabs(width), text)  # noqa: B023
 
 
+_OLDER = frozenset({"3.9", "3.10", "3.11"})
 _F_STRINGS = "f-strings with nested quotes, written for an older Python"
 
 REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
+    (_F_STRINGS, lambda text: (for_older_python(text),)),
     ("the text in the Markdown fence", _without_fence),
     ("the lines after the prompts", _without_prompts),
     ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),
     ("the text without HTML entities", _without_entities),
     ("`\\n` outside texts as a line's end", _without_escapes),
-    (_F_STRINGS, lambda text: (for_older_python(text),)),
     ("the program without notebook commands", _without_magic),
     ("the same lines with spaces in place of tabs", _with_spaces),
 )

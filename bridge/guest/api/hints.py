@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from typing import Any, List
 
 _IS_LIST = "this is a list: take an item first, as in x[0], or loop over it."
+_FUNCTION = "inside a function this needs `async def`; at top level `await` works."
+_SYNTAX = {
+    "'return' outside function": "make the value the last expression instead of returning it.",
+    "outside async function": _FUNCTION,
+    "outside of an asynchronous function": _FUNCTION,
+    "'yield' outside function": "a program is no generator; collect the values in a list.",
+}
+"""Errors that only compiling finds; the host explains the others."""
+
 _MISUSES = {
     "coroutine": "a call of a tool or an async function has its value only after `await`.",
     "async_generator": "give it a list: [await f(x) for x in xs].",
@@ -94,6 +103,8 @@ def hint(error: BaseException, packages: bool = False) -> str:
 
 def _told(error: BaseException, packages: bool) -> str:
     message = str(error)
+    if isinstance(error, SyntaxError):
+        return next((hint for part, hint in _SYNTAX.items() if part in message), "")
     if isinstance(error, ModuleNotFoundError):
         return _module_hint(str(error.name or "").partition(".")[0], packages)
     if isinstance(error, ImportError):

@@ -71,8 +71,8 @@ def test_placeholders_are_sent_and_not_judged(x: Placeholder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "is missing the argument 'number'"),
-        ({"numbr": 1}, "has no parameter 'numbr'"),
+        ({}, "is missing the required argument `number`"),
+        ({"numbr": 1}, "has no parameter `numbr`"),
         ({"number": "text"}, "number must be an integer"),
         ({"number": 1, "author": {"name": "text"}}, "author"),
     ],

@@ -18,6 +18,7 @@ import pytest
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     MAX_DEPTH,
+    ArgumentsError,
     Blob,
     MCPError,
     MissingKeyError,
