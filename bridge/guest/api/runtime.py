@@ -453,8 +453,13 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
-    for name, path in run.names.items():
-        # As builtins: what the program, or an earlier one of its session, calls so comes first.
+    _define(run.names, found)
+    return found
+
+
+def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
+    """Define names by their paths or imports, as builtins: the program's own come first."""
+    for name, path in names.items():
         if " " in path:
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
@@ -462,7 +467,6 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         first, _, member = path.partition(".")
         owner = found[first] if first in found else getattr(builtins, first)
         setattr(builtins, name, getattr(owner, member) if member else owner)
-    return found
 
 
 def _missing(message: str) -> NoReturn:

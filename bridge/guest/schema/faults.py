@@ -178,20 +178,9 @@ def cure(value: Any, kinds: Sequence[str]) -> str:
     """Return what to write instead, where that is plain."""
     if isinstance(value, (str, int, float, Mapping)) and tuple(kinds) == ("array",):
         return "; write [%s]" % (shown(value) if not isinstance(value, Mapping) else "{...}")
-    if isinstance(value, str):
-        text = value.strip()
-        if "boolean" in kinds and text.lower() in ("true", "false"):
-            return "; write %s" % text.capitalize()
-        if "null" in kinds and text.lower() in ("null", "none"):
-            return "; write None"
-        digits = text[1:] if text[:1] == "-" else text
-        whole = digits.isascii() and digits.isdigit()
-        fraction = "number" in kinds and re.match(r"\d+\.\d+\Z", digits) is not None
-        if (whole and ("integer" in kinds or "number" in kinds)) or fraction:
-            return "; write %s without quotes" % text[:MAX_SHOWN]
-    elif "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
         return "; write %s in quotes, or str(x)" % shown(value)
-    elif "string" in kinds and isinstance(value, (Mapping, list, tuple)):
+    if "string" in kinds and isinstance(value, (Mapping, list, tuple)):
         return "; json.dumps(x) if its JSON text is meant"
     return ""
 
