@@ -479,7 +479,7 @@ def guest_page() -> str:
             _class(each)
             for each in (
                 *(values.Result, values.Blob, values.MCPError),
-                *(values.ArgumentsError, values.MissingKeyError, values.NotJsonError),
+                *(values.ArgumentsError, values.MissingKeyError, values.UnknownNameError),
             )
         ),
     )

@@ -25,6 +25,7 @@ class Offers:
         packages: Entries of `allow`; empty if packages are not allowed.
         data: Whether programs run in the `data` image.
         roots: Names of the client's and the settings' roots.
+        python: The version of Python; empty if it is not known yet.
         time_zone: That of programs.
     """
 
@@ -32,12 +33,14 @@ class Offers:
     data: bool = False
     directories: tuple[Directory, ...] = ()
     roots: tuple[str, ...] = ()
+    python: str = ""
     time_zone: str = "UTC"
 
 
 def offers_line(offers: Offers) -> str:
     """Return the end of the sentence "Importable: the standard library" in a description."""
-    parts = [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
+    parts = [f" of Python {offers.python}"] if offers.python else []
+    parts += [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
     if offers.packages:
         parts.append(f" With `packages`: {_listed(offers.packages, _LINE_CHARS)}.")
     if offers.directories:

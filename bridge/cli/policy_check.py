@@ -14,6 +14,7 @@ from bridge.catalog.program.expected_calls import (
     UnnamedCall,
     expected_calls,
 )
+from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.prose import clip
 from bridge.cli.output import visible, write_err, write_json, write_out
@@ -124,7 +125,7 @@ def unused_parts(spec: PolicySpec, servers: Sequence[str]) -> list[str]:
 
 async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     servers = engine.servers
-    reading = await read(code, servers.aliases, "off")
+    reading = await read(code, NameTable(servers.inventory.entries()), "off")
     if isinstance(reading.survey, Unread):
         raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:

@@ -30,7 +30,7 @@ Reason = Literal[
 
 Severity = Literal["deny", "note"]
 
-FindingSource = Literal["guard", "preflight"]
+FindingSource = Literal["reader", "guard", "preflight"]
 
 Effect = Literal["read", "write", "destructive"]
 """What a call does to the world, as far as anybody vouches for it; a write unless somebody does."""

@@ -240,6 +240,7 @@ def _sections(result: RunResult, mode: OutputMode) -> list[str]:
         sections.append(f"[plan]\n{plan_text(result.plan)}")
     sections += kept_sections(result)
     notes = call_lines(result)
+    notes += [f"[{found.message}]" for found in result.findings if found.source == "reader"]
     for label, source in _SOURCES:
         if lines := finding_lines(result, source):
             notes.append("\n".join((label, *lines)))

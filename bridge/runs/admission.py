@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
+from bridge.catalog.program.edits import edited
+from bridge.catalog.program.names import NameTable
+from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.server_references import References
+from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownServerError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
@@ -22,6 +27,7 @@ from bridge.runs.checks import Check, ProgramChecks, stopped
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
 from bridge.runs.reading import Reading, advised, read, refused
+from bridge.sandbox.flavour import remembered
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
@@ -82,19 +88,27 @@ class Admission:
             request = await resolved(request, limits, self._artifacts)
         return request, limits
 
-    async def read(self, request: RunRequest, caller: RunCaller) -> Reading:
+    async def read(self, request: RunRequest, caller: RunCaller) -> tuple[RunRequest, Reading]:
         """Read a program, once; again only if a server that it names was approved just now.
+
+        Returns:
+            The request with the program as it is read, and what the program's text shows.
 
         Raises:
             UnknownServerError: It names a server that does not exist: it must not stop half-way
                 for a typing mistake.
         """
         program = await self._read(request)
+        if isinstance(program.survey, Survey) and self._table(request).depends_on_tools(
+            program.survey
+        ):
+            await self._servers.load_unknown(self._usable(request))
+            program = await self._read(request)
         if await self._approved_now(request, program, caller):
             program = await self._read(request)
         if program.references.unknown:
             raise await self._unknown_servers(request, program)
-        return program
+        return replace(request, code=program.code), program
 
     async def admit(
         self, request: RunRequest, limits: Limits, program: Reading, caller: RunCaller
@@ -108,6 +122,8 @@ class Admission:
         """
         skills = await self._skills.of_program(request, program.survey, caller)
         servers, tolerant = self._wanted(request, skills.widened(program.references))
+        check = await self._check(request, program, servers)
+        request, program, check = await self._edited(request, program, check)
         run_id = request.run_id or uuid.uuid4().hex
         if self._settings.guard == "enforce" and not program.scan.allowed:
             return refused(run_id, program.scan, limits.timeout)
@@ -125,14 +141,14 @@ class Admission:
             program=program,
             reach=program.reach,
             skills=skills,
-            check=await self._check(request, program, servers, skills.known),
+            check=check,
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = stopped(run_id, request.code, run.check.verdict, limits.timeout)
-            return advised(result, program.scan)
+            result = stopped(run_id, run.request.code, run.check.verdict, limits.timeout)
+            return advised(result, run.program)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
-        return run if refusal is None else advised(refusal, program.scan)
+        return run if refusal is None else advised(refusal, program)
 
     async def connect(self, run: PreparedRun) -> tuple[PreparedRun, dict[str, tuple[Tool, ...]]]:
         """Connect a run's servers, all at the same time; return the run, and the tools of each.
@@ -160,8 +176,25 @@ class Admission:
         loaded = tuple(name for name in run.servers if name in tools)
         if loaded == run.servers and not self._checks.stale(run.check):
             return run
-        check = await self._check(run.request, run.program, loaded, run.skills.known)
-        return replace(run, check=check)
+        check = await self._check(run.request, run.program, loaded)
+        request, program, check = await self._edited(run.request, run.program, check)
+        return replace(run, request=request, program=program, reach=program.reach, check=check)
+
+    async def _edited(
+        self, request: RunRequest, program: Reading, check: Check
+    ) -> tuple[RunRequest, Reading, Check]:
+        """Return a run's program with its certain mistakes fixed, if that is certain for all."""
+        edits = check.verdict.edits
+        new = edited(request.code.removeprefix("\ufeff"), edits) if edits else None
+        if new is None:
+            return request, program, check
+        fixed = replace(request, code=new[0])
+        reading = await self._read(fixed)
+        words = "; ".join(filter(None, (program.read_as, new[1])))
+        again = await self._check(fixed, reading, check.servers)
+        if again.verdict.certain or isinstance(reading.survey, Unread):
+            return request, program, check
+        return fixed, replace(reading, read_as=words), again
 
     async def _with_servers_asked(self, run: PreparedRun) -> PreparedRun:
         """Return a run whose mistakes are certain: what hangs on tools is only once they are new.
@@ -183,23 +216,36 @@ class Admission:
         request: RunRequest,
         program: Reading,
         servers: tuple[str, ...],
-        skills: Collection[str] | None,
     ) -> Check:
         return await self._checks.check(
             request.code,
             program.survey,
             servers,
             more_names=bool(request.session),
-            skills=skills,
         )
 
     async def _read(self, request: RunRequest) -> Reading:
         return await read(
             request.code,
-            self._servers.aliases,
+            self._table(request),
             self._settings.guard,
             session=bool(request.session),
+            python=partial(remembered, self._settings, "python"),
         )
+
+    def _table(self, request: RunRequest) -> NameTable:
+        usable = frozenset(self._usable(request))
+        entries = [
+            entry if entry.name in usable else replace(entry, tools=(), known=True)
+            for entry in self._servers.inventory.entries()
+        ]
+        return NameTable(entries, request.servers or ())
+
+    def _usable(self, request: RunRequest) -> tuple[str, ...]:
+        """Return the servers that a run may use."""
+        if self._settings.listed_servers_only:
+            return tuple(self._servers.resolve(name) for name in request.servers or ())
+        return self._servers.names()
 
     async def _approved_now(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:
         """Ask about servers of a project that the program names; return whether one came in."""
@@ -211,7 +257,7 @@ class Admission:
     async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong."""
         unknown = program.references.unknown
-        check = await self._check(request, program, program.references.servers, None)
+        check = await self._check(request, program, program.references.servers)
         problems = [str(reference) for reference in unknown]
         problems += [str(found) for found in check.verdict.certain]
         missed = [reference.text.strip("`'") for reference in unknown]

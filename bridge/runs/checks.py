@@ -9,7 +9,7 @@ sandbox confirms is reported as one found here is.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -55,10 +55,12 @@ class Check:
     """The verdict on a program.
 
     Attributes:
+        servers: Those that it was checked against.
         revision: Of the inventory of servers that it was checked against.
     """
 
     verdict: Verdict
+    servers: tuple[str, ...] = ()
     revision: int = -1
 
     @property
@@ -78,10 +80,9 @@ class ProgramChecks:
         self,
         code: str,
         survey: Survey | Unread,
-        servers: Collection[str],
+        servers: tuple[str, ...],
         *,
         more_names: bool = False,
-        skills: Collection[str] | None = None,
     ) -> Check:
         """Return what is wrong with a program.
 
@@ -89,7 +90,6 @@ class ProgramChecks:
             survey: Why there is none if it could not be read.
             servers: Those that the run has.
             more_names: Whether it may use names that it does not bind, as those of a session.
-            skills: Names of those that are saved; None if that is not known.
         """
         known = self._servers.inventory
         if not self._on:
@@ -99,12 +99,12 @@ class ProgramChecks:
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, aliases = known.revision, known.aliases
         if len(code) <= INLINE_CHARS:
-            verdict = check_program(survey, entries, aliases, more_names, skills)
+            verdict = check_program(survey, entries, aliases, more_names)
         else:
             verdict = await anyio.to_thread.run_sync(
-                check_program, survey, entries, aliases, more_names, skills, abandon_on_cancel=True
+                check_program, survey, entries, aliases, more_names, abandon_on_cancel=True
             )
-        return Check(verdict=verdict, revision=revision)
+        return Check(verdict=verdict, servers=servers, revision=revision)
 
     def stale(self, check: Check) -> bool:
         """Return whether something else is known of the servers since a check."""

@@ -14,6 +14,7 @@ from typing import NoReturn, cast
 import anyio
 
 from bridge.catalog.docs import Detail
+from bridge.catalog.program.names import NameTable
 from bridge.errors import BridgeError, ToolCallError
 from bridge.gate.held_calls import Placeholder
 from bridge.gate.pipeline import GET_PROMPT, READ_RESOURCE, Gate
@@ -83,6 +84,7 @@ class GuestRequests:
         self._told: set[str] = set()
         self._methods: Mapping[str, Answer] = {
             "call_tool": self._call_tool,
+            "find_tool": self._find_tool,
             "list_servers": self._list_servers,
             "list_tools": self._list_tools,
             "load_server": self._load_server,
@@ -171,6 +173,21 @@ class GuestRequests:
             # Field names could carry what was read past the flow rules, into a later run.
             inventory.learn_result(server, tool, value)
         return value
+
+    async def _find_tool(self, params: Mapping[str, Json]) -> Json:
+        """Return the path of the tool that one name for a server and a tool certainly means."""
+        name = _text(params, "name")
+        self._gate.admit()
+        names = [name for name in self._servers.names() if self._gate.may_use(name)]
+        await self._servers.load_unknown(names)
+        table = NameTable(map(self._servers.inventory.entry, names))
+        path = table.find(name)
+        if "." not in path:
+            near = table.nearest(name)
+            hint = f" Did you mean {near}?" if near else ""
+            message = f"No tool is certainly meant by {name!r:.80}.{hint}"
+            raise CallFailedError(message, kind="usage")
+        return path
 
     def _schema_note(self, server: str, tool: str, result: Mapping[str, Json]) -> str | None:
         """Return what to say of a structure that breaks the tool's own schema, once in a run."""

@@ -113,4 +113,5 @@ def run_frame(
         files=frame_files(run.request.files) if run.request.files else [],
         skills=run.skills.sent(),
         packages=guide.offers_packages,
+        names=dict(run.program.names),
     )

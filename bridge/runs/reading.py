@@ -7,18 +7,19 @@ for it; an error while reading stops the run as well.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import anyio.to_thread
 
 from bridge.catalog.program.guard import Scan, check, unread
-from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.catalog.program.names import NameTable
+from bridge.catalog.program.parsing import SYNTAX, Unread
+from bridge.catalog.program.repairs import ReadProgram, read_program
 from bridge.catalog.program.server_references import Reach, References, reach, references
 from bridge.catalog.program.survey import Survey
-from bridge.model import RunResult
+from bridge.model import Finding, RunResult
 from bridge.settings import GuardMode
 
 INLINE_CHARS = 2048
@@ -34,52 +35,70 @@ class Reading:
     """What a program's text shows.
 
     Attributes:
+        code: The text that runs: as it was given, or repaired.
+        read_as: The repairs in words; empty if there are none.
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
+        names: What it uses and does not define, with what that certainly means.
         reach: What of them it can get at; None if that does not show.
         survey: Of what was parsed, or why it could not be.
     """
 
+    code: str
+    read_as: str
     scan: Scan
     references: References
     reach: Reach | None
     survey: Survey | Unread = field(compare=False, repr=False)
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 async def read(
-    code: str, aliases: Mapping[str, str], mode: GuardMode, *, session: bool = False
+    code: str,
+    table: NameTable,
+    mode: GuardMode,
+    *,
+    session: bool = False,
+    python: Callable[[], str] = str,
 ) -> Reading:
     """Read a program before it runs: it is parsed once, for all that is asked of its tree.
 
     Args:
+        table: The names of the servers that it may use.
         session: Whether it runs in one: then it may use names that it does not bind, and its files
             are there for the next.
+        python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
-    tree = parse(code)
+    program = read_program(code, python)
     if len(code) <= INLINE_CHARS:
-        return _reading(code, tree, aliases, mode, session)
+        return _reading(program, table, mode, session)
     # A long program's tree takes a second to walk, in which other runs go on.
     return await anyio.to_thread.run_sync(
-        _reading, code, tree, aliases, mode, session, abandon_on_cancel=True
+        _reading, program, table, mode, session, abandon_on_cancel=True
     )
 
 
-def _reading(
-    code: str,
-    tree: ast.Module | Unread,
-    aliases: Mapping[str, str],
-    mode: GuardMode,
-    session: bool,
-) -> Reading:
+def _reading(program: ReadProgram, table: NameTable, mode: GuardMode, session: bool) -> Reading:
+    code, read_as, tree = program.code, program.read_as, program.tree
     if isinstance(tree, Unread):
         scan = Scan() if mode == "off" else unread(tree)
-        return Reading(scan=scan, references=References(), reach=None, survey=tree)
+        nothing = References()
+        return Reading(
+            code=code, read_as=read_as, scan=scan, references=nothing, reach=None, survey=tree
+        )
     survey = Survey(tree)
-    named = references(survey, aliases, more_names=session)
+    names = table.given(survey)
+    if not session:
+        # In a session an earlier program may have defined them; the guest finds out.
+        survey.given = names
+    named = references(survey, table.aliases, more_names=session)
     return Reading(
+        code=code,
+        read_as=read_as,
         scan=Scan() if mode == "off" else check(survey, files_stay=session),
         references=named,
-        reach=reach(survey, {name: aliases[name] for name in named.servers}),
+        names=names,
+        reach=reach(survey, {name: table.aliases[name] for name in named.servers}),
         survey=survey,
     )
 
@@ -112,11 +131,15 @@ def refused(run_id: str, scan: Scan, timeout: float) -> RunResult:
     )
 
 
-def advised(result: RunResult, scan: Scan) -> RunResult:
-    """Return a run's result with what the guard found beforehand."""
-    told = {found.rule for found in result.findings}
+def advised(result: RunResult, program: Reading) -> RunResult:
+    """Return a run's result with how its program was read, and with the guard's findings."""
+    scan, told = program.scan, {found.rule for found in result.findings}
     # A syntax error is reported once.
     own = [found for found in scan.findings if found.rule != SYNTAX or SYNTAX not in told]
+    if program.read_as:
+        message = f"read as: {program.read_as}"
+        read_as = Finding(line=0, rule="read-as", message=message, severity="note", source="reader")
+        own.append(read_as)
     found = sorted((*own, *result.findings), key=lambda finding: (finding.line, finding.column))
     return dataclasses.replace(
         result,

@@ -22,6 +22,7 @@ def run_result(
     verdict = classify(facts.ending, run.limits)
     done, exited = facts.ending.done, facts.ending.exited
     left = facts.left
+    counts = done is not None and not (done.assigned and (left.stdout or left.shown))
     return RunResult(
         run_id=run.run_id,
         status=verdict.status,
@@ -31,8 +32,8 @@ def run_result(
         exit_code=verdict.exit_code,
         stdout=left.stdout,
         stderr=left.stderr,
-        has_result=done is not None and done.has_result,
-        result=done.result if done is not None else None,
+        has_result=counts and done is not None and done.has_result,
+        result=done.result if counts and done is not None else None,
         result_repr=done.result_repr if done is not None else "",
         error=verdict.error,
         servers=loaded,

@@ -58,30 +58,32 @@ class Runner:
         if request.ends_session_only:
             return await self._places.end_session(request)
         # 2. Read the program once: its syntax tree, the servers it names, the guard's findings.
-        program = await self._admission.read(request, caller)
+        request, program = await self._admission.read(request, caller)
         # 3. Admit: the guard's mode, certain mistakes, skills; which servers the run may have.
         run = await self._admission.admit(request, limits, program, caller)
         if isinstance(run, RunResult):
             return run
 
         async def in_place(run: PreparedRun, place: Place) -> RunResult:
+            nonlocal program
             # 4. Prepare: the servers connect while the sandbox starts.
             run, tools = await self._admission.connect(run)
             # 5. Check the program against the tools as they are now.
             run = await self._admission.check(run, tools)
+            program, code = run.program, run.request.code
             if run.check.verdict.certain:
-                return stopped(run.run_id, request.code, run.check.verdict, limits.timeout)
+                return stopped(run.run_id, code, run.check.verdict, limits.timeout)
             # 6. Start: one `run` frame.
             async with self._executions.start(run, tools, place) as execution:
                 # 7. Serve its calls through the gate; collect what it writes.
                 facts = await execution.serve()
                 # 8. Conclude: the verdict, the result, the audit log's last record.
                 await execution.conclude(facts)
-            return with_notes(await execution.result(), request.code, run.check.verdict)
+            return with_notes(await execution.result(), code, run.check.verdict)
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
         result = await self._places.run(run, in_place)
-        return advised(result, program.scan)
+        return advised(result, program)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:

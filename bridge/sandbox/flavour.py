@@ -1,4 +1,4 @@
-"""The flavour (`slim` or `data`) of the runtime image that programs last ran in."""
+"""The flavour (`slim` or `data`) and the Python version that programs last ran in."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from bridge.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-_FLAVOUR = "flavour"  # File in the state directory that holds the flavour.
 
+def remembered(settings: Settings, fact: str) -> str:
+    """Return the "flavour" or the "python" of the last sandbox; empty if that is unknown.
 
-def runs_in_data_image(settings: Settings) -> bool:
-    """Return whether programs last ran here in the `data` image.
-
-    The bridge's guide, which names its packages, must not wait for an engine.
+    The bridge's guide, which names them, must not wait for an engine.
     """
     try:
-        return (settings.state_dir / _FLAVOUR).read_text(encoding="utf-8") == "data"
+        return (settings.state_dir / fact).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return False
+        return ""
 
 
-def remember_flavour(settings: Settings, flavour: str) -> None:
-    """Store the flavour of the image that programs run in now."""
-    path = settings.state_dir / _FLAVOUR
+def remember(settings: Settings, fact: str, text: str) -> None:
+    """Store a fact about the sandbox that programs run in now."""
+    path = settings.state_dir / fact
     try:
-        if not path.exists() or path.read_text(encoding="utf-8") != flavour:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             make_directory(path.parent)
-            replace_file(path, flavour.encode())
+            replace_file(path, text.encode())
     except (OSError, ValueError) as error:
-        logger.warning("cannot store the flavour of the runtime image: %s", error)
+        logger.warning("cannot store the %s of the sandbox: %s", fact, error)

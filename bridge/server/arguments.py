@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from bridge.errors import InvalidRequestError
+from bridge.guest.schema.validation import convert
 from bridge.model import ApplyRequest, InputFile, Json, RetriedReads, RunMode, RunRequest
 from bridge.runs.input_files import MAX_FILES
 from bridge.server.content import Kind, record_schema
@@ -22,6 +23,9 @@ _KNOWN = (
 )
 
 _ID = re.compile(r"[0-9a-f]{8,64}")
+
+_UNUSED = frozenset(("", "null", "none", "undefined"))
+"""Texts that clients and models write for an argument that is not used."""
 
 _UNSAID: Mapping[str, Json] = {"mode": "run", "reads": "replay", "end_session": False}
 """What arguments are that were left out."""
@@ -39,12 +43,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    given = {
-        name: value
-        for name, value in (arguments or {}).items()
-        # Some models fill in every argument there is.
-        if value != "" or name not in {"session", "apply", "retry_of", "mode", "reads"}
-    }
+    given = as_declared(arguments, input_schema(1, 1))
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
         return _apply(given)
@@ -65,6 +64,33 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
         retry_of=retry_of,
         reads=_choice("reads", given.get("reads"), get_args(RetriedReads)),
     )
+
+
+def as_declared(
+    arguments: Mapping[str, Json] | None,
+    schema: Mapping[str, Any],
+    texts: Iterable[str] = ("code",),
+) -> dict[str, Json]:
+    """Return a call's arguments as their schema declares them, where the meaning is certain.
+
+    A JSON text of the declared type is that value, one item for a list is a list of it, and a
+    blank or "null" is an argument that was left out.
+
+    Args:
+        texts: Names of the arguments that may be any text.
+    """
+    given = {}
+    for name, value in (arguments or {}).items():
+        own = schema["properties"].get(name, {})
+        if name not in texts and isinstance(value, str):
+            if value.strip().casefold() in _UNUSED:
+                continue
+            value = convert(value, own, schema)
+        item = own.get("items", {}).get("type")
+        if isinstance(value, dict if item == "object" else str) and item is not None:
+            value = [value]
+        given[name] = value
+    return given
 
 
 def _apply(given: Mapping[str, Json]) -> ApplyRequest:
@@ -212,6 +238,8 @@ def _file(given: Mapping[str, Json]) -> InputFile:
         message = f"A file has no {unknown[0]!r:.80}: give `name`, and `text`, `data` or `uri`."
         raise InvalidRequestError(message)
     name, kinds = given.get("name"), [key for key in _CONTENTS if given.get(key) is not None]
+    if len(kinds) > 1:
+        kinds = [key for key in kinds if str(given[key]).strip().casefold() not in _UNUSED]
     if isinstance(name, str) and len(kinds) == 1 and not isinstance(given[kinds[0]], str):
         found = kind_of(given[kinds[0]])
         message = f"`{kinds[0]}` of file {name!r:.80} must be a string, not {found}."

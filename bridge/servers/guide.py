@@ -23,12 +23,12 @@ from bridge.catalog.docs import (
 )
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
-from bridge.catalog.program.report import nearest
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
 from bridge.catalog.typed_stubs import server_stub
 from bridge.errors import BridgeError, UsageError
+from bridge.guest.schema.names import nearest
 from bridge.model import Json, Limits, Tool
-from bridge.sandbox.flavour import runs_in_data_image
+from bridge.sandbox.flavour import remembered
 from bridge.sandbox.limits import limits_for
 from bridge.servers.configuration import server_instructions
 from bridge.servers.project_servers import waiting_line
@@ -118,7 +118,8 @@ class GuestGuide:
         allowed = settings.dependencies.allow if settings.packages_allowed else ()
         return Offers(
             packages=tuple(entry.text for entry in allowed),
-            data=runs_in_data_image(settings),
+            data=remembered(settings, "flavour") == "data",
+            python=remembered(settings, "python"),
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),

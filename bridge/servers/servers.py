@@ -16,10 +16,10 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.report import nearest
 from bridge.discovery.finder import Discovery
 from bridge.discovery.report import ProposedServer
 from bridge.errors import BridgeError, LoginRequiredError, RefusedError, UnknownServerError
+from bridge.guest.schema.names import nearest
 from bridge.model import ServerSpec, Tool
 from bridge.servers.configuration import Finder, with_own_aliases, with_unread
 from bridge.servers.consents import ProjectConsents

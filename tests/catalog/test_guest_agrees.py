@@ -61,7 +61,7 @@ def test_the_guest_accepts_what_the_stub_says(schema: Any) -> None:
     given = {argument.arg: "v" for argument in function.args.kwonlyargs}
     bound = Parameters("t", schema).bind(tuple("v" for _ in places), given)
     assert tuple(bound) == schema_order(schema)
-    assert (function.args.kwarg is not None) == Parameters("t", schema).open_ended
+    assert (function.args.kwarg is not None) == Parameters("t", schema).open
 
 
 def test_the_guest_takes_every_alias() -> None:

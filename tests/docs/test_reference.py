@@ -45,9 +45,9 @@ def test_no_item_is_without_an_explanation() -> None:
 def test_each_global_of_a_program_is_explained() -> None:
     """In a process of its own: what a program gets takes the place of the SDK's `mcp`."""
     code = (
-        f"from {mcp_api.__name__} import MEMORIES, build;"
+        f"from {mcp_api.__name__} import GLOBAL_HELPERS, build;"
         f"from {wire.__name__} import Run; server = dict(name='a-b', alias='a_b', tools=[]);"
-        "print(*{*build(Run(code='', servers=[server]), None)} - {*MEMORIES, 'save_tool'})"
+        "print(*{*build(Run(code='', servers=[server]), None)} - GLOBAL_HELPERS)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     given = set(done.stdout.replace("mcp_a_b", "mcp_ALIAS").split())

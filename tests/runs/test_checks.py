@@ -82,16 +82,16 @@ async def test_no_sandbox_is_spent_on_a_program_whose_servers_are_known(
 async def test_no_server_is_started_for_a_mistake_that_needs_none(
     opened: Opener, backend: FakeBackend
 ) -> None:
-    """A forgotten import is one whatever tools there are."""
+    """A name that nothing defines is one whatever tools there are."""
     async with opened() as engine:
-        result = await _run(engine, "print(json.dumps([1]))")
-        assert "add `import json`" in result.error
+        result = await _run(engine, "print(jsn.dumps([1]))")
+        assert "`jsn` is not defined" in result.error
         assert backend.launched == 0
 
 
 async def test_all_that_is_certain_is_told_at_once(engine: Engine) -> None:
     """Each with its line, in order."""
-    code = "x = json.loads('1')\nawait mcp_work_shop.add(a=1)\nawait mcp_work_shop.say(waht='x')"
+    code = "x = jsn.loads('1')\nawait mcp_work_shop.add(a=1)\nawait mcp_work_shop.say(waht='x')"
     result = await _run(engine, code)
     assert [line for line, _, _ in _rules(result)] == [1, 2, 3]
     assert "3 mistakes" in result.summary
@@ -131,7 +131,7 @@ async def test_switched_off_it_says_nothing(opened: Opener) -> None:
     async with opened(preflight="off") as engine:
         result = await _run(engine, TYPO)
         assert (result.status, result.stdout) == ("error", "started\n")
-        assert "AttributeError" in result.error
+        assert "UnknownNameError" in result.error
         assert result.findings == ()
 
 
@@ -155,9 +155,9 @@ async def test_a_tool_that_appeared_since_is_no_mistake(engine: Engine, finder: 
 async def test_an_unknown_server_is_told_together_with_what_else_is_wrong(engine: Engine) -> None:
     """So that one correction is enough."""
     with pytest.raises(UnknownServerError) as caught:
-        await _run(engine, "await mcp_work_shpo.say(what='x')\nprint(json.dumps(1))")
+        await _run(engine, "await mcp_work_shpo.say(what='x')\nprint(jsn.dumps(1))")
     assert "mcp_work_shop" in str(caught.value)
-    assert "import json" in str(caught.value)
+    assert "`jsn`" in str(caught.value)
 
 
 @pytest.mark.parametrize("code", ["x = = 2", "def f(:\n    pass", "print(f'{1}'", "x = f'{1 2}'"])

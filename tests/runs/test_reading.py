@@ -8,6 +8,9 @@ import dataclasses
 import anyio
 import pytest
 
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program import repairs
+from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import MAX_SCANNED_CHARS, Unread, parse
 from bridge.model import RunRequest, RunResult
 from bridge.runs import Engine
@@ -16,6 +19,7 @@ from bridge.settings import GuardMode
 from tests.engine_rig import Opener
 from tests.fakes.backend import FakeBackend
 
+TABLE = NameTable([ServerEntry(name="time", alias="time")])
 SUSPECT = "import subprocess\nprint('ran')\n"
 CALLS = "import subprocess\nprint((await mcp_work_shop.add(a=1, b=2)).sum)\n"
 
@@ -124,9 +128,9 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
         parsed.append(code)
         return parse(code)
 
-    monkeypatch.setattr(guarding, "parse", counting)
+    monkeypatch.setattr(repairs, "parse", counting)
     code = "import subprocess\nawait mcp_time.now()"
-    reading = await guarding.read(code, {"time": "time"}, mode)
+    reading = await guarding.read(code, TABLE, mode)
     assert parsed == [code]
     assert reading.references.servers == ("time",)
     assert bool(reading.scan.findings) is (mode != "off")
@@ -136,6 +140,6 @@ async def test_a_long_program_is_read_as_a_short_one_is() -> None:
     """In a thread."""
     short = "import subprocess\nawait mcp_time.now()"
     long = f"{short}\n#{'x' * guarding.INLINE_CHARS}"
-    read = [await guarding.read(code, {"time": "time"}, "advise") for code in (short, long)]
-    assert read[0] == read[1]
+    read = [await guarding.read(code, TABLE, "advise") for code in (short, long)]
+    assert read[0] == dataclasses.replace(read[1], code=short)
     assert read[0].reach is None

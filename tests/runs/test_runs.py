@@ -93,7 +93,7 @@ values = [
     await mcp_work_shop.add(1, 2),
     await mcp_servers["work-shop"].add(a=1, b=2),
     await work_shop.add(a=1, b=2),
-    await getattr(module, module.TOOL_MAP["add"])(a=1, b=2),
+    await module.TOOL_MAP["add"](a=1, b=2),
     await runtime.call_tool("work-shop", "add", {"a": 1, "b": 2}),
 ]
 raw = await runtime.call_tool_raw("work-shop", "add", {"a": 1, "b": 2})

@@ -80,7 +80,7 @@ async def test_a_program_that_fails_is_an_error_result(client: Client) -> None:
     ("arguments", "complaint"),
     [
         ({}, "needs `code`"),
-        ({"code": "1", "servers": "git"}, "must be a list"),
+        ({"code": "1", "servers": 5}, "must be a list"),
         ({"code": "1", "servers": ["nobody"]}, "no server 'nobody'"),
         ({"code": "mcp_nobody.x()"}, "mcp_nobody"),
         ({"code": "1", "timeout": 1e6}, "between 1 and 600"),

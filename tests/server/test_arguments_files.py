@@ -38,7 +38,7 @@ def test_text_data_and_addresses_are_files() -> None:
         (["a"], "must be a list"),
         ([{"name": "a"}], "one of `text`, `data`"),
         ([{"text": "a"}], "needs a `name`"),
-        ([{"name": "a", "text": "x", "data": ""}], "one of"),
+        ([{"name": "a", "text": "x", "data": "eA=="}], "one of"),
         ([{"name": "a", "text": 1}], "`text` of file 'a' must be a string, not the number 1"),
         ([{"name": "a", "text": {"b": 1}}], "json.dumps"),
         ([{"name": "a", "text": "x", "path": "/etc"}], "has no 'path'"),

@@ -159,7 +159,7 @@ def test_commands_come_as_text_or_as_words(arguments: dict[str, Any], stages: ob
         ({"command": "aws", "shell": True}, "no argument 'shell'"),
         ({"command": "aws", "stdin": 1}, "`stdin`"),
         ({"command": "aws", "workdir": []}, "`workdir`"),
-        ({"command": "aws", "timeout": "5"}, "`timeout`"),
+        ({"command": "aws", "timeout": "soon"}, "`timeout`"),
         ({"command": "aws", "timeout": float("nan")}, "`timeout`"),
     ],
 )

@@ -31,12 +31,6 @@ BEFORE = (
         ("Quote a dict's keys: `{'query': ...}`",),
     ),
     Wrong(
-        "a tool without its server",
-        "print(await get_me())",
-        "undefined-name",
-        ("`await mcp_<server>.get_me(...)`",),
-    ),
-    Wrong(
         "a server opened like a client",
         "async with mcp_git_forge as forge:\n    print(await forge.get_me())",
         "not-a-tool",
@@ -59,12 +53,6 @@ BEFORE = (
         "p = await mcp_git_forge.get_prompt('review', city='Berlin')",
         "unknown-argument",
         ("`get_prompt(..., {'city': ...})`",),
-    ),
-    Wrong(
-        "a tool imported from the object",
-        "from mcp_git_forge import get_me\nprint(await get_me())",
-        "unknown-module",
-        ("from mcp.servers.git_forge import ...",),
     ),
     # --- tools that are not there ----------------------------------------------------------------
     Wrong(
@@ -142,9 +130,9 @@ BEFORE = (
     ),
     Wrong(
         "a number as text",
-        "r = await mcp_git_forge.get_issue(owner='o', repo='r', issue_number='7')",
+        "r = await mcp_git_forge.get_issue(owner='o', repo='r', issue_number='seven')",
         "wrong-value",
-        ("issue_number must be an integer", "without quotes"),
+        ("issue_number must be an integer", "not 'seven'"),
     ),
     Wrong(
         "a text as a number",
@@ -181,19 +169,13 @@ BEFORE = (
         "n = 1\nr = await mcp_git_forge.create_issue('o', 'r', 't', "
         "milestone={'number': 'one', 'due': str(n)})",
         "wrong-value",
-        ("number'] must be an integer",),
+        ("milestone.number must be an integer",),
     ),
     Wrong(
         "too many positional arguments",
         "r = await mcp_git_forge.get_file_contents('a.md', 'main', 'utf-8')",
         "too-many-arguments",
         ("at most 2",),
-    ),
-    Wrong(
-        "all arguments in one dict",
-        "r = await mcp_git_forge.create_issue({'owner': 'o', 'repo': 'r', 'title': 't'})",
-        "arguments-in-dict",
-        ("put `**` before the dict",),
     ),
     Wrong(
         "an argument given twice",
@@ -287,36 +269,12 @@ BEFORE = (
         ("`await asyncio.gather(*[...])`",),
     ),
     Wrong(
-        "await of what is at hand",
-        "names = await runtime.discovered_servers()",
-        "not-awaitable",
-        ("`runtime.discovered_servers(...)` without `await`",),
-    ),
-    Wrong(
         "a helper without await",
         "docs = runtime.search_tool_docs('issues')\nprint(docs[0])",
         "missing-await",
         ("`docs = await runtime.search_tool_docs(...)`",),
     ),
     # --- names and imports -----------------------------------------------------------------------
-    Wrong(
-        "json without import",
-        "print(json.dumps(await mcp_git_forge.get_me()))",
-        "missing-import",
-        ("add `import json`",),
-    ),
-    Wrong(
-        "asyncio without import",
-        "r = await asyncio.gather(mcp_git_forge.get_me(), mcp_git_forge.get_me())",
-        "missing-import",
-        ("add `import asyncio`",),
-    ),
-    Wrong(
-        "timedelta without import",
-        "from datetime import datetime\nprint(datetime(2026, 1, 1) - timedelta(days=1))",
-        "missing-import",
-        ("add `from datetime import timedelta`",),
-    ),
     Wrong(
         "a variable misspelt",
         "issues = await mcp_git_forge.search_issues(query='x')\nprint(isues.total_count)",
@@ -328,24 +286,6 @@ BEFORE = (
         "found = await mcp_git_forge.get_me()\nconsole.log(found)",
         "undefined-name",
         ("`print(...)`",),
-    ),
-    Wrong(
-        "the alias without its prefix",
-        "r = await git_forge.get_me()",
-        "undefined-name",
-        ("`mcp_git_forge`",),
-    ),
-    Wrong(
-        "the server imported as a module",
-        "import mcp_git_forge\nprint(await mcp_git_forge.get_me())",
-        "unknown-module",
-        ("needs no import",),
-    ),
-    Wrong(
-        "the SDK's client",
-        "from mcp import ClientSession\nprint(ClientSession)",
-        "unknown-module",
-        ("`await mcp_<server>.<tool>(...)`",),
     ),
     Wrong(
         "a helper misspelt",
@@ -370,6 +310,12 @@ BEFORE = (
 
 DURING = (
     Wrong(
+        "the SDK's client",
+        "from mcp import ClientSession\nprint(ClientSession)",
+        "",
+        ("The MCP SDK is not needed here.",),
+    ),
+    Wrong(
         "a key misspelt",
         "issue = await mcp_git_forge.get_issue('o', 'r', 7)\nprint(issue['titel'])",
         "",
@@ -386,12 +332,6 @@ DURING = (
         "issue = await mcp_git_forge.get_issue('o', 'r', 7)\nprint(issue.user.name)",
         "",
         ("name", "login"),
-    ),
-    Wrong(
-        "json.loads of a value",
-        "import json\nme = json.loads(await mcp_git_forge.get_me())",
-        "",
-        ("without json.loads",),
     ),
     Wrong(
         "a list used as a dict",
@@ -411,12 +351,6 @@ DURING = (
         "r = await mcp_git_forge.get_issue(**given)",
         "",
         ("isue_number", "issue_number"),
-    ),
-    Wrong(
-        "a wrong value that only the run knows",
-        "n = str(len('seven'))\nr = await mcp_git_forge.get_issue('o', 'r', n)",
-        "",
-        ("issue_number must be an integer", "without quotes"),
     ),
     Wrong(
         "a value that is no JSON",
@@ -468,12 +402,6 @@ DURING = (
         ('x["items"]',),
     ),
     Wrong(
-        "a result parsed whose text was meant",
-        "import json\nr = await mcp_git_forge.get_me()\nprint(json.loads(r))",
-        "",
-        ("by its key", "has the keys: 'login'"),
-    ),
-    Wrong(
         "a file of the user's machine",
         "print(open('/home/somebody/notes.txt').read())",
         "",
@@ -514,7 +442,7 @@ DURING = (
         "a shell command",
         "!pip install requests\nimport requests",
         "",
-        ("shell and notebook commands do not work",),
+        ("This is a shell command; write Python.",),
     ),
     Wrong(
         "Python 2's print",

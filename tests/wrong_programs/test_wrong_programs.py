@@ -93,6 +93,8 @@ async def test_a_mistake_that_shows_in_the_run_names_the_fix_too(tmp_path: Path)
         for wrong in DURING:
             result = await _run(engine, wrong.code)
             text = compact(result)
+            if _is_read_as_meant(result):
+                continue
             if result.status == "success" or any(part not in text for part in wrong.phrases):
                 lacking[wrong.name] = text
         # The first half again, through the whole of the bridge: nothing of it reaches a sandbox.
@@ -100,9 +102,17 @@ async def test_a_mistake_that_shows_in_the_run_names_the_fix_too(tmp_path: Path)
             result = await _run(engine, wrong.code)
             text = compact(result)
             stopped = (result.status, result.reason) == ("validation_error", "validation")
+            if _is_read_as_meant(result):
+                continue
             if not stopped or any(part not in text for part in wrong.phrases):
                 lacking[wrong.name] = text
     assert lacking == {}
+
+
+def _is_read_as_meant(result: RunResult) -> bool:
+    """Return whether a program with a mistake ran as it was certainly meant, and was told so."""
+    told = any(found.rule == "read-as" for found in result.findings)
+    return told and result.status == "success"
 
 
 async def _run(engine: Engine, code: str) -> RunResult:

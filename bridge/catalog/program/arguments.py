@@ -1,7 +1,7 @@
-"""Reads the literal arguments of calls, and compares them with the callee's parameters. Pure.
+"""Reads the arguments of a program's calls, as far as its text shows them. Pure.
 
-A value is read only if the program writes it as a literal, and converted as the guest would convert
-it. Parameters, their order and validation come from the guest's own code.
+What the program computes is `COMPUTED`, which fits every schema. The guest's own code binds the
+values to parameters, converts and checks them.
 """
 
 from __future__ import annotations
@@ -11,159 +11,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.tables import Helper
-from bridge.guest.schema.parameters import read_parameters, synonyms
-from bridge.guest.schema.validation import argument_problem, convert, filled, problem
+from bridge.catalog.program.tables import BY_NAME, Helper
+from bridge.guest.protocol.placeholders import WHOLE
+from bridge.guest.schema.binding import Parameters
+from bridge.guest.schema.names import PARAMETER_NAMES
+from bridge.guest.schema.parameters import are_arguments
 from bridge.model import Json
 from bridge.text import valid_text
-
-MAX_DEPTH = 8
-"""Nesting of dicts and lists of which only parts are literals."""
 
 MAX_LITERAL_NODES = 2000
 """Nodes of one literal argument that are read."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """One parameter: its own name, its Python name, and its schema."""
-
-    name: str
-    alias: str
-    required: bool = False
-    schema: Json = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameters:
-    """The parameters of a tool or a helper.
-
-    Attributes:
-        all: Positional ones first, in their order.
-        positional: Number of parameters that may be passed by position.
-        open: Whether other names are parameters, too.
-        root: The input schema.
-        synonyms: Names that parameters' descriptions give them, too, to their own.
-    """
-
-    all: tuple[Parameter, ...]
-    positional: int
-    open: bool
-    root: Json
-    synonyms: Mapping[str, str] = field(default_factory=dict)
-
-    def find(self, name: str) -> Parameter | None:
-        """Return the parameter with a name, its own, Python's or a synonym."""
-        name = self.synonyms.get(name, name)
-        return next((one for one in self.all if name in (one.alias, one.name)), None)
-
-
-def tool_parameters(schema: Json) -> Parameters:
-    """Return a tool's parameters, from its input schema."""
-    found, is_open = read_parameters(schema)
-    root = schema if isinstance(schema, Mapping) else {}
-    listed = tuple(
-        Parameter(name=one.name, alias=one.alias, required=one.required, schema=one.schema)
-        for one in found
-    )
-    also = {name: parameter.name for name, parameter in synonyms(found).items()}
-    return Parameters(all=listed, positional=len(listed), open=is_open, root=root, synonyms=also)
+COMPUTED: Json = {WHOLE: ""}
+"""Stands for a value that the text does not show."""
 
 
 def helper_parameters(helper: Helper) -> Parameters:
     """Return a helper's parameters."""
     names = (*helper.positional, *helper.keywords)
-    listed = tuple(
-        Parameter(name=name, alias=name, required=index < helper.required)
-        for index, name in enumerate(names)
-    )
-    return Parameters(all=listed, positional=len(helper.positional), open=helper.open, root={})
+    schema = {
+        "properties": {name: {} for name in names},
+        "required": list(names[: helper.required]),
+        "additionalProperties": helper.open,
+    }
+    also = PARAMETER_NAMES if helper.name in BY_NAME else {}
+    return Parameters(schema, len(helper.positional), also)
 
 
-def literal_problem(
-    node: ast.expr, parameter: Parameter, root: Json
-) -> tuple[ast.expr, str] | None:
-    """Return the wrong node of a literal argument and the problem; None if none is found."""
-    known, value = written_out(node)
-    if not known:
-        return _partly(node, parameter.schema, root, parameter.alias, 0)
-    schema = parameter.schema
-    plain = convert(value, schema, root)
-    found = argument_problem(plain, schema, root, parameter.alias, parameter.required)
-    return None if found is None else (node, found)
+def by_name(node: ast.Call, given: Mapping[str, str]) -> dict[str, ast.expr]:
+    """Return the server, tool and arguments of a `call_tool`, however the program gives them.
 
-
-def _partly(
-    node: ast.expr, schema: Json, root: Json, where: str, depth: int
-) -> tuple[ast.expr, str] | None:
-    """Check the literal parts of a dict or a list that is no literal as a whole."""
-    if depth > MAX_DEPTH or not isinstance(schema, Mapping):
-        return None
-    parts: list[tuple[ast.expr, Json, str]] = []
-    properties = schema.get("properties")
-    if isinstance(node, ast.Dict) and isinstance(properties, Mapping):
-        for key, value in zip(node.keys, node.values, strict=True):
-            name = key.value if isinstance(key, ast.Constant) else None
-            if isinstance(name, str) and name in properties:
-                parts.append((value, properties[name], f"{where}[{name!r:.80}]"))
-    elif isinstance(node, ast.List) and isinstance(schema.get("items"), Mapping):
-        parts = [(v, schema["items"], f"{where}[{i}]") for i, v in enumerate(node.elts)]
-    for value, part, path in parts[:MAX_LITERAL_NODES]:
-        known, plain = written_out(value)
-        if not known:
-            found = _partly(value, part, root, path, depth + 1)
-            if found is not None:
-                return found
-            continue
-        wrong = problem(convert(plain, part, root), part, root, path)
-        if wrong is not None:
-            return value, wrong
-    return None
-
-
-def written_out(node: ast.expr) -> tuple[bool, Json]:
-    """Return whether an expression is a literal, and its value."""
-    reader = _Literals()
-    try:
-        return True, reader.value(node, 0)
-    except ValueError:
-        return False, None
-
-
-class _Literals:
-    """Evaluates a literal; raises ValueError for anything else."""
-
-    def __init__(self) -> None:
-        self._left = MAX_LITERAL_NODES
-
-    def value(self, node: ast.expr, depth: int) -> Json:
-        self._left -= 1
-        if self._left >= 0 and depth <= 64:
-            match node:
-                case ast.Constant(value=str() | int() | float() | None):
-                    return node.value
-                case ast.List() | ast.Tuple():
-                    return [self.value(item, depth + 1) for item in node.elts]
-                case ast.Dict():
-                    return {
-                        self._key(key): self.value(value, depth + 1)
-                        for key, value in zip(node.keys, node.values, strict=True)
-                    }
-                case ast.UnaryOp(op=ast.USub()):
-                    inner = self.value(node.operand, depth + 1)
-                    if isinstance(inner, int | float) and not isinstance(inner, bool):
-                        return -inner
-                case _:
-                    pass
-        raise ValueError
-
-    def _key(self, key: ast.expr | None) -> str:
-        if isinstance(key, ast.Constant) and isinstance(key.value, str):
-            return key.value
-        raise ValueError
-
-
-# --- the arguments of one call -------------------------------------------------------------------
+    Args:
+        given: What texts that name both a server and a tool mean; see `NameTable.given`.
+    """
+    bound = dict(zip(("server", "tool", "arguments"), node.args, strict=False))
+    for keyword in node.keywords:
+        bound[PARAMETER_NAMES.get(str(keyword.arg), str(keyword.arg))] = keyword.value
+    if isinstance(bound.get("tool"), ast.Dict) and "arguments" not in bound:
+        bound["arguments"] = bound.pop("tool")
+    if len(bound.keys() & {"server", "tool"}) == 1:
+        whole = bound.get("server", bound.get("tool"))
+        path = given.get(str(getattr(whole, "value", "")), "")
+        if "." in path:
+            server, _, tool = path.partition(".")
+            bound.update(server=ast.Constant(server), tool=ast.Constant(tool))
+    return bound
 
 
 @dataclass(kw_only=True)
@@ -180,86 +72,130 @@ class CallArguments:
     unseen: list[str] = field(default_factory=list)
     open: bool = False
 
+    def take(self, name: str, value: Json) -> None:
+        """Add one argument."""
+        name = valid_text(name)
+        if _is_computed(value):
+            self.unseen.append(name)
+        else:
+            self.seen[name] = value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What the text of a call shows.
+
+    Attributes:
+        args, kwargs: Values by position and by name; `args` is empty if some are unpacked.
+        starred, unpacked: Whether lists and dicts are unpacked that the text does not show.
+        scalar: Whether the first argument is certainly no dict.
+    """
+
+    args: Sequence[Json]
+    kwargs: Mapping[str, Json]
+    starred: bool
+    unpacked: bool
+    scalar: bool
+
+    def may_be_all(self, parameters: Parameters) -> bool:
+        """Whether there are arguments that the text does not show: unpacked, or in one dict."""
+        alone = len(self.args) == 1 and not self.kwargs and self.args[0] == COMPUTED
+        alone = alone and not self.scalar
+        if alone and are_arguments((), parameters.by_name, parameters.all, parameters.root):
+            return True
+        return self.starred or self.unpacked
+
 
 class ArgumentReader:
     """Reads the arguments of one program's calls."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
+        self._left = 0
 
-    def bound(self, node: ast.Call, parameters: Parameters, context: Context) -> CallArguments:
-        """Return the arguments of a call of a tool."""
-        given = CallArguments(open=any(isinstance(item, ast.Starred) for item in node.args))
-        if not given.open:
-            for item, parameter in zip(node.args, parameters.all, strict=False):
-                self.take(given, parameter.name, item, parameters, context)
-        self.by_keyword(given, node.keywords, parameters, context)
-        if not given.open:
-            # The guest sends the defaults of those that are left out.
-            computed = dict.fromkeys(given.unseen)
-            whole = filled({**computed, **given.seen}, parameters.root, parameters.root)
-            given.seen = {name: value for name, value in whole.items() if name not in computed}
-        return given
-
-    def by_keyword(
-        self,
-        given: CallArguments,
-        keywords: Sequence[ast.keyword],
-        parameters: Parameters | None,
-        context: Context,
-    ) -> None:
-        """Add the keyword arguments."""
-        for keyword in keywords:
+    def given(self, node: ast.Call, context: Context) -> Given:
+        """Return what the text shows of a call's arguments."""
+        starred = any(isinstance(item, ast.Starred) for item in node.args)
+        kwargs: dict[str, Json] = {}
+        unpacked = False
+        for keyword in node.keywords:
+            value = self.value(keyword.value, context)
             if keyword.arg is not None:
-                found = parameters.find(keyword.arg) if parameters is not None else None
-                name = keyword.arg if found is None else found.name
-                self.take(given, name, keyword.value, parameters, context)
-            elif isinstance(keyword.value, ast.Dict):
-                self.by_dict(given, keyword.value, context)
+                kwargs[keyword.arg] = value
+            elif value == COMPUTED or not isinstance(value, dict):
+                unpacked = True
             else:
-                given.open = True
+                kwargs.update(value)
+        args = [] if starred else [self.value(item, context) for item in node.args]
+        first = node.args[0] if node.args else None
+        owner = self._survey.owner(first.id, context) if isinstance(first, ast.Name) else None
+        bound = owner.bound[first.id] if owner and isinstance(first, ast.Name) else ()
+        values = [first, *(value for value, _ in bound)]
+        scalar = isinstance(values[-1], ast.Constant | ast.JoinedStr) and all(
+            isinstance(value, ast.Constant | ast.JoinedStr) for value in values[1:]
+        )
+        return Given(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
 
-    def by_dict(self, given: CallArguments, node: ast.Dict, context: Context) -> None:
-        """Add the items of a dict as arguments."""
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self.take(given, key.value, value, None, context)
-            else:
-                given.open = True
+    def bound(
+        self, node: ast.Call, parameters: Parameters | None, context: Context
+    ) -> CallArguments:
+        """Return the arguments of a call of a tool; without its parameters, those by name."""
+        given = self.given(node, context)
+        if parameters is None:
+            found = CallArguments(open=bool(node.args) or given.unpacked)
+            bound: Mapping[str, Json] = given.kwargs
+        else:
+            found = CallArguments(open=given.may_be_all(parameters))
+            bound, _ = parameters.bind_all(given.args, given.kwargs)
+            if given.starred:
+                # Defaults are sent only for what is left out.
+                own = {one.name for name in given.kwargs if (one := parameters.by_name.get(name))}
+                bound = {name: value for name, value in bound.items() if name in own}
+        for name, value in bound.items():
+            found.take(name, value)
+        return found
 
-    def take(
-        self,
-        given: CallArguments,
-        name: str,
-        node: ast.expr,
-        parameters: Parameters | None,
-        context: Context,
-    ) -> None:
-        """Add one argument, converted as the guest would convert it."""
-        known, value = self.value(node, context)
-        name = valid_text(name)
-        if not known:
-            given.unseen.append(name)
-            return
-        parameter = None if parameters is None else parameters.find(name)
-        if parameter is not None and parameters is not None:
-            value = convert(value, parameter.schema, parameters.root)
-            wrong = value is None and problem(value, parameter.schema, parameters.root, name)
-            if wrong and not parameter.required:
-                # The guest drops a None that an optional parameter does not accept.
-                return
-        given.seen[name] = value
+    def value(self, node: ast.expr, context: Context) -> Json:
+        """Return the value of an expression; `COMPUTED` for what the text does not show of it.
 
-    def value(self, node: ast.expr, context: Context) -> tuple[bool, Json]:
-        """Return whether an expression is a literal or a constant's name, and its value."""
-        if not isinstance(node, ast.Name):
-            return written_out(node)
-        owner = self._survey.owner(node.id, context)
-        if owner is None or self._survey.tricky or node.id in self._survey.shared:
-            return False, None
-        # A name that is bound once, to a constant.
-        bound = owner.bound[node.id]
-        value = bound[0][0] if len(bound) == 1 else None
-        if isinstance(value, ast.Constant) and isinstance(value.value, str | int | float):
-            return True, value.value
-        return False, None
+        A name counts that is bound once, to a constant.
+        """
+        if isinstance(node, ast.Name):
+            owner = self._survey.owner(node.id, context)
+            bound = owner.bound[node.id] if owner is not None else ()
+            value = bound[0][0] if len(bound) == 1 else None
+            fixed = not self._survey.tricky and node.id not in self._survey.shared
+            if not fixed or not isinstance(value, ast.Constant):
+                return COMPUTED
+            node = value
+        self._left = MAX_LITERAL_NODES
+        return self._literal(node, 0)
+
+    def _literal(self, node: ast.expr, depth: int) -> Json:
+        self._left -= 1
+        if self._left >= 0 and depth <= 64:
+            match node:
+                case ast.Constant(value=str() | int() | float() | None):
+                    return node.value
+                case ast.List() | ast.Tuple():
+                    items = [self._literal(item, depth + 1) for item in node.elts]
+                    starred = any(isinstance(item, ast.Starred) for item in node.elts)
+                    return COMPUTED if starred else items
+                case ast.Dict():
+                    keys = [getattr(key, "value", None) for key in node.keys]
+                    if all(isinstance(key, str) for key in keys):
+                        values = (self._literal(value, depth + 1) for value in node.values)
+                        return dict(zip(keys, values, strict=True))
+                case ast.UnaryOp(op=ast.USub()):
+                    inner = self._literal(node.operand, depth + 1)
+                    if isinstance(inner, int | float) and not isinstance(inner, bool):
+                        return -inner
+                case _:
+                    pass
+        return COMPUTED
+
+
+def _is_computed(value: Json) -> bool:
+    if isinstance(value, dict):
+        return WHOLE in value or any(map(_is_computed, value.values()))
+    return isinstance(value, list) and any(map(_is_computed, value))

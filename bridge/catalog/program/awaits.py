@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from bridge.catalog.program.certainty import Certainty
+from bridge.catalog.program.edits import AWAIT, Edit
 from bridge.catalog.program.report import Report, quoted
 from bridge.catalog.program.survey import Context, Scope, Survey
-from bridge.catalog.program.symbols import COROUTINE, FUTURE, HELPER, TOOL, Symbol, SymbolResolver
-from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING, SPARED
+from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, SymbolResolver
+from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
 
 _OWN_ATTRIBUTES = frozenset(
@@ -37,8 +38,9 @@ class AwaitRules:
         self._symbols = symbols
         self._certainty = certainty
         self._report = report
-        self._under_await = frozenset(self._chains())
-        values = [node.value for node, _ in survey.each(ast.Await)]
+        self._under_await = dict(self._chains())
+        self._awaits = {id(node.value): node for node, _ in survey.each(ast.Await)}
+        values = [node.value for node in self._awaits.values()]
         self._awaited_names = {value.id for value in values if isinstance(value, ast.Name)}
 
     def check(self) -> None:
@@ -58,13 +60,16 @@ class AwaitRules:
             if not context.scope.asynchronous:
                 what = "async for" if isinstance(node, ast.AsyncFor) else "async with"
                 self._outside(node, context, what)
+            elif isinstance(node, ast.AsyncFor) and isinstance(node.iter, ast.Call):
+                self._used(node.iter, context, "is iterated over", Edit("plain", node))
         for node, context in self._survey.each(ast.Return):
             if context.scope.function().kind != "function":
                 message = (
                     "`return` outside a function; end the program with the value as its last "
                     "expression instead, or `print` it"
                 )
-                self._report.add(node, "syntax", "deny", message)
+                edits = (Edit("value", node),) if context.last else ()
+                self._report.add(node, "syntax", "deny", message, edits)
         for node, context in self._survey.each(ast.Call):
             self._gather(node, context)
 
@@ -78,7 +83,8 @@ class AwaitRules:
             # A forgotten `asyncio.sleep(1)` loses no result.
             lost = symbol.tool or symbol.function or symbol.helper
             severity = self._certainty.happens(context) if lost else "note"
-            self._missing(node, severity, symbol, "is called without `await`, so nothing happens")
+            problem = "is called without `await`, so nothing happens"
+            self._missing(value, severity, symbol, problem, context)
         elif symbol.kind == TOOL:
             message = f"{quoted(symbol.name)} is only named; call it: `await {symbol.name}(...)`"
             self._report.add(node, "not-called", "note", message)
@@ -91,7 +97,7 @@ class AwaitRules:
             return
         if isinstance(target, ast.Tuple | ast.List):
             severity = self._certainty.raises(context, "TypeError")
-            self._missing(node, severity, symbol, "is unpacked without `await`")
+            self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
         elif isinstance(target, ast.Name) and not self._is_read(target.id, context):
             self._dropped(node, node.value, context)
 
@@ -100,7 +106,7 @@ class AwaitRules:
         elsewhere = name in self._survey.shared or context.scope.kind == "class"
         return elsewhere or name in self._certainty.read_names
 
-    def _used(self, node: ast.Name | ast.Call, context: Context, use: str) -> None:
+    def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
         symbol = self._symbols.of(node, context)
         if symbol is None or symbol.kind not in (COROUTINE, FUTURE):
             return
@@ -117,7 +123,10 @@ class AwaitRules:
         else:
             severity = self._certainty.raises(context, "TypeError")
         call = f"{symbol.name}(...)"
+        edits = self._await_edits(node, context, also)
         if id(node) in self._under_await:
+            above = self._under_await[id(node)]
+            edits = (*edits, Edit("plain", above)) if edits and not named else ()
             message = (
                 f"`await` waits for what comes after the dot or the bracket, not for "
                 f"{quoted(call)}; put parentheses around it: `(await {call})`"
@@ -128,9 +137,24 @@ class AwaitRules:
                 f"`{named} = await {call}`"
             )
         else:
-            self._missing(node, severity, symbol, f"{use} without `await`")
+            self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
             return
-        self._report.add(node, "missing-await", severity, message)
+        self._report.add(node, "missing-await", severity, message, edits)
+
+    def _await_edits(
+        self, node: ast.expr, context: Context, also: Sequence[Edit] = ()
+    ) -> tuple[Edit, ...]:
+        """Return the edits that await a call, or the only call that a name stands for."""
+        if isinstance(node, ast.Name):
+            owner = self._survey.owner(node.id, context)
+            bound = owner.bound[node.id] if owner is not None else ()
+            value, context = bound[0] if len(bound) == 1 else (None, context)
+            if not isinstance(value, ast.Call) or node.id in self._handed_on | self._awaited_names:
+                return ()
+            node = value
+        if not context.scope.asynchronous or _in_generator(context):
+            return ()
+        return (Edit(AWAIT, node), *also) if isinstance(node, ast.Call) else ()
 
     @cached_property
     def _handed_on(self) -> frozenset[str]:
@@ -142,11 +166,20 @@ class AwaitRules:
             if isinstance(node.ctx, ast.Load) and id(node) not in as_data
         )
 
-    def _missing(self, node: ast.AST, severity: Severity, symbol: Symbol, problem: str) -> None:
+    def _missing(
+        self,
+        node: ast.expr,
+        severity: Severity,
+        symbol: Symbol,
+        problem: str,
+        context: Context,
+        *also: Edit,
+    ) -> None:
         message = f"{quoted(symbol.name + '(...)')} {problem}; write `await {symbol.name}(...)`"
         if symbol.kind == FUTURE:
             message += " before its values are used"
-        self._report.add(node, "missing-await", severity, message)
+        edits = self._await_edits(node, context, also)
+        self._report.add(node, "missing-await", severity, message, edits)
 
     def _uses(self) -> Iterator[tuple[ast.expr, Context, str]]:
         """Yield expressions used as data, each with its context and a phrase for the use."""
@@ -203,7 +236,7 @@ class AwaitRules:
             for argument in node.args:
                 yield argument, context, use
 
-    def _chains(self) -> Iterator[int]:
+    def _chains(self) -> Iterator[tuple[int, ast.Await]]:
         """Yield ids of `x` in `await x.y` and `await x[y]`: the `await` is not for `x` itself."""
         for node, _ in self._survey.each(ast.Await):
             inner = node.value
@@ -214,7 +247,7 @@ class AwaitRules:
                     inner = inner.func.value
                 else:
                     break
-                yield id(inner)
+                yield id(inner), node
 
     # --- misplaced -------------------------------------------------------------------------------
 
@@ -235,13 +268,6 @@ class AwaitRules:
                 "several calls are awaited with `await asyncio.gather(*[...])`; a list itself "
                 "cannot be awaited"
             )
-        elif isinstance(value, ast.Call):
-            called = self._symbols.of(value.func, context)
-            helper = called.helper if called is not None and called.kind == HELPER else None
-            if called is None or helper is None or helper.asynchronous or helper.name in SPARED:
-                return
-            call = f"{called.name}(...)"
-            message = f"{quoted(call)} cannot be awaited; write `{call}` without `await`"
         else:
             return
         self._report.add(node, rule, self._certainty.raises(context, "TypeError"), message)
@@ -249,6 +275,7 @@ class AwaitRules:
     def _outside(self, node: ast.AST, context: Context, what: str) -> None:
         """Report a construct that only compiles inside an `async def`."""
         scope = context.scope.function()
+        edits: tuple[Edit, ...] = ()
         if scope.kind == "class":
             where = "in a class's body; move it into an `async def`, or above the class"
         elif isinstance(scope.node, ast.FunctionDef):
@@ -257,9 +284,36 @@ class AwaitRules:
                 f"in {quoted(name)}, which is no async function; write `async def {name}(...)` and "
                 f"`await {name}(...)` where it is called"
             )
+            edits = self._asynchronous(scope.node)
         else:
             where = "in a `lambda`, which cannot await; write an `async def` instead"
-        self._report.add(node, "await-outside-async", "deny", f"`{what}` {where}")
+        self._report.add(node, "await-outside-async", "deny", f"`{what}` {where}", edits)
+
+    def _asynchronous(self, function: ast.FunctionDef) -> tuple[Edit, ...]:
+        """Return the edits that make a function asynchronous and await its calls.
+
+        There are none if a call is not awaited at once, or made where `await` is not allowed.
+        """
+        survey, name = self._survey, function.name
+        calls = {id(node.func): (node, context) for node, context in survey.every(ast.Call)}
+        as_data = {id(value) for value, _, _ in self._uses()}
+        as_data |= {id(node.value) for node, _ in survey.every(ast.Expr, ast.Await)}
+        for node, _ in survey.every(ast.Assign):
+            if getattr(node.targets[0], "id", None) not in (None, *self._handed_on):
+                as_data.add(id(node.value))
+        edits = [Edit("asynchronous", function)]
+        for node, context in survey.every(ast.Name):
+            if node.id == name:
+                call, context = calls.get(id(node), (None, context))
+                one = self._await_edits(call, context) if id(call) in as_data else ()
+                if call is None or not one:
+                    return ()
+                edits += one if id(call) not in self._awaits else ()
+        generator = any(scope.node is function and scope.generator for scope in survey.functions)
+        named = sum(getattr(scope.node, "name", "") == name for scope in survey.functions)
+        methods = any(node.attr == name for node, _ in survey.every(ast.Attribute))
+        unclear = generator or methods or named > 1 or function.decorator_list
+        return () if unclear else tuple(edits)
 
     def _gather(self, node: ast.Call, context: Context) -> None:
         first = node.args[0] if node.args else None

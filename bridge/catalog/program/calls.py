@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.arguments import (
-    Parameters,
-    helper_parameters,
-    literal_problem,
-    tool_parameters,
-)
+from bridge.catalog.program.arguments import ArgumentReader, by_name, helper_parameters
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, nearest, quoted
+from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, quoted
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import HELPER, RUNTIME, SERVER, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import (
@@ -33,6 +28,8 @@ from bridge.catalog.program.tables import (
 )
 from bridge.catalog.prose import clip
 from bridge.catalog.stubs import call_signature
+from bridge.guest.schema.binding import Parameters
+from bridge.guest.schema.names import nearest
 from bridge.model import Severity
 
 SECONDS_FOR_VALUES = 0.2
@@ -48,6 +45,13 @@ _INTROSPECTIVE = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 """With these a program can find out which tools exist, and then use only those."""
+
+
+_APART = {
+    "get_prompt": "get_prompt(..., %s)",
+    **{name: f"runtime.{name}(server, tool, %s)" for name in BY_NAME},
+}
+"""Helpers that take the arguments of a tool or a prompt as a dict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,7 @@ class CallRules:
         self._symbols = symbols
         self._certainty = certainty
         self._report = report
+        self._given = ArgumentReader(survey)
         self._parameters: dict[tuple[str, str], Parameters] = {}
         self._seconds_left = SECONDS_FOR_VALUES
         names = [node.id for node, _ in survey.each(ast.Name)]
@@ -202,7 +207,7 @@ class CallRules:
             self._report.add(node, "not-a-tool", severity, message)
         elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
             certain = partial(self._certainty.raises, context, "ArgumentsError", later=later)
-            self._bind(node, self._tool(symbol.server, symbol.tool, symbol.name, certain))
+            self._bind(node, self._tool(symbol.server, symbol.tool, symbol.name, certain), context)
         elif symbol.kind == HELPER and symbol.helper is not None:
             self._helper(node, context, symbol, later=later)
 
@@ -216,7 +221,7 @@ class CallRules:
             severity=partial(self._certainty.raises, context, "TypeError", later=later),
             signature=lambda: helper.signature,
         )
-        self._bind(node, callee)
+        self._bind(node, callee, context)
         if helper.name in BY_NAME:
 
             def severity(kind: str) -> Severity:
@@ -224,12 +229,14 @@ class CallRules:
                 unsure = helper.name != "call_tool" or (self._introspects and context.conditional)
                 return "note" if unsure else self._certainty.raises(context, kind, later=later)
 
-            self._by_name(node, severity)
+            self._by_name(node, severity, context)
 
-    def _by_name(self, node: ast.Call, severity: Callable[[str], Severity]) -> None:
+    def _by_name(
+        self, node: ast.Call, severity: Callable[[str], Severity], context: Context
+    ) -> None:
         """`runtime.call_tool("server", "tool", {...})`."""
-        texts = [item.value for item in node.args[:2] if isinstance(item, ast.Constant)]
-        server_name, tool_name = texts if len(texts) == 2 else (None, None)
+        bound = by_name(node, self._survey.given)
+        server_name, tool_name = (getattr(bound.get(n), "value", None) for n in ("server", "tool"))
         if not isinstance(server_name, str) or not isinstance(tool_name, str):
             return
         server = self._symbols.named_server(server_name)
@@ -242,7 +249,7 @@ class CallRules:
             message = f"the server {quoted(server.name)} has no tool {quoted(tool_name)}.{near}"
             self._report.add(node, "unknown-tool", severity("MCPError"), message)
             return
-        given = node.args[2] if len(node.args) > 2 else None
+        given = bound.get("arguments")
         if isinstance(given, ast.Dict) and all(isinstance(key, ast.Constant) for key in given.keys):
             keywords = [
                 ast.keyword(arg=str(key.value), value=value)
@@ -251,14 +258,15 @@ class CallRules:
             ]
             call = ast.copy_location(ast.Call(func=node.func, args=[], keywords=keywords), node)
             label = f"{server.name}.{entry.tool.name}"
-            self._bind(call, self._tool(server, entry, label, partial(severity, "ArgumentsError")))
+            certain = partial(severity, "ArgumentsError")
+            self._bind(call, self._tool(server, entry, label, certain), context)
 
     def _tool(
         self, server: ServerEntry, entry: ToolEntry, label: str, severity: Callable[[], Severity]
     ) -> _Callee:
         key = (server.alias, entry.alias)
         if key not in self._parameters:
-            self._parameters[key] = tool_parameters(entry.tool.input_schema)
+            self._parameters[key] = Parameters(entry.tool.input_schema)
         signature = partial(call_signature, server.alias, entry)
         return _Callee(
             label=label, parameters=self._parameters[key], severity=severity, signature=signature
@@ -266,101 +274,34 @@ class CallRules:
 
     # --- arguments -------------------------------------------------------------------------------
 
-    def _bind(self, node: ast.Call, callee: _Callee) -> None:
+    def _bind(self, node: ast.Call, callee: _Callee, context: Context) -> None:
         """Report which of a call's arguments do not fit."""
+        if self._report.exhausted or self._seconds_left <= 0:
+            return
         parameters = callee.parameters
-        starred = any(isinstance(item, ast.Starred) for item in node.args)
-        unpacked = any(keyword.arg is None for keyword in node.keywords)
-        if self._report.exhausted or self._dict_for_all(node, callee):
-            return
-        if not starred and len(node.args) > parameters.positional:
-            count = f"takes at most {parameters.positional} positional arguments"
-            problem = f"{count}; {len(node.args)} are given"
-            self._report_call(node, callee, "too-many-arguments", problem)
-            return
-        given: set[str] = set()
-        unknown: list[ast.keyword] = []
-        if not starred:
-            for item, parameter in zip(node.args, parameters.all, strict=False):
-                given.add(parameter.name)
-                self._value(item, callee, parameter.name)
-        for keyword in node.keywords:
-            found = parameters.find(keyword.arg) if keyword.arg is not None else None
-            if found is None:
-                if keyword.arg is not None and not parameters.open:
-                    unknown.append(keyword)
-                continue
-            name = str(keyword.arg)
-            if name in parameters.synonyms:
-                message = f"{quoted(callee.label)} gets {quoted(name)} as {quoted(found.name)}"
-                message += ", whose description calls it an alias."
-                self._report.add(keyword, "alias", "note", message)
-            if found.name in given:
-                problem = f"is given {quoted(found.alias)} twice"
-                self._report_call(keyword, callee, "repeated-argument", problem)
-            else:
-                given.add(found.name)
-                self._value(keyword.value, callee, found.name)
-        missing = [a.alias for a in parameters.all if a.required and a.name not in given]
-        if starred or unpacked:
-            missing = []
-        free = [a.alias for a in parameters.all if a.name not in given]
-        for keyword in unknown:
-            missing = self._unknown(keyword, callee, free, missing)
-        if missing:
-            what = "argument" if len(missing) == 1 else "arguments"
-            shown = ", ".join(quoted(name) for name in missing[:12])
-            self._report_call(
-                node, callee, "missing-argument", f"is missing the required {what} {shown}"
-            )
-
-    def _dict_for_all(self, node: ast.Call, callee: _Callee) -> bool:
-        """`tool({"a": 1})`: report all arguments given as one dict; return whether they were."""
-        parameters = callee.parameters
-        if len(node.args) != 1 or node.keywords or not isinstance(node.args[0], ast.Dict):
-            return False
-        keys = [getattr(key, "value", None) for key in node.args[0].keys]
-        known = [isinstance(key, str) and parameters.find(key) is not None for key in keys]
-        if not keys or not all(known):
-            return False
-        if literal_problem(node.args[0], parameters.all[0], parameters.root) is None:
-            return False
-        problem = "takes its arguments by name, not as one dict: put `**` before the dict"
-        self._report_call(node, callee, "arguments-in-dict", problem)
-        return True
-
-    def _value(self, node: ast.expr, callee: _Callee, name: str) -> None:
-        parameter = callee.parameters.find(name)
-        if isinstance(node, ast.Starred) or parameter is None or self._seconds_left <= 0:
-            return
+        given = self._given.given(node, context)
         started = time.perf_counter()
-        found = literal_problem(node, parameter, callee.parameters.root)
+        _, wrong = parameters.bind_all(given.args, given.kwargs)
         self._seconds_left -= time.perf_counter() - started
-        if found is not None:
-            problem = f"is given a value that does not fit: {found[1]}"
-            self._report_call(found[0], callee, "wrong-value", problem)
-
-    def _unknown(
-        self, keyword: ast.keyword, callee: _Callee, names: Sequence[str], missing: list[str]
-    ) -> list[str]:
-        """Report a name that is not taken; return what is missing beside the one it stands for."""
-        if self._report.exhausted:
-            return missing
-        name = str(keyword.arg)
-        problem = f"has no parameter {quoted(name)}"
-        in_dict = f"{{{name[:64]!r}: ...}}"
+        keywords = {keyword.arg: keyword for keyword in node.keywords}
+        for name in parameters.synonyms.keys() & given.kwargs.keys():
+            own = parameters.synonyms[name].name
+            message = f"{quoted(callee.label)} gets {quoted(name)} as {quoted(own)}"
+            message += ", whose description calls it an alias."
+            self._report.add(keywords.get(name, node), "alias", "note", message)
         helper = callee.label.rpartition(".")[2]
-        if helper == "get_prompt":
-            problem += f": the prompt's own arguments go into a dict, `get_prompt(..., {in_dict})`"
-        elif helper in BY_NAME:
-            how = f"runtime.{helper}(server, tool, {in_dict})"
-            problem += f": the tool's own arguments go into a dict, `{how}`"
-        near = nearest(name, names) or (missing[0] if len(missing) == 1 else "")
-        if helper in BY_NAME or helper == "get_prompt":
-            near, missing = "", []
-        hint = f"; did you mean {quoted(near)}?" if near else ""
-        self._report_call(keyword, callee, "unknown-argument", f"{problem}{hint}")
-        return [other for other in missing if other != near]
+        apart = _APART.get(helper)
+        for one in wrong:
+            # One name may be that of a server and its tool.
+            optional = helper in BY_NAME or given.may_be_all(parameters)
+            if one.rule == "missing-argument" and optional:
+                continue
+            text = one.text
+            if apart and one.rule == "unknown-argument":
+                in_dict = apart % f"{{{one.name[:64]!r}: ...}}"
+                text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "
+                text += f"`{in_dict}`"
+            self._report_call(keywords.get(one.name, node), callee, one.rule, text)
 
     def _report_call(self, node: ast.AST, callee: _Callee, rule: str, problem: str) -> None:
         if self._report.exhausted:

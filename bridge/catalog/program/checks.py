@@ -1,9 +1,9 @@
 """The preflight: checks before a run whether a program fits the tools it calls. Pure.
 
-Returns the verdict, and has the rules on names, imports and skills: undefined-name, missing-import,
-unknown-module, unknown-skill. A mistake is certain if it fails, or has not the intended effect, in
-every possible run: not if an `except` catches it, not if it may not be reached, not if it depends
-on data. Only certain mistakes stop a run; all others are notes.
+Returns the verdict, and has the rule on names that nothing defines: undefined-name. A mistake is
+certain if it fails, or has not the intended effect, in every possible run: not if an `except`
+catches it, not if it may not be reached, not if it depends on data. Only certain mistakes stop a
+run; all others are notes.
 """
 
 from __future__ import annotations
@@ -16,27 +16,21 @@ from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.awaits import AwaitRules
 from bridge.catalog.program.calls import CallRules
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import Report, did_you_mean, listed, nearest, quoted
+from bridge.catalog.program.edits import Edit
+from bridge.catalog.program.report import Report, quoted
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
 from bridge.catalog.program.tables import (
     BUILTINS,
     FOREIGN,
     LEGACY,
-    MEMBERS,
     OWN_GLOBALS,
-    SHORT_NAMES,
-    STDLIB,
 )
-from bridge.model import Finding, Severity
+from bridge.guest.schema.names import nearest
+from bridge.model import Finding
 
 _BUILTIN_CUTOFF = 0.78
 """Stricter than for other names: among so many builtins one is always a little similar."""
-
-_SDK = (
-    "is the MCP SDK's, which is not available or needed: servers are connected; call tools as "
-    "`await mcp_<server>.<tool>(...)`"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +40,12 @@ class Verdict:
     Attributes:
         findings: In the order of the lines.
         omitted: Number of findings left out.
+        edits: What fixes all that is certain; empty if that is not known.
     """
 
     findings: tuple[Finding, ...] = ()
     omitted: int = 0
+    edits: tuple[Edit, ...] = ()
 
     @property
     def certain(self) -> tuple[Finding, ...]:
@@ -67,7 +63,6 @@ def check_program(
     servers: Sequence[ServerEntry],
     aliases: Mapping[str, str],
     more_names: bool = False,
-    skills: Collection[str] | None = None,
 ) -> Verdict:
     """Return the preflight's verdict on a program.
 
@@ -76,7 +71,6 @@ def check_program(
         servers: The servers whose tools are known, as loaded for the run.
         aliases: Name and alias of every configured server.
         more_names: Whether it may use names that it does not bind, as in a session.
-        skills: Names of the saved skills; None if unknown.
     """
     report = Report()
     symbols = SymbolResolver(survey, {server.alias: server for server in servers if server.known})
@@ -87,17 +81,15 @@ def check_program(
     if not more_names:
         # In a session most such names come from earlier programs; Python reports the others.
         _check_names(survey, certainty, report, known)
-    _check_imports(survey, certainty, report, known)
-    if skills is not None:
-        _check_skills(survey, symbols, certainty, report, skills)
-    return Verdict(findings=report.findings(), omitted=report.omitted)
+        _check_uncalled(survey, certainty, report)
+    return Verdict(findings=report.findings(), omitted=report.omitted, edits=report.edits)
 
 
 def _check_names(
     survey: Survey, certainty: Certainty, report: Report, servers: Collection[str]
 ) -> None:
     """Report names that nothing binds; `program.servers` reports those that begin with `mcp_`."""
-    known = survey.names | BUILTINS | OWN_GLOBALS
+    known = survey.names | BUILTINS | OWN_GLOBALS | survey.given.keys()
     seen: set[str] = set()
     for node, context in survey.each(ast.Name):
         name = node.id
@@ -113,30 +105,27 @@ def _check_names(
         if severity == "deny":
             # Report each name once, but again if the first report was not certain.
             seen.add(name)
-        missing = _import_for(name)
-        if missing:
-            message = f"{quoted(name)} is not imported; add `{missing}`"
-            report.add(node, "missing-import", severity, message)
-        else:
-            report.add(node, "undefined-name", severity, _undefined(node, survey, servers))
+        report.add(node, "undefined-name", severity, _undefined(node, survey, servers))
 
 
-def _import_for(name: str) -> str:
-    """Return the import statement for a well-known name; empty for any other."""
-    if name in MEMBERS and name != "pprint":
-        return f"from {MEMBERS[name]} import {name}"
-    if name in SHORT_NAMES:
-        return f"import {SHORT_NAMES[name]}"
-    if name in STDLIB and not name.startswith("_") and name not in ("this", "antigravity"):
-        return f"import {name}"
-    return ""
+def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> None:
+    """Report a `main`, or the last function of a program of nothing else, that nothing calls."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    parts = (*functions, ast.ClassDef, ast.Import, ast.ImportFrom)
+    idle = all(isinstance(node, parts) for node in survey.tree.body)
+    own = [node for node in survey.tree.body if isinstance(node, functions)]
+    for node in own:
+        if node.name not in certainty.read_names and (node.name == "main" or idle):
+            call = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
+            message = (
+                f"{quoted(node.name)} is defined and never called; end the program with "
+                f"`{call}{node.name}(...)`"
+            )
+            report.add(node, "not-called", "note", message)
 
 
 def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
     name = node.id
-    dashed = _dashed(node, survey, servers)
-    if dashed:
-        return f"Write {quoted(f'mcp_{dashed}')}: names use `_` for `-`."
     problem = f"{quoted(name)} is not defined in the program."
     if name in FOREIGN:
         return f"{problem} {FOREIGN[name]}"
@@ -152,68 +141,3 @@ def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
     if any(call.func is node for call, _ in survey.each(ast.Call)):
         return f"{problem}; tools are called as {quoted(f'await mcp_<server>.{name}(...)')}."
     return f"{problem}."
-
-
-def _dashed(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:
-    """Return "git_forge" for `forge` in `mcp_git-forge.search(...)`; empty if no such server."""
-    for both, _ in survey.each(ast.BinOp):
-        last = both.right
-        while isinstance(last, ast.Call | ast.Attribute):
-            last = last.func if isinstance(last, ast.Call) else last.value
-        first = both.left.value if isinstance(both.left, ast.Await) else both.left
-        if last is node and isinstance(both.op, ast.Sub) and isinstance(first, ast.Name):
-            alias = f"{first.id}_{node.id}".removeprefix("mcp_")
-            return alias if alias in servers else ""
-    return ""
-
-
-def _check_imports(
-    survey: Survey, certainty: Certainty, report: Report, servers: Collection[str]
-) -> None:
-    """Report imports of server objects, which need none, and of the MCP SDK's modules."""
-    for node, context in survey.each(ast.Import, ast.ImportFrom):
-        named = isinstance(node, ast.ImportFrom)
-        if named:
-            names = [] if node.level else [node.module or ""]
-        else:
-            names = [item.name for item in node.names]
-        for dotted in names:
-            severity = certainty.raises(context, "ModuleNotFoundError")
-            parts = dotted.split(".")
-            alias = parts[0].removeprefix("mcp_")
-            if parts[0] != alias and alias in servers:
-                other = f"from mcp.servers{f'.{alias} import ...' if named else f' import {alias}'}"
-                message = f"{quoted(parts[0])} needs no import: remove the line, or write `{other}`"
-                report.add(node, "unknown-module", severity, message)
-            elif parts[0] == "mcp":
-                taken = [item.name for item in node.names] if named and len(parts) == 1 else []
-                foreign = [one for one in (parts[1:2] or taken) if one not in _OWN_PARTS]
-                if foreign:
-                    text = f"from {dotted} import ..." if named else f"import {dotted}"
-                    report.add(node, "unknown-module", severity, f"{quoted(text)} {_SDK}")
-
-
-def _check_skills(
-    survey: Survey,
-    symbols: SymbolResolver,
-    certainty: Certainty,
-    report: Report,
-    skills: Collection[str],
-) -> None:
-    """Report imports and uses of skills that are not saved."""
-    used: list[tuple[ast.AST, str, Severity]] = []
-    for node, context in survey.each(ast.ImportFrom):
-        if node.module == "skills" and not node.level:
-            severity = certainty.raises(context, "ImportError")
-            used += [(node, item.name, severity) for item in node.names]
-    for node, context in survey.each(ast.Attribute):
-        if "skills" in symbols.dotted(node.value, context):
-            used.append((node, node.attr, certainty.raises(context, "AttributeError")))
-    for node, name, severity in used:
-        if name not in skills and name != "*" and not name.startswith("_"):
-            hint = did_you_mean(name, sorted(skills)) or f" Saved: {listed(sorted(skills))}."
-            message = f"no skill is called {quoted(name)}.{hint}"
-            report.add(node, "unknown-skill", severity, message)
-
-
-_OWN_PARTS = frozenset({"*", "runtime", "servers", "MCPError"})

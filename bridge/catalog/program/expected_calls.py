@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.arguments import (
+    COMPUTED,
     ArgumentReader,
     CallArguments,
-    Parameters,
-    tool_parameters,
+    by_name,
 )
 from bridge.catalog.program.survey import Context, Scope, Survey
 from bridge.catalog.program.symbols import (
@@ -31,6 +31,7 @@ from bridge.catalog.program.symbols import (
 )
 from bridge.catalog.program.tables import BY_NAME
 from bridge.catalog.prose import clip
+from bridge.guest.schema.binding import Parameters
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 
@@ -186,8 +187,7 @@ class _Reader:
         if base is None or base.kind != SERVER or base.server is None or base.server.known:
             return
         self._account(function)
-        given = CallArguments(open=bool(node.args))
-        self._given.by_keyword(given, node.keywords, None, context)
+        given = self._given.bound(node, None, context)
         self._found(node, context, base.server.name, function.attr, given)
 
     def _helper(self, node: ast.Call, symbol: Symbol, context: Context) -> None:
@@ -196,6 +196,8 @@ class _Reader:
         if name not in BY_NAME and name not in _REQUESTS:
             return
         bound = self._positions(node, symbol.helper.positional)
+        if bound is not None and name in BY_NAME:
+            bound = by_name(node, self._survey.given)
         if bound is None:
             self._anything(node.lineno, f"{symbol.name} with arguments that cannot be seen")
             return
@@ -216,18 +218,17 @@ class _Reader:
     def _by_name(
         self, node: ast.Call, server: ServerEntry, bound: Mapping[str, ast.expr], context: Context
     ) -> None:
-        known, name = (
-            self._given.value(bound["tool"], context) if "tool" in bound else (False, None)
-        )
-        if not known or not isinstance(name, str):
+        name = self._given.value(bound["tool"], context) if "tool" in bound else None
+        if not isinstance(name, str):
             self._any_tool(node.lineno, server, "the tool's name is computed")
             return
         entry = server.named(name)
-        arguments, given = bound.get("arguments"), CallArguments()
-        if isinstance(arguments, ast.Dict):
-            self._given.by_dict(given, arguments, context)
-        elif arguments is not None:
-            given.open = not (isinstance(arguments, ast.Constant) and arguments.value is None)
+        given = CallArguments()
+        if "arguments" in bound:
+            value = self._given.value(bound["arguments"], context)
+            given.open = value is not None and (value == COMPUTED or not isinstance(value, dict))
+            for key, item in value.items() if isinstance(value, dict) and not given.open else ():
+                given.take(key, item)
         self._found(node, context, server.name, entry.tool if entry else name, given)
 
     def _request(
@@ -242,10 +243,8 @@ class _Reader:
         # Their further arguments are not read here.
         given = CallArguments(open=helper in ("watch_resource", "complete"))
         if helper == "complete":
-            known, ref = (
-                self._given.value(bound["ref"], context) if "ref" in bound else (False, None)
-            )
-            if not known or not isinstance(ref, str):
+            ref = self._given.value(bound["ref"], context) if "ref" in bound else None
+            if not isinstance(ref, str):
                 self._anything(node.lineno, "a completion with a computed reference")
                 return
             if ":" in ref or "{" in ref:
@@ -253,7 +252,7 @@ class _Reader:
             bound = {first: bound["ref"]}
         for name in (first, "arguments"):
             if name in bound:
-                self._given.take(given, name, bound[name], None, context)
+                given.take(name, self._given.value(bound[name], context))
         if helper == "read_resource" and set(bound) - {"server", "uri"}:
             # The arguments are filled into the address, a template.
             given.seen.pop("uri", None)
@@ -281,7 +280,7 @@ class _Reader:
     def _arguments(self, server: ServerEntry, tool: Tool) -> Parameters:
         key = (server.alias, tool.name)
         if key not in self._parameters:
-            self._parameters[key] = tool_parameters(tool.input_schema)
+            self._parameters[key] = Parameters(tool.input_schema)
         return self._parameters[key]
 
     # --- uses that are not understood ------------------------------------------------------------
@@ -297,10 +296,8 @@ class _Reader:
         return found
 
     def _server(self, node: ast.expr | None, context: Context) -> ServerEntry | None:
-        if node is None:
-            return None
-        known, name = self._given.value(node, context)
-        return self._symbols.named_server(name) if known and isinstance(name, str) else None
+        name = None if node is None else self._given.value(node, context)
+        return self._symbols.named_server(name) if isinstance(name, str) else None
 
     def _owner(self, function: ast.Attribute | ast.Name, context: Context) -> ServerEntry | None:
         if isinstance(function, ast.Attribute):

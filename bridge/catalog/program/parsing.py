@@ -117,14 +117,12 @@ def _syntax(message: str | None, line: int | None, column: int | None) -> Unread
 
 # --- advice --------------------------------------------------------------------------------------
 
-_FENCE = "Give the program alone, without the Markdown fence around it."
 _COMMENT = "Comments begin with `#` in Python."
 _NEW_TYPES = (
     "Type parameters and `type` statements need Python 3.12; leave them out, or write `Name = ...`."
 )
 
 _LINE_BEGINS = (
-    (r"```|~~~", _FENCE),
     (
         r"!\s?\w|(?:pip3?|npm|apt|cd|curl|git|python3?)\s+[\w-]+(?:\s|$)",
         "This is a shell command; write Python. Nothing can be installed: use a server's tool.",
@@ -162,25 +160,13 @@ _LINE_HOLDS = (
         r"\b(?:from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
         'A keyword cannot be an argument\'s name here: pass it as `**{"from": ...}`.',
     ),
-    ("[“”„‘’‚«»]", "Write plain quotes, ' or \", instead of typographic ones."),
 )
 _BY_LINE = tuple(
     [(re.compile(r"\s{0,40}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_BEGINS]
     + [(re.compile(".{0,400}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_HOLDS]
 )
 
-_SAME_QUOTES = (
-    "In the braces of an f-string, quotes like those around it need Python 3.12; use the other "
-    "kind: `f\"{x['key']}\"`."
-)
-_BY_MESSAGE = (
-    (
-        "f-string expression part cannot include a backslash",
-        "In an f-string's braces, a backslash needs Python 3.12; give the value a name before.",
-    ),
-    ("f-string: ", _SAME_QUOTES),
-    ("expected an indented block", "Indent the block's lines, or write `pass`."),
-)
+_BY_MESSAGE = (("expected an indented block", "Indent the block's lines, or write `pass`."),)
 """Advice for Python's messages that do not say what to write."""
 
 
@@ -193,19 +179,8 @@ def explained(code: str, finding: Finding) -> Finding:
     lines = lines_of(code)
     problem = finding.message
     text = lines[finding.line - 1] if 0 < finding.line <= len(lines) else ""
-    advice = _by_line(text[:MAX_LINE_CHARS]) or _by_fence(lines, problem)
+    line = text[:MAX_LINE_CHARS]
+    advice = next((advice for pattern, advice in _BY_LINE if pattern.match(line)), "")
     advice = advice or next((fix for part, fix in _BY_MESSAGE if part in problem), "")
     message = f"{problem}. {advice}" if advice else problem
     return dataclasses.replace(finding, severity="note", message=message, source="preflight")
-
-
-def _by_line(line: str) -> str:
-    return next((advice for pattern, advice in _BY_LINE if pattern.match(line)), "")
-
-
-def _by_fence(lines: list[str], problem: str) -> str:
-    """Return the advice on a Markdown fence if the first line, or the last, is one."""
-    written = [line.lstrip() for line in lines if line.strip()]
-    unclosed = "unmatched" in problem or "never closed" in problem
-    ends = written[:1] + (written[-1:] if unclosed else [])
-    return _FENCE if any(line.startswith("```") for line in ends) else ""

@@ -18,7 +18,14 @@ from itertools import chain
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.survey import Context, Survey, last_name
-from bridge.catalog.program.symbols import HELPER, IMPORTERS, MODULES, SERVERS, SymbolResolver
+from bridge.catalog.program.symbols import (
+    HELPER,
+    IMPORTERS,
+    MODULES,
+    PACKAGE,
+    SERVERS,
+    SymbolResolver,
+)
 from bridge.catalog.prose import clip
 from bridge.text import valid_text
 
@@ -32,7 +39,7 @@ _PREFIX = "mcp_"
 _PACKAGE = "mcp.servers"
 _CALLS = frozenset(
     """
-    call_tool call_tool_raw complete get_prompt list_prompts list_resource_templates
+    call_tool call_tool_raw complete describe_server get_prompt list_prompts list_resource_templates
     list_resources list_tools query_tool_docs read_resource watch_resource
     """.split()  # noqa: SIM905 - as words they can be read
 )
@@ -114,12 +121,17 @@ class _Reader:
         for node, context in self._survey.every(ast.Call):
             self._call(node, context)
         for node, context in self._survey.every(ast.Subscript):
-            if self._is(node.value, context, SERVERS):
+            if self._is(node.value, context, SERVERS) or self._is(node.value, context, PACKAGE):
                 self._consumed.add(id(node.value))
                 self._chooses |= not self._literal(node, node.slice, context)
         for node, context in self._survey.every(ast.Attribute):
             if self._is(node.value, context, MODULES):
                 self._alias(node, node.attr, context, must_exist=not node.attr.startswith("_"))
+            elif node.attr in self._names and (
+                self._is(node.value, context, SERVERS) or self._is(node.value, context, PACKAGE)
+            ):
+                self._consumed.add(id(node.value))
+                self._alias(node, node.attr, context)
         for node, context in self._survey.every(ast.Name):
             if isinstance(node.ctx, ast.Load):
                 self._name(node, context)
@@ -173,10 +185,15 @@ class _Reader:
         else:
             dotted = [f"{node.module}.{item.name}" for item in node.names]
         for name in dotted:
+            parts = name.split(".")
             if name == f"{_PACKAGE}.*":
                 self._dynamic = True
             elif name.startswith(f"{_PACKAGE}."):
-                self._alias(node, name.split(".")[2], context)
+                self._alias(node, parts[2], context)
+            elif parts[0] == "mcp" and parts[-1] in self._names:
+                self._alias(node, parts[-1], context)
+            elif parts[0].startswith(_PREFIX):
+                self._alias(node, parts[0].removeprefix(_PREFIX), context, must_exist=False)
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
@@ -207,9 +224,16 @@ class _Reader:
         if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
             # Without a server, the only argument is the resource.
             return
-        named = [keyword.value for keyword in node.keywords if keyword.arg == "server"]
-        for argument in node.args[:1] or named:
-            self._literal(node, argument, context)
+        names = ("server", "server_name", "tool", "tool_name", "name")
+        named = [keyword.value for keyword in node.keywords if keyword.arg in names]
+        for argument in (node.args or named)[:1]:
+            text = argument.value if isinstance(argument, ast.Constant) else None
+            path = self._survey.given.get(text, "") if isinstance(text, str) else ""
+            alias = path.removeprefix(_PREFIX).partition(".")[0]
+            if alias in self._names:
+                self._alias(node, alias, context)
+            else:
+                self._literal(node, argument, context)
 
     def _import_call(self, node: ast.Call, context: Context) -> None:
         """Read `import_module("mcp.servers.x")`, where the name may be computed."""
@@ -220,12 +244,14 @@ class _Reader:
             self._alias(node, name.split(".")[2], context)
 
     def _name(self, node: ast.Name, context: Context) -> None:
-        if node.id == "LOADED_MCP_SERVERS":
+        path = self._survey.given.get(node.id, node.id)
+        if path == "LOADED_MCP_SERVERS":
             self._dynamic = True
-        elif node.id == "mcp_servers":
+        elif path == "mcp_servers":
             self._dynamic |= id(node) not in self._consumed
-        elif node.id.startswith(_PREFIX):
-            self._note(node, self._names.get(node.id.removeprefix(_PREFIX)), node.id, context, True)
+        elif path.startswith(_PREFIX):
+            alias = path.removeprefix(_PREFIX).partition(".")[0]
+            self._note(node, self._names.get(alias), node.id, context, True)
 
     def _literal(
         self, node: ast.expr, argument: ast.expr, context: Context, *, must_exist: bool = True
@@ -310,6 +336,8 @@ def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
         aliases: Name and alias of each server that the program names.
     """
     names = {f"mcp_{alias}": name for name, alias in aliases.items()}
+    paths = {name: path.split(".") for name, path in survey.given.items()}
+    names.update((name, names[path[0]]) for name, path in paths.items() if path[0] in names)
     taken: dict[str, set[str]] = {}
     owned: set[int] = set()
     whole: set[str] = set()
@@ -326,10 +354,14 @@ def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
         words.append(node.attr)
     for node, _ in survey.every(ast.Name):
         if node.id in names:
-            taken.setdefault(names[node.id], set())
-            if id(node) not in owned:
+            taken.setdefault(names[node.id], set()).update(paths.get(node.id, ())[1:])
+            if id(node) not in owned and len(paths.get(node.id, ())) < 2:
                 whole.add(names[node.id])
-        elif node.id in _EVERYTHING or (node.id == "runtime" and id(node) not in owned):
+        elif (
+            node.id in _EVERYTHING
+            or node.id in survey.given
+            or (node.id == "runtime" and id(node) not in owned)
+        ):
             return None
         else:
             words.append(node.id)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,9 +139,12 @@ class Survey:
         stars: Modules imported with `*`.
         stored: Attributes that are assigned to.
         shared: Names that some function declares `global` or `nonlocal`.
+        given: Names that the run gives the program in addition to the usual ones, with what they
+            mean; see `NameTable.given`.
     """
 
     def __init__(self, tree: ast.Module) -> None:
+        self.given: Mapping[str, str] = {}
         self.tree = tree
         self.root = Scope(kind="module")
         self.functions: list[Scope] = []
@@ -470,6 +473,7 @@ _OWN_PARENTS = {
     "MCPError": ("RuntimeError",),
     "ArgumentsError": ("TypeError", "RuntimeError", "MCPError"),
     "MissingKeyError": ("KeyError",),
+    "UnknownNameError": ("KeyError", "AttributeError", "RuntimeError", "MCPError"),
     "JSONDecodeError": ("ValueError",),
     "CancelledError": ("BaseException",),
 }

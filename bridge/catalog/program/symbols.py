@@ -17,12 +17,12 @@ from bridge.catalog.program.survey import Bound, Context, Scope, Survey
 from bridge.catalog.program.tables import (
     COROUTINES,
     FUTURES,
-    GLOBAL_HELPERS,
     HELPERS,
     NOT_OF_MODULES,
     SERVER_METHODS,
     Helper,
 )
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS
 
 MAX_DEPTH = 12
 """Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items."""
@@ -50,6 +50,10 @@ BUILTIN = "builtin"
 MEMBER = "member"
 COROUTINE = "coroutine"
 FUTURE = "future"
+
+_OF_PACKAGE = {"runtime": RUNTIME, "servers": MODULES}
+_IMPORTED = frozenset({"mcp", "runtime"})
+"""Modules of a run; `mcp_<alias>` is one too."""
 
 IMPORTERS = frozenset({"builtins.__import__", "importlib.import_module", "importlib.__import__"})
 """Functions that import the module named by their first argument."""
@@ -212,6 +216,8 @@ class SymbolResolver:
         return UNKNOWN
 
     def _unbound(self, name: str) -> Symbol | None:
+        if name in self._survey.given:
+            return self._path(self._survey.given[name])
         if name == "mcp_servers":
             return Symbol(kind=SERVERS)
         if name.startswith("mcp_"):
@@ -226,13 +232,23 @@ class SymbolResolver:
         return Symbol(kind=BUILTIN, name=name)
 
     def _imported(self, dotted: str) -> Symbol | None:
-        parts = dotted.split(".")
-        if parts[0] == "builtins" and len(parts) == 2:
-            return Symbol(kind=BUILTIN, name=parts[1])
-        if parts[0] != "mcp":
-            return Symbol(kind=MEMBER, name=dotted)
-        symbol: Symbol | None = Symbol(kind=PACKAGE)
-        for part in parts[1:]:
+        first, _, rest = dotted.partition(".")
+        if first == "builtins" and rest and "." not in rest:
+            return Symbol(kind=BUILTIN, name=rest)
+        if first.startswith("mcp_"):
+            # `import mcp_github` is `import mcp.servers.github`.
+            return self._path(f"mcp.servers.{dotted[4:]}")
+        return self._path(dotted) if first in _IMPORTED else Symbol(kind=MEMBER, name=dotted)
+
+    def _path(self, path: str) -> Symbol | None:
+        """Return what a path such as `mcp_github.create_issue` means in every program."""
+        if " " in path:
+            # `import json`, `from pathlib import Path`, `import numpy as np`.
+            words = path.split()
+            return self._imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
+        first, *rest = path.split(".")
+        symbol = self._unbound(first)
+        for part in rest:
             symbol = self._attribute(symbol, part)
         return symbol
 
@@ -248,12 +264,13 @@ class SymbolResolver:
         if base.kind == RUNTIME:
             helper = HELPERS.get(name)
             return None if helper is None else _helper(helper, f"runtime.{name}")
-        if base.kind == PACKAGE:
-            kinds = {"runtime": RUNTIME, "servers": MODULES}
-            return Symbol(kind=kinds[name]) if name in kinds else None
-        if base.kind == MODULES:
+        if base.kind == PACKAGE and name in _OF_PACKAGE:
+            return Symbol(kind=_OF_PACKAGE[name])
+        if base.kind == PACKAGE and name in HELPERS:
+            return _helper(HELPERS[name], f"runtime.{name}")
+        if base.kind in (MODULES, PACKAGE, SERVERS):
             server = self._servers.get(name)
-            return None if server is None else _server(server, as_module=True)
+            return None if server is None else _server(server, as_module=base.kind == MODULES)
         return None
 
     def _of_server(self, base: Symbol, server: ServerEntry, name: str) -> Symbol | None:
@@ -324,9 +341,8 @@ class SymbolResolver:
             return None
         if base.dotted == "sys.modules":
             return self._imported(key)
-        if base.kind == SERVERS:
-            by_name = (s for s in self._servers.values() if key in (s.name, s.alias))
-            server = next(by_name, None)
+        if base.kind in (MODULES, PACKAGE, SERVERS):
+            server = self.named_server(key)
             return None if server is None else _server(server)
         if base.kind == SERVER and base.server is not None and not base.as_module:
             entry = base.server.named(key)

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, LINES
+
 
 @dataclass(frozen=True, kw_only=True)
 class Helper:
@@ -67,49 +69,11 @@ def _helpers(lines: str, owner: str = "runtime") -> Mapping[str, Helper]:
     return found
 
 
-HELPERS = _helpers(
-    """
-    async call_tool(server, tool, arguments=)
-    async call_tool_raw(server, tool, arguments=)
-    async complete(server, ref, argument, value=, ...)
-    async get_prompt(server, name, arguments=)
-    async list_prompts(server=)
-    async list_resource_templates(server=)
-    async list_resources(server=)
-    async list_servers()
-    async list_tools(server)
-    async query_tool_docs(server, tool=, detail=)
-    async read_output(run_id, stream=, *, offset=, length=, lines=, find=, limit=)
-    async read_resource(server, uri=, ...)
-    async search_tool_docs(query, *, limit=, detail=)
-    async watch_resource(server, uri, timeout=)
-    capability_summary()
-    delete_memory(key)
-    delete_skill(name)
-    describe_server(name)
-    discovered_servers(detailed=)
-    get_memory_info(key)
-    list_loaded_server_metadata()
-    list_memories()
-    list_servers_sync()
-    list_skills()
-    list_tools_sync(server=)
-    load_memory(key, default=)
-    load_skill(name)
-    memory_exists(key)
-    progress(done, total=, message=)
-    query_tool_docs_sync(server, tool=, detail=)
-    save_memory(key, value, metadata=)
-    save_skill(function, description=, name=)
-    save_tool(function, description=, name=)
-    search_tool_docs_sync(query, *, limit=, detail=)
-    update_memory(key, update_fn)
-    """
-)
+HELPERS = _helpers(LINES)
 """The functions of `mcp.runtime`."""
 
 RUNTIME_TYPES = frozenset(
-    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "NotJsonError", "Result"}
+    {"ArgumentsError", "Blob", "MCPError", "MissingKeyError", "Result", "UnknownNameError"}
 )
 
 BY_NAME = frozenset({"call_tool", "call_tool_raw"})
@@ -137,22 +101,6 @@ LEGACY = frozenset({"basestring", "long", "raw_input", "unichr", "unicode", "xra
 
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """What `mcp.servers.<alias>` has besides the tools."""
-
-SPARED = frozenset(
-    """
-    delete_memory delete_skill get_memory_info list_memories list_skills load_memory load_skill
-    memory_exists save_memory save_skill save_tool update_memory
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Helpers that need no `await`; the guest removes one that stands before them."""
-
-GLOBAL_HELPERS = frozenset(
-    """
-    delete_memory get_memory_info list_memories load_memory memory_exists save_memory save_tool
-    update_memory
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Helpers that every program also has as global names."""
 
 OWN_GLOBALS = GLOBAL_HELPERS | {
     "Blob",
@@ -242,11 +190,6 @@ SHORT_NAMES: Mapping[str, str] = {
 }
 
 FOREIGN: Mapping[str, str] = {
-    "true": "Write `True`.",
-    "false": "Write `False`.",
-    "null": "Write `None`.",
-    "nil": "Write `None`.",
-    "undefined": "Write `None`.",
     "NaN": 'Write `float("nan")`.',
     "console": "This is Python: write `print(...)`.",
     "require": "This is Python: write `import ...`; the servers' objects are there already.",
@@ -254,13 +197,8 @@ FOREIGN: Mapping[str, str] = {
     "Math": "This is Python: `import math`.",
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
     "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
-    "xrange": "Write `range(...)`.",
     "raw_input": "Nobody can type: put the value into the program.",
-    "unicode": "Write `str`.",
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
-    "tools": "Tools are called as `await mcp_<server>.<tool>(...)`.",
-    "call_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
-    "call_mcp_tool": "Write `await runtime.call_tool(server, tool, {...})`.",
 }
 """Names of other languages and libraries, and what to write here."""

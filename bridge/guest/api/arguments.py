@@ -1,23 +1,22 @@
 """From a call's Python arguments to a tool's JSON arguments.
 
-Owns the binding of positional and keyword arguments, their conversion and their check against the
-schema, and the signature that `help()` shows. A mistake is an `ArgumentsError` before anything is
-sent: a `TypeError`, and an `MCPError` as whatever else is wrong with a call.
+Owns the conversion of the guest's own values, and the signature that `help()` shows. A mistake is
+an `ArgumentsError` before anything is sent: a `TypeError`, and an `MCPError` as whatever else is
+wrong with a call.
 """
 
 from __future__ import annotations
 
 from bridge.guest.api.results import with_source_texts
-from bridge.guest.api.values import ArgumentsError, Result, listed, nearest, to_argument
-from bridge.guest.schema.parameters import read_parameters, synonyms
-from bridge.guest.schema.validation import certain_types, convert, filled, problem
+from bridge.guest.api.values import ArgumentsError, Result, listed, to_json
+from bridge.guest.schema import binding
+from bridge.guest.schema.validation import convert
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
-    from typing import Any, Dict, List, Mapping, NoReturn, Optional, Tuple
+    from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-    from bridge.guest.schema.parameters import Parameter
     from bridge.guest.schema.typetext import Names
 
 MAX_SIGNATURE_CHARS = 1_500
@@ -25,12 +24,6 @@ MAX_SIGNATURE_CHARS = 1_500
 
 MAX_KEYS_CHARS = 200
 """Of a result's keys in a message."""
-
-_WHOLE = frozenset({"anyOf", "oneOf", "allOf", "minProperties", "maxProperties", "$ref"})
-"""What an input schema can say of the arguments together."""
-
-
-_BUILTIN = frozenset({str, int, float, bool, type(None)})
 
 
 class _LeftOut:
@@ -52,21 +45,13 @@ class _Text(str):
         return str.__str__(self)
 
 
-class Parameters:
+class Parameters(binding.Parameters):
     """A tool's arguments, as its input schema describes them."""
 
     def __init__(self, title: str, schema: Any, server: str = "", tool: str = "") -> None:
+        super().__init__(schema)
         self.title = title
         self._server, self._tool = server, tool
-        self.root = schema if isinstance(schema, dict) else {}
-        self.all, self.open_ended = read_parameters(schema)
-        self._by_name = synonyms(self.all)
-        self._by_name.update((parameter.alias, parameter) for parameter in self.all)
-        self._by_name.update((parameter.name, parameter) for parameter in self.all)
-        # By argument, what needs no check: most calls have plain strings where those are wanted.
-        self._certain: Dict[str, Any] = {}
-        self._whole = not _WHOLE.isdisjoint(self.root)
-        self._fills = self._whole or bool(filled({}, self.root, self.root))
 
     def signature(
         self, tool: Optional[Mapping[str, Any]] = None, names: Optional[Names] = None
@@ -101,78 +86,33 @@ class Parameters:
         return inspect.Signature(parameters, return_annotation=returns)
 
     def bind(self, args: Tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the JSON arguments for a call.
-
-        None for an optional argument is left out, unless the tool takes null there. A required one
-        that has a default is sent with that if it is left out.
+        """Return the JSON arguments for a call; see `bind_all`.
 
         Raises:
             ArgumentsError: An argument is unknown, missing, given twice, no JSON or not what the
                 tool takes.
         """
-        given: Dict[str, Any] = {}
-        bound: Dict[str, Any] = {}
-        if len(args) > len(self.all):
-            message = "takes at most %d positional arguments; %d were given"
-            self._fail(message % (len(self.all), len(args)))
-        for index, value in enumerate(args):
-            given[self.all[index].name] = None
-            self._take(bound, self.all[index], value)
-        for name, value in kwargs.items():
-            found = self._by_name.get(name)
-            if found is None and not self.open_ended:
-                self._fail("has no parameter %r.%s" % (name, self._near(name)))
-            key = name if found is None else found.name
-            if key in given:
-                self._fail("got more than one value for %r" % key)
-            given[key] = None
-            if found is None:
-                bound[key] = to_argument(convert(value, True, self.root), self._place(key))
-            else:
-                self._take(bound, found, value)
-        missing = [p.alias for p in self.all if p.required and p.name not in given]
-        if missing:
-            what = "argument" if len(missing) == 1 else "arguments"
-            self._fail("is missing the %s %s" % (what, listed(map(repr, missing))))
-        if self._fills:
-            bound = filled(bound, self.root, self.root)
-        if self._whole:
-            wrong = problem(bound, self.root, self.root)
-            if wrong is not None:
-                self._fail("was given arguments that do not fit: %s" % wrong)
-        return bound
-
-    def _take(self, bound: Dict[str, Any], parameter: Parameter, value: Any) -> None:
-        """Put an argument's JSON value in place."""
-        name, schema = parameter.name, parameter.schema
-        certain = self._certain.get(name)
-        if certain is None:
-            certain = self._certain[name] = certain_types(schema)
-        if type(value) not in _BUILTIN:
-            value = with_source_texts(value, schema, self.root)
-        if type(value) in certain:
-            bound[name] = to_argument(value, self._place(name)) if type(value) is int else value
-            return
-        plain = to_argument(convert(value, schema, self.root), self._place(name))
-        wrong = problem(plain, schema, self.root, parameter.alias)
-        if wrong is None:
-            bound[name] = plain
-        elif value is not None or parameter.required:
-            keys = listed(map(repr, value))[:MAX_KEYS_CHARS] if isinstance(value, Result) else ""
-            wrong += "; this result has the keys: %s" % keys if keys else ""
-            self._fail("got a wrong argument: %s" % wrong)
-
-    def _place(self, name: str) -> str:
-        return "%s: argument %r" % (self.title, name)
-
-    def _near(self, name: str) -> str:
-        return nearest(name, [parameter.alias for parameter in self.all])
-
-    def _fail(self, problem: str) -> NoReturn:
+        bound, wrong = self.bind_all(args, kwargs)
+        if not wrong:
+            return bound
         signature = str(self.signature())
         if len(signature) > MAX_SIGNATURE_CHARS:
             signature = signature[:MAX_SIGNATURE_CHARS] + "..."
-        end = "" if problem.endswith(("?", ".")) else "."
-        message = "%s() %s%s Signature: %s%s"
-        said = message % (self.title, problem, end, self.title, signature)
+        ends = (one.text + ("" if one.text.endswith("?") else ".") for one in wrong)
+        message = "%s() %s Signature: %s%s"
+        said = message % (self.title, " It ".join(ends), self.title, signature)
         raise ArgumentsError(said, server=self._server, tool=self._tool, kind="arguments")
+
+    def plain(self, value: Any, schema: Any, name: str) -> Any:
+        """Return an argument as JSON data.
+
+        Raises:
+            ArgumentsError: It holds what JSON cannot.
+        """
+        value = convert(with_source_texts(value, schema, self.root), schema, self.root)
+        return to_json(value, "%s: argument %r" % (self.title, name))
+
+    def told(self, value: Any) -> str:
+        """Return the keys of a result that is no fitting argument."""
+        keys = listed(map(repr, value))[:MAX_KEYS_CHARS] if isinstance(value, Result) else ""
+        return "; this result has the keys: %s" % keys if keys else ""

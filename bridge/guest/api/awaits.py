@@ -1,30 +1,18 @@
-"""Removes `await` before the plain helpers of `runtime`; lists these helpers."""
+"""Removes `await` before the plain helpers of `runtime`."""
 
 from __future__ import annotations
+
+from bridge.guest.protocol.helpers import PLAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
-
-MEMORIES = (
-    "delete_memory",
-    "get_memory_info",
-    "list_memories",
-    "load_memory",
-    "memory_exists",
-    "save_memory",
-    "update_memory",
-)
-"""Also globals of every program."""
-
-SKILLS = ("delete_skill", "list_skills", "load_skill", "save_skill", "save_tool")
 
 
 def strip_await(tree: ast.Module) -> None:
     """Remove each `await` before a call of a plain helper, unless the program redefines it."""
     import ast  # slow; only for programs that mention such a helper
 
-    plain = {*MEMORIES, *SKILLS}
     own = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -36,13 +24,13 @@ def strip_await(tree: ast.Module) -> None:
 
     def is_plain(function: ast.expr) -> bool:
         if isinstance(function, ast.Name):
-            return function.id in plain - own
-        if not isinstance(function, ast.Attribute) or function.attr not in plain:
+            return function.id in PLAIN - own
+        if not isinstance(function, ast.Attribute) or function.attr not in PLAIN:
             return False
         owner = function.value
         if isinstance(owner, ast.Attribute):
             return owner.attr == "runtime"
-        return isinstance(owner, ast.Name) and owner.id == "runtime" and "runtime" not in own
+        return isinstance(owner, ast.Name) and owner.id in {"mcp", "runtime"} - own
 
     class Stripper(ast.NodeTransformer):
         def visit_Await(self, node: ast.Await) -> ast.AST:

@@ -16,27 +16,21 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, List
 
-_NO_JSON = "a tool's result is a Python value already; use it without json.loads."
 _IS_LIST = "this is a list: take an item first, as in x[0], or loop over it."
 _FUNCTION = "inside a function this needs `async def`; at top level `await` works."
-
 _SYNTAX = {
     "'return' outside function": "make the value the last expression instead of returning it.",
     "outside async function": _FUNCTION,
     "outside of an asynchronous function": _FUNCTION,
     "'yield' outside function": "a program is no generator; collect the values in a list.",
 }
+"""Errors that only compiling finds; the host explains the others."""
 
 _MISUSES = {
     "coroutine": "a call of a tool or an async function has its value only after `await`.",
     "async_generator": "give it a list: [await f(x) for x in xs].",
     "can't be used in 'await'": "only calls of tools and async functions are awaited; for several, "
     "asyncio.gather.",
-    "JSON object must be str, bytes or bytearray, not Result": _NO_JSON,
-    "JSON object must be str, bytes or bytearray, not DictResult": _NO_JSON[:-1]
-    + ", or read a text in it by its key.",
-    "JSON object must be str, bytes or bytearray, not list": _NO_JSON,
-    "JSON object must be str, bytes or bytearray, not ListResult": _NO_JSON,
     "list indices must be integers": _IS_LIST,
     "'list' object has no attribute": _IS_LIST,
     "string indices must be integers": "this is text: print it to see it; json.loads reads it if "
@@ -110,7 +104,7 @@ def hint(error: BaseException, packages: bool = False) -> str:
 def _told(error: BaseException, packages: bool) -> str:
     message = str(error)
     if isinstance(error, SyntaxError):
-        return _syntax_hint(error)
+        return next((hint for part, hint in _SYNTAX.items() if part in message), "")
     if isinstance(error, ModuleNotFoundError):
         return _module_hint(str(error.name or "").partition(".")[0], packages)
     if isinstance(error, ImportError):
@@ -129,10 +123,6 @@ def _told(error: BaseException, packages: bool) -> str:
             "an event loop runs in programs that use `await` at top level: end this one "
             "with `await` of the task, or of asyncio.gather(...) for several."
         )
-    if isinstance(error, NameError):
-        name = getattr(error, "name", None)
-        known = name in getattr(sys, "stdlib_module_names", ())
-        return "`import %s` is missing." % name if known else ""
     if isinstance(error, (TypeError, AttributeError)):
         told = [hint for part, hint in _MISUSES.items() if part in message][:1]
         if any(part in message for part in _ABOUT_RESULTS):
@@ -145,8 +135,6 @@ def _told(error: BaseException, packages: bool) -> str:
 
 def _module_hint(name: str, packages: bool) -> str:
     """Return how to do without a module that there is not, or how to get it."""
-    if name.startswith("mcp_"):
-        return "%s needs no import; it is there already." % name
     if name in _WINDOWS:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
     if name == "IPython":
@@ -245,18 +233,6 @@ def _keys(error: BaseException) -> List[str]:
         if told:
             return told[:MAX_RESULTS]
     return []
-
-
-def _syntax_hint(error: SyntaxError) -> str:
-    for fragment, hint in _SYNTAX.items():
-        if fragment in str(error.msg):
-            return hint
-    line = (error.text or "").strip()
-    if line.startswith("```"):
-        return "give the program alone, without the Markdown fence around it."
-    if line.startswith(("!", "%")):
-        return "this is plain Python; shell and notebook commands do not work."
-    return ""
 
 
 def _is_network(error: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from bridge.guest.api.values import MCPError, to_argument
+from bridge.guest.api.values import MCPError, to_json
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Progress
 
@@ -109,10 +109,10 @@ class Library:
     def _save(self, key: str, value: Any, metadata: Any, revision: Optional[str] = None) -> bool:
         params: Dict[str, Any] = {
             "key": text("key", key),
-            "value": to_argument(value, "the value of memory %r" % key),
+            "value": to_json(value, "the value of memory %r" % key),
         }
         if metadata is not None:
-            params["metadata"] = to_argument(metadata, "the metadata of memory %r" % key)
+            params["metadata"] = to_json(metadata, "the metadata of memory %r" % key)
         if revision is not None:
             params["revision"] = revision
         return bool(self._ask("save_memory", params))

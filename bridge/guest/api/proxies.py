@@ -13,7 +13,7 @@ import keyword
 import sys
 import types
 
-from bridge.guest.api.values import MCPError, MissingKeyError, Result, listed, nearest
+from bridge.guest.api.values import MCPError, Result, UnknownNameError, listed, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,41 +143,39 @@ class Tools:
         """Return the names under which tools are attributes."""
         return list(self._by_alias)
 
-    def attribute(self, alias: str) -> Any:
-        """Return a tool's function.
+    def attribute(self, name: str) -> Any:
+        """Return a tool's function by its alias, or by its own name.
 
         Raises:
-            AttributeError: There is no such tool; the message names the nearest.
+            UnknownNameError: There is no such tool; the message names the nearest.
         """
         # Interpreter and libraries probe for dunders; a tool must never answer.
-        if not (alias.startswith("__") and alias.endswith("__")):
-            if "refused" in self.server:
-                return self._refused(alias)
-            if self._load is not None and not alias.startswith("_"):
-                return self._later(self.attribute, alias)
-            tool = self._by_alias.get(alias)
-            if tool is not None:
-                return self._function(tool)
-            helper = self._helper(self.server["name"], alias)
-            if helper is not None:
-                return helper
-            raise AttributeError(self._no_such(alias))
-        raise AttributeError(alias)
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(name)
+        if self._load is not None and name.startswith("_"):
+            raise UnknownNameError(self._no_such(name))
+        return self._find(name, self._by_alias, self._by_name)
 
     def item(self, name: str) -> Any:
-        """Return the function of a tool by its own name, or by its alias.
+        """Return a tool's function by its own name, or by its alias.
 
         Raises:
-            MissingKeyError: There is no such tool; the message names the nearest.
+            UnknownNameError: There is no such tool; the message names the nearest.
         """
+        return self._find(name, self._by_name, self._by_alias)
+
+    def _find(self, name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any:
         if "refused" in self.server:
             return self._refused(name)
         if self._load is not None:
-            return self._later(self.item, name)
-        tool = self._by_name.get(name) or self._by_alias.get(name)
-        if tool is None:
-            raise MissingKeyError(self._no_such(name))
-        return self._function(tool)
+            return self._later(self.item if first is self._by_name else self.attribute, name)
+        tool = first.get(name) or second.get(name)
+        if tool is not None:
+            return self._function(tool)
+        helper = self._helper(self.server["name"], name)
+        if helper is None:
+            raise UnknownNameError(self._no_such(name))
+        return helper
 
     def _function(self, tool: Mapping[str, Any]) -> Any:
         found = self._made.get(tool["name"])
@@ -221,35 +219,53 @@ class Server:
     def __iter__(self) -> Iterator[str]:
         if "tools" not in self._tools.server:
             message = "%s: its tools are not known yet. First: await server.list_tools()"
-            raise MissingKeyError(message % self._tools.title)
+            raise UnknownNameError(message % self._tools.title)
         return iter(self._tools.aliases())
 
     def __dir__(self) -> List[str]:
         return [*object.__dir__(self), *self._tools.aliases()]
 
     async def list_tools(self) -> List[Any]:
-        """Return name, alias and description of each tool."""
+        """Return each tool's name, alias, description, signature and input schema."""
         if "refused" in self._tools.server:
             await self._tools.item("")()
         await self._tools.load()
-        return [Result(summary(tool)) for tool in self._tools.server.get("tools") or ()]
+        return described(self._tools.server)
 
     def __repr__(self) -> str:
         server = self._tools.server
         return "<MCP server %r: %s>" % (server["name"], listed(self._tools.aliases()))
 
 
-def summary(tool: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the short form of a tool's data."""
-    return {key: tool.get(key) or "" for key in ("name", "alias", "description")}
-
-
 def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:
     """Return the data of a server's tools, each with its signature."""
     return [
-        Result({**tool, "signature": signature_text(server, tool)})
+        Result(
+            {
+                **{key: tool.get(key) or "" for key in ("name", "alias", "description")},
+                **tool,
+                "signature": signature_text(server, tool),
+                "input_schema": tool.get("inputSchema"),
+            }
+        )
         for tool in server.get("tools") or ()
     ]
+
+
+class ToolMap(abc.Mapping):  # type: ignore[type-arg]
+    """The functions of a server's tools by their aliases; as a key also by their own names."""
+
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
+
+    def __getitem__(self, name: str) -> Any:
+        return self._tools.item(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools.aliases())
+
+    def __len__(self) -> int:
+        return len(self._tools.aliases())
 
 
 class Servers(abc.Mapping):  # type: ignore[type-arg]
@@ -263,14 +279,18 @@ class Servers(abc.Mapping):  # type: ignore[type-arg]
         self._every = every
 
     def __getitem__(self, name: str) -> Server:
-        found = self._every.get(self._aliases.get(name, name)) or self._every.get(name)
-        if found is None:
-            message = "there is no server %r.%s Loaded: %s."
-            known = [*self._every, *self._aliases]
-            raise MissingKeyError(
-                message % (name, nearest(str(name), known), listed(self._servers))
-            )
-        return found
+        bare = str(name)[4:] if str(name).startswith("mcp_") else name
+        for one in (self._aliases.get(name, name), name, self._aliases.get(bare, bare)):
+            if one in self._every:
+                return self._every[one]
+        message = "there is no server %r.%s Servers: %s."
+        near = nearest(str(name), [*self._every, *self._aliases])
+        raise UnknownNameError(message % (name, near, listed(self._every)))
+
+    def __getattr__(self, name: str) -> Server:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._servers)
@@ -288,9 +308,8 @@ class ServerModule(types.ModuleType):
     def __init__(self, name: str, tools: Tools) -> None:
         super().__init__(name, str(tools.server.get("description") or "") or None)
         self._tools = tools
-        every = tools.server.get("tools") or ()
-        self.TOOL_MAP = {tool["alias"]: tool["name"] for tool in every}
-        self.__all__ = list(self.TOOL_MAP)
+        self.TOOL_MAP = ToolMap(tools)
+        self.__all__ = tools.aliases()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tools":
@@ -304,14 +323,33 @@ class ServerModule(types.ModuleType):
         return [*super().__dir__(), "TOOLS", *self._tools.aliases()]
 
 
-class AbsentFinder:
-    """Says what `mcp` has when a program imports something below it that is not there."""
+class Package(types.ModuleType):
+    """`mcp` or `mcp.servers`: its modules, and what `find` returns for other names."""
 
-    def __init__(self, servers: Sequence[str]) -> None:
+    def __init__(self, name: str, doc: str, find: Callable[[str], Any]) -> None:
+        super().__init__(name, doc)
+        self.__spec__ = ModuleSpec(name, None, is_package=True)
+        self.__path__ = []
+        self._find = find
+        sys.modules[name] = self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._find(name)
+
+    __getitem__ = __getattr__
+
+
+class NameFinder:
+    """Imports what programs import by other names: `mcp_x`, `runtime`; explains what is absent."""
+
+    def __init__(self, modules: Mapping[str, types.ModuleType], servers: Sequence[str]) -> None:
+        self.modules = modules
         self._servers = servers
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Refuse names below `mcp`; leave all others to the other finders."""
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of a module under another name; refuse absent names below `mcp`."""
         package, _, last = name.rpartition(".")
         if package == "mcp.servers":
             message = "no server %r is loaded in this run.%s Loaded: %s."
@@ -319,6 +357,15 @@ class AbsentFinder:
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
             _refuse((message + "`servers`. The MCP SDK is not needed here.") % name)
+        loader: Any = self
+        return ModuleSpec(name, loader) if name in self.modules else None
+
+    def create_module(self, spec: ModuleSpec) -> types.ModuleType:
+        """Return the module itself."""
+        return self.modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Leave it unchanged."""
 
 
 def _refuse(message: str) -> NoReturn:
@@ -327,12 +374,24 @@ def _refuse(message: str) -> NoReturn:
 
 
 def install_modules(
-    servers: Sequence[Tools], runtime: types.ModuleType, others: Sequence[Tools] = ()
+    servers: Sequence[Tools],
+    runtime: types.ModuleType,
+    others: Sequence[Tools],
+    find: Callable[[str], Any],
 ) -> types.ModuleType:
-    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it."""
+    """Make `mcp` and its modules importable, also if the image has another `mcp`; return it.
+
+    Args:
+        find: Returns what else is an attribute of `mcp`: a server or a helper.
+    """
     aliases = [tools.server["alias"] for tools in servers]
-    package = _module("mcp", "The bridge's own module inside a run: `runtime` and `servers`.", True)
-    below = _module("mcp.servers", "One module per loaded server: %s." % listed(aliases), True)
+    about = "The bridge's own module inside a run: `runtime`, `servers` and each server."
+    package = Package("mcp", about, find)
+    below = Package("mcp.servers", "One module per server: %s." % listed(aliases), find)
+    # Event loops nest in a run without it.
+    nested = types.ModuleType("nest_asyncio")
+    nested.apply = lambda loop=None: None  # type: ignore[attr-defined]
+    modules: Dict[str, types.ModuleType] = {"runtime": runtime, "nest_asyncio": nested}
     for tools in (*others, *servers):
         alias = tools.server["alias"]
         if not usable(alias):
@@ -340,21 +399,18 @@ def install_modules(
         name = "mcp.servers.%s" % alias
         module = ServerModule(name, tools)
         module.__spec__ = ModuleSpec(name, None)
-        sys.modules[name] = module
+        modules["mcp_%s" % alias] = sys.modules[name] = module
         setattr(below, alias, module)
     below.__all__ = aliases  # type: ignore[attr-defined]
     package.servers = below  # type: ignore[attr-defined]
     package.runtime = runtime  # type: ignore[attr-defined]
     package.__all__ = ["runtime", "servers"]  # type: ignore[attr-defined]
     sys.modules["mcp.runtime"] = runtime
-    sys.meta_path.insert(0, AbsentFinder(aliases))
+    for finder in [one for one in sys.meta_path if isinstance(one, NameFinder)]:
+        sys.meta_path.remove(finder)
+        for name in [name for name, old in finder.modules.items() if sys.modules.get(name) is old]:
+            # Of the session's previous run.
+            del sys.modules[name]
+    # Last: a module of the program's own of that name is found before.
+    sys.meta_path.append(NameFinder(modules, aliases))
     return package
-
-
-def _module(name: str, doc: str, package: bool) -> types.ModuleType:
-    module = types.ModuleType(name, doc)
-    module.__spec__ = ModuleSpec(name, None, is_package=package)
-    if package:
-        module.__path__ = []
-    sys.modules[name] = module
-    return module

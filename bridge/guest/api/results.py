@@ -12,7 +12,7 @@ import operator
 import sys
 
 from bridge.guest.api.client import parse_json
-from bridge.guest.api.values import Blob, MCPError, Result
+from bridge.guest.api.values import Blob, MCPError, MissingKeyError, Result
 from bridge.guest.protocol.results import (
     binary_data,
     block_value,
@@ -141,6 +141,10 @@ class _Parted:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the part of that name, or `default`."""
+        if key not in _PARTS and isinstance(self, list) and isinstance(default, (dict, list)):
+            # The default would hide what the server sent.
+            message = "no key %r: this is a list of %d items; use it without .get"
+            raise MissingKeyError(message % (key, len(self)))
         return _PARTS[key](self._parts) if key in _PARTS else default
 
     def __reduce_ex__(self, protocol: Any) -> Any:

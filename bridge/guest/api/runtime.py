@@ -7,26 +7,28 @@ What needs all discovered servers is asked of the host.
 from __future__ import annotations
 
 import _collections_abc as abc  # loaded already, as `collections` is not
+import builtins
 import sys
 import types
 
-from bridge.guest.api.awaits import MEMORIES, SKILLS
 from bridge.guest.api.library import Library
 from bridge.guest.api.library import text as _text
-from bridge.guest.api.proxies import Server, Servers, Tools, install_modules, summary, usable
+from bridge.guest.api.proxies import Server, Servers, Tools, described, install_modules, usable
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     ArgumentsError,
     Blob,
     MCPError,
     MissingKeyError,
-    NotJsonError,
     Result,
+    UnknownNameError,
     listed,
     nearest,
-    to_argument,
+    to_json,
     to_text,
 )
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS, HELPERS
+from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,34 +41,7 @@ else:
     # What `importlib.machinery` calls so, without importing that.
     ModuleSpec = type(sys.__spec__)
 
-PUBLIC = (
-    "MCPError",
-    "call_tool",
-    "call_tool_raw",
-    "capability_summary",
-    "complete",
-    "describe_server",
-    "discovered_servers",
-    "get_prompt",
-    "list_loaded_server_metadata",
-    "list_prompts",
-    "list_resource_templates",
-    "list_resources",
-    "list_servers",
-    "list_servers_sync",
-    "list_tools",
-    "list_tools_sync",
-    "progress",
-    "query_tool_docs",
-    "query_tool_docs_sync",
-    "read_output",
-    "read_resource",
-    "search_tool_docs",
-    "search_tool_docs_sync",
-    "watch_resource",
-    *MEMORIES,
-    *SKILLS,
-)
+PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
 
 OF_SERVERS = (
@@ -94,29 +69,61 @@ class Runtime(Library):
         for name, server in self._loaded.items():
             self._discovered.setdefault(name, server)
         self._capabilities = run.capabilities
+        self._names = run.names
 
     # --- calls ----------------------------------------------------------------------------------
 
     async def call_tool(
-        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+        self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
     ) -> Any:
         """Call any tool of any discovered server and return its value.
+
+        One name is enough if it has both, as "server.tool", or if one server alone has the tool.
 
         Raises:
             MCPError: The tool, its server or the bridge refused.
             ArgumentsError: They are not what a loaded server's tool takes; also a TypeError.
         """
+        server, tool, arguments = await self._target(server, tool, arguments, named)
         value = await self._call(server, tool, arguments, raw=False)
         return from_wire(value, subject="%s.%s" % (server, tool))
 
     async def call_tool_raw(
-        self, server: str, tool: str, arguments: Optional[Mapping[str, Any]] = None
+        self, server: Any = None, tool: Any = None, arguments: Any = None, **named: Any
     ) -> Any:
         """Call a tool and return the whole CallToolResult as a dict, tool errors included.
 
         The arguments go as they are, and the server judges them.
         """
+        server, tool, arguments = await self._target(server, tool, arguments, named)
         return from_wire(await self._call(server, tool, arguments, raw=True), raw=True)
+
+    async def _target(
+        self, server: Any, tool: Any, arguments: Any, named: Mapping[str, Any]
+    ) -> Tuple[Any, Any, Any]:
+        """Return a call's server, tool and arguments, from the ways in which programs give them."""
+        given = {"server": server, "tool": tool, "arguments": arguments}
+        for name, value in named.items():
+            from bridge.guest.schema.names import PARAMETER_NAMES
+
+            own = PARAMETER_NAMES.get(name)
+            if own is None or given[own] is not None:
+                message = (
+                    "call_tool() has the parameters server, tool and arguments, and no %r; the "
+                    "tool's own arguments go into a dict: call_tool(server, tool, {%r: ...})"
+                )
+                raise TypeError(message % (name, name))
+            given[own] = value
+        server, tool, arguments = given.values()
+        if arguments is None and isinstance(tool, abc.Mapping):
+            tool, arguments = None, tool
+        if server is None or tool is None:
+            name = _text("tool", tool if server is None else server)
+            path = self._names.get(name) or await self._client.call(
+                "find_tool", {"name": name}, name
+            )
+            server, _, tool = path.partition(".")
+        return server, tool, arguments
 
     async def send(self, server: str, tool: str, arguments: Dict[str, Any]) -> Any:
         """Send a call whose arguments are bound and checked already."""
@@ -141,7 +148,7 @@ class Runtime(Library):
         subject = "%s.%s" % (name, tool)
         entry = None if raw else self._entry(name, tool)
         if entry is None or not all(isinstance(key, str) for key in arguments):
-            plain = to_argument(dict(arguments), "arguments of %s" % subject)
+            plain = to_json(dict(arguments), "arguments of %s" % subject)
         else:
             from bridge.guest.api.arguments import Parameters
 
@@ -272,19 +279,23 @@ class Runtime(Library):
     async def list_tools(self, server: str) -> Any:
         """Return the tools of any discovered server."""
         params = {"server": self._own_name(_text("server", server))}
-        return await self._client.call("list_tools", params, "list_tools")
+        tools = await self._client.call("list_tools", params, "list_tools")
+        return [
+            Result({"name": tool["tool"], **tool, "input_schema": tool["inputSchema"]})
+            for tool in tools
+        ]
 
     async def query_tool_docs(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> Any:
         """Return the signatures of a server's tools, or one's documentation; or "full" detail."""
-        name = self._own_name(_text("server", server))
-        params = {
-            "server": name,
-            "tool": None if tool is None else self._tool_name(name, _text("tool", tool)),
-            "detail": _detail(detail),
-        }
+        params = self._query(server, tool, detail)
         return await self._client.call("query_tool_docs", params, "query_tool_docs")
+
+    def _query(self, server: str, tool: Optional[str], detail: str) -> Dict[str, Any]:
+        name = self._own_name(_text("server", server))
+        wanted = None if tool is None else self._tool_name(name, _text("tool", tool))
+        return {"server": name, "tool": wanted, "detail": _detail(detail)}
 
     async def search_tool_docs(self, query: str, *, limit: int = 5, detail: str = "summary") -> Any:
         """Search the tools of every discovered server."""
@@ -306,33 +317,17 @@ class Runtime(Library):
     def query_tool_docs_sync(
         self, server: str, tool: Optional[str] = None, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
-        """Return what `query_tool_docs` does of a loaded server, as a list."""
-        _detail(detail)
-        tools = self._tools(server)
-        owner = self._loaded[self._own_name(server)]
-        if tool is not None:
-            wanted = self._tool_name(owner["name"], _text("tool", tool))
-            found = [entry for entry in tools if entry["name"] == wanted]
-            if not found:
-                names = [entry["alias"] for entry in tools]
-                message = "server %r has no tool %r.%s Tools: %s."
-                _missing(message % (owner["name"], tool, nearest(tool, names), listed(names)))
-            tools = found
-        from bridge.guest.api.tool_search import docs, line
-
-        if tool is None and detail == "summary":
-            return [line(owner, entry) for entry in tools]
-        return [docs(owner, entry, detail) for entry in tools]
+        """Return what `query_tool_docs` does, as a list."""
+        found = self._ask("query_tool_docs", self._query(server, tool, detail))
+        return found if isinstance(found, list) else [found]
 
     def search_tool_docs_sync(
         self, query: str, *, limit: int = 5, detail: str = "summary"
     ) -> List[Dict[str, Any]]:
         """Search the loaded servers' tools, best match first."""
-        from bridge.guest.api.tool_search import docs, search
-
-        found = search(self._loaded.values(), _text("query", query))
-        limit, detail = _limit(limit), _detail(detail)
-        return [docs(server, tool, detail) for server, tool in found[:limit]]
+        params = {"query": _text("query", query), "limit": 50}
+        found = self._ask("search_tool_docs", {**params, "detail": _detail(detail)})
+        return [one for one in found if one["server"] in self._loaded][: _limit(limit)]
 
     def discovered_servers(self, detailed: bool = False) -> Tuple[Union[str, Dict[str, Any]], ...]:
         """Return the names of all discovered servers, or with `detailed` what they are for."""
@@ -361,7 +356,7 @@ class Runtime(Library):
             alias=server.get("alias", ""),
             description=server.get("description") or "",
             loaded=own in self._loaded,
-            tools=[Result(summary(tool)) for tool in server.get("tools") or ()],
+            tools=described(server),
         )
 
     def list_loaded_server_metadata(self) -> Tuple[Dict[str, Any], ...]:
@@ -423,7 +418,7 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     module.__spec__ = ModuleSpec("mcp.runtime", None)
     helpers = {name: getattr(runtime, name) for name in PUBLIC}
     module.__dict__.update(helpers)
-    for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, NotJsonError, Result):
+    for kind in (ArgumentsError, Blob, MCPError, MissingKeyError, Result, UnknownNameError):
         # What tracebacks and `type()` show is where programs can import it from.
         setattr(module, kind.__name__, kind)
         kind.__module__ = "mcp.runtime"
@@ -434,29 +429,45 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
         for server in run.discovered
         if not server.get("loaded")
     ]
-    package = install_modules(loaded, module, others)
-    package.MCPError = MCPError  # type: ignore[attr-defined]
     servers = {tools.server["name"]: Server(tools) for tools in loaded}
     every = {**{tools.server["name"]: Server(tools) for tools in others}, **servers}
     aliases = {tools.server["alias"]: tools.server["name"] for tools in (*others, *loaded)}
+    mapping = Servers(servers, aliases, every)
+    package = install_modules(
+        loaded, module, others, lambda name: helpers[name] if name in helpers else mapping[name]
+    )
+    package.MCPError = package.McpError = MCPError  # type: ignore[attr-defined]
     found: Dict[str, Any] = {
         "mcp": package,
         "runtime": module,
-        "mcp_servers": Servers(servers, aliases, every),
+        "mcp_servers": mapping,
         "LOADED_MCP_SERVERS": tuple(servers),
         "MCPError": MCPError,
         "Blob": Blob,
     }
-    for name in (*MEMORIES, "save_tool"):
+    for name in GLOBAL_HELPERS:
         found[name] = helpers[name]
     for alias, name in aliases.items():
         if usable("mcp_%s" % alias):
             found["mcp_%s" % alias] = every[name]
+    _define(run.names, found)
     return found
 
 
+def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
+    """Define names by their paths or imports, as builtins: the program's own come first."""
+    for name, path in names.items():
+        if " " in path:
+            with suppress(ImportError):
+                exec(path, builtins.__dict__)
+            continue
+        first, _, member = path.partition(".")
+        owner = found[first] if first in found else getattr(builtins, first)
+        setattr(builtins, name, getattr(owner, member) if member else owner)
+
+
 def _missing(message: str) -> NoReturn:
-    raise MissingKeyError(message)
+    raise UnknownNameError(message)
 
 
 def _detail(value: Any) -> str:

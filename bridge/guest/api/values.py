@@ -89,8 +89,15 @@ def _rebuild_error(
     return error
 
 
+class UnknownNameError(MCPError, KeyError, AttributeError):
+    """A server, a tool or a helper that does not exist; the message says which are there."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
 class MissingKeyError(KeyError):
-    """A name that is not there; the message says which are."""
+    """A key that is not there; the message says which are."""
 
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which spoils a sentence.
@@ -109,12 +116,10 @@ def listed(names: Iterable[Any]) -> str:
 
 def nearest(name: str, names: Iterable[Any]) -> str:
     """Return " Did you mean ...?" for the name that is nearest, or nothing."""
-    by_lower = {str(other).lower(): str(other) for other in names}
-    # Imported by those who make mistakes; it takes milliseconds.
-    import difflib
+    from bridge.guest.schema.names import nearest as search  # for programs with mistakes
 
-    found = difflib.get_close_matches(name.lower()[:200], by_lower, n=1, cutoff=0.6)
-    return " Did you mean %r?" % by_lower[found[0]] if found else ""
+    found = search(name, map(str, names))
+    return " Did you mean %r?" % found if found else ""
 
 
 class Result(_Object):
@@ -221,30 +226,13 @@ def error_from_wire(error: Mapping[str, Any]) -> MCPError:
     )
 
 
-class NotJsonError(TypeError):
-    """A value that JSON cannot hold without loss; the message says where and what to do."""
-
-
 def to_json(value: Any, path: str = "value") -> Any:
     """Return `value` as plain JSON data: tuples as lists, dataclasses as dicts.
 
     Raises:
-        NotJsonError: It holds something else; `path` says where.
+        ArgumentsError: It holds something else; `path` says where.
     """
     return _plain(value, path, 0)
-
-
-def to_argument(value: Any, path: str) -> Any:
-    """Return `value` as JSON data to send.
-
-    Raises:
-        ArgumentsError: It holds what JSON cannot.
-    """
-    try:
-        return to_json(value, path)
-    except NotJsonError as error:
-        message = str(error)
-    raise ArgumentsError(message, kind="arguments")
 
 
 def to_text(value: Any, path: str) -> str:
@@ -257,7 +245,7 @@ def to_text(value: Any, path: str) -> str:
         return str.__str__(value)
     import json  # few programs have one of these
 
-    return json.dumps(to_argument(value, path), ensure_ascii=False)
+    return json.dumps(to_json(value, path), ensure_ascii=False)
 
 
 def _plain(value: Any, path: str, depth: int) -> Any:
@@ -273,7 +261,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
     if depth >= MAX_DEPTH:
         where = path if len(path) <= MAX_PATH else path[:MAX_PATH] + "..."
         message = "%s is nested more than %d deep, or contains itself"
-        raise NotJsonError(message % (where, MAX_DEPTH))
+        raise _no_json(message % (where, MAX_DEPTH))
     if isinstance(value, dict):
         return _plain_dict(value, path, depth)
     if isinstance(value, (list, tuple)):
@@ -299,9 +287,7 @@ def _plain(value: Any, path: str, depth: int) -> Any:
         from bridge.guest.api.held_results import written
 
         return written(value)
-    raise NotJsonError(
-        "%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value))
-    )
+    raise _no_json("%s is a %s, which is not JSON%s" % (path, _type_name(value), _advice(value)))
 
 
 def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
@@ -309,20 +295,24 @@ def _plain_dict(value: Dict[Any, Any], path: str, depth: int) -> Dict[str, Any]:
     for key, item in value.items():
         if not isinstance(key, str):
             message = "%s has the key %.80r, a %s; JSON keys are strings: use str(key)"
-            raise NotJsonError(message % (path, key, _type_name(key)))
+            raise _no_json(message % (path, key, _type_name(key)))
         plain[str.__str__(key)] = _plain(item, "%s[%.80r]" % (path, key), depth + 1)
     return plain
 
 
+def _no_json(message: str) -> ArgumentsError:
+    return ArgumentsError(message, kind="arguments")
+
+
 def _integer(value: int, path: str) -> int:
     if value.bit_length() > 14_000:  # Readers refuse longer integers (4,300 digits).
-        raise NotJsonError("%s is an integer too long for JSON; pass it as text" % path)
+        raise _no_json("%s is an integer too long for JSON; pass it as text" % path)
     return value
 
 
 def _real(value: float, path: str) -> float:
     if not math.isfinite(value):
-        raise NotJsonError("%s is %r, which is not JSON; use None or leave it out" % (path, value))
+        raise _no_json("%s is %r, which is not JSON; use None or leave it out" % (path, value))
     return value
 
 
@@ -331,26 +321,12 @@ _ADVICE = {
     "bytearray": "base64.b64encode(x).decode() or x.decode()",
     "memoryview": "base64.b64encode(x).decode()",
     "Blob": "base64.b64encode(x.data).decode()",
-    "datetime": "x.isoformat()",
-    "date": "x.isoformat()",
-    "time": "x.isoformat()",
     "timedelta": "x.total_seconds()",
-    "set": "sorted(x) or list(x)",
-    "frozenset": "sorted(x) or list(x)",
     "Decimal": "str(x) or float(x)",
     "Fraction": "str(x) or float(x)",
     "complex": "[x.real, x.imag]",
-    "UUID": "str(x)",
     "DataFrame": 'x.to_dict("records")',
     "Series": "x.tolist() or x.to_dict()",
-    "ndarray": "x.tolist()",
-    "generator": "list(x)",
-    "map": "list(x)",
-    "filter": "list(x)",
-    "zip": "list(x)",
-    "range": "list(x)",
-    "dict_keys": "list(x)",
-    "dict_values": "list(x)",
     "dict_items": "dict(x)",
     "coroutine": "await x",
     "Task": "await x",

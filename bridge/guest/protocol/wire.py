@@ -180,6 +180,7 @@ class Done(Frame):
 
     A last expression of None counts as no result, as at Python's prompt. `result_repr` stands in
     for a value that JSON cannot hold, and for one that was printed because it is over the limit.
+    `assigned`: the result is the value of a last assignment, which counts if nothing was printed.
     `holds` is what a session has then: name, type and size each, the size -1 if it cannot be told;
     `more` counts names beside those. `lost` is what a restored one lacks: name and reason.
     `out_of_memory`: an allocation failed. `unsent` names the tasks and coroutines that the run
@@ -198,6 +199,7 @@ class Done(Frame):
     more: int = 0
     lost: List[List[str]] = _fresh(list)
     unsent: List[str] = _fresh(list)
+    assigned: bool = False
 
 
 class Shown(Frame):
@@ -277,6 +279,8 @@ class Run(Frame):
     running anything. `files` (name, data as base64) are put into the workspace, and `paths` joined
     to where imports look.
     `skills` are modules below `skills`: name and source. `packages`: a run may ask for some here.
+    `names` are names that the program uses and does not define, with what they mean: a path such as
+    `mcp_github.create_issue`.
     """
 
     code: str
@@ -293,6 +297,7 @@ class Run(Frame):
     paths: List[str] = _fresh(list)
     skills: List[Dict[str, str]] = _fresh(list)
     packages: bool = False
+    names: Dict[str, str] = _fresh(dict)
 
 
 class Stop(Frame):

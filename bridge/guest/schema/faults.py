@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from bridge.guest.schema.names import nearest
 from bridge.guest.schema.schemas import same
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterable, List, Optional, Sequence, TypeGuard, Union
+    from typing import Any, Iterable, List, Optional, Sequence, TypeGuard, Union
 
 
 # What a failure tells of how near a branch was meant, by rank.
@@ -158,9 +159,6 @@ MAX_SHOWN = 60
 MAX_CHOICES = 12
 """Values of an enum in a message."""
 
-_MAX_COMPARED = 1_000
-"""Names among which the nearest is sought."""
-
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -180,20 +178,9 @@ def cure(value: Any, kinds: Sequence[str]) -> str:
     """Return what to write instead, where that is plain."""
     if isinstance(value, (str, int, float, Mapping)) and tuple(kinds) == ("array",):
         return "; write [%s]" % (shown(value) if not isinstance(value, Mapping) else "{...}")
-    if isinstance(value, str):
-        text = value.strip()
-        if "boolean" in kinds and text.lower() in ("true", "false"):
-            return "; write %s" % text.capitalize()
-        if "null" in kinds and text.lower() in ("null", "none"):
-            return "; write None"
-        digits = text[1:] if text[:1] == "-" else text
-        whole = digits.isascii() and digits.isdigit()
-        fraction = "number" in kinds and re.match(r"\d+\.\d+\Z", digits) is not None
-        if (whole and ("integer" in kinds or "number" in kinds)) or fraction:
-            return "; write %s without quotes" % text[:MAX_SHOWN]
-    elif "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):
         return "; write %s in quotes, or str(x)" % shown(value)
-    elif "string" in kinds and isinstance(value, (Mapping, list, tuple)):
+    if "string" in kinds and isinstance(value, (Mapping, list, tuple)):
         return "; json.dumps(x) if its JSON text is meant"
     return ""
 
@@ -247,14 +234,6 @@ def shown(value: Any, limit: int = MAX_SHOWN) -> str:
 
 def near(name: Any, names: Iterable[Any], form: str = "; did you mean %s?") -> str:
     """Return a hint at the one of `names` that is nearest, or nothing."""
-    if not isinstance(name, str):
-        return ""
-    by_lower: Dict[str, str] = {}
-    for other in names:
-        if isinstance(other, str) and len(by_lower) < _MAX_COMPARED:
-            by_lower.setdefault(other[:MAX_SHOWN].lower(), other)
-    # Imported by those who make mistakes; it takes milliseconds.
-    import difflib
-
-    found = difflib.get_close_matches(name.lower()[:MAX_SHOWN], by_lower, n=1, cutoff=0.6)
-    return form % shown(by_lower[found[0]]) if found else ""
+    texts = [other[:MAX_SHOWN] for other in names if isinstance(other, str)]
+    found = nearest(name, texts) if isinstance(name, str) else ""
+    return form % shown(found) if found else ""

@@ -25,7 +25,7 @@ from bridge.guest.schema.validation import filled, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
+    from typing import Any, Collection, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 MAX_SCHEMAS = 1_000
 """Visited for one tool's parameters; what lies beyond leaves the tool open for any argument."""
@@ -73,6 +73,18 @@ def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
             for name in {*re.findall(r"\w+", listed)} - {"and", "or"} - taken:
                 taken.add(name) if name in found else found.setdefault(name, parameter)
     return {name: parameter for name, parameter in found.items() if name not in taken}
+
+
+def are_arguments(
+    keys: Iterable[Any], names: Collection[str], parameters: Sequence[Any], root: Any
+) -> bool:
+    """Whether a dict with these keys, given alone and by position, has the arguments of a call.
+
+    Args:
+        names: Every name of every parameter.
+    """
+    first = wanted_types(leaves(parameters[0].schema, root)) if parameters else frozenset()
+    return first.isdisjoint((ANYTHING, "object")) and all(key in names for key in keys)
 
 
 _DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})

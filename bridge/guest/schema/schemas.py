@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from collections.abc import KeysView, Mapping, ValuesView
+from collections.abc import Generator, KeysView, Mapping, ValuesView
 
 from bridge.guest.protocol.placeholders import Unknown
 
@@ -156,15 +156,15 @@ def same(one: Any, other: Any, depth: int = 0) -> bool:
 # --- what a Python value most likely means as an argument -----------------------------------------
 #
 # Only conversions that lose nothing and that the schema asks for: a set where a list is wanted, a
-# path or a date where text is. Never text into numbers or numbers into text: which was meant, the
-# program's author has to say. What cannot be converted stays, for whoever refuses it.
+# path or a date where text is. Text is parsed as JSON only where the schema takes no text. What
+# cannot be converted is returned unchanged, and refused by the check of the value.
 
 _PLAIN = frozenset({str, bool, type(None), int})
 
 _ISO = frozenset({("datetime", "datetime"), ("datetime", "date"), ("datetime", "time")})
 """Their `isoformat` is what schemas call date-time, date and time."""
 
-_LISTS = (set, frozenset, range, KeysView, ValuesView)
+_LISTS = (set, frozenset, range, KeysView, ValuesView, Generator, map, filter, zip, enumerate)
 
 _ANY = frozenset((ANYTHING,))
 
@@ -172,12 +172,39 @@ _ANY = frozenset((ANYTHING,))
 def convert(value: Any, schema: Any, root: Any) -> Any:
     """Return `value` as the JSON value that it means under `schema`; itself where nothing does."""
     try:
+        if type(value) is str:
+            return _parsed(value, leaves(schema, root))
         if _is_plain(value):
             return value
         return _converted(value, wanted_types(leaves(schema, root)), 0)
     except Exception:
         # Whatever the value's own methods do: it is then refused for what it is.
         return value
+
+
+def _parsed(text: str, found: List[Mapping[str, Any]]) -> Any:
+    """Return a text that is the JSON, or the choice in another case, that the schemas want."""
+    wanted = wanted_types(found)
+    if ANYTHING in wanted:
+        return text
+    if "string" in wanted:
+        free = any("enum" not in leaf for leaf in found if "string" in wanted_types([leaf]))
+        choices = [] if free else [one for leaf in found for one in as_list(leaf.get("enum"))]
+        same = [c for c in choices if isinstance(c, str) and c.casefold() == text.casefold()]
+        return same[0] if len(same) == 1 else text
+    from bridge.guest.protocol.json_text import decoder  # few texts are data
+
+    bare = text.strip()
+    try:
+        value = decoder()(bare.lower() if bare in ("True", "False", "None") else bare)
+    except ValueError:
+        return text
+    kind = _type_of(value)
+    whole = kind == "number" and value.is_integer() and "integer" in wanted
+    return value if whole or not wanted.isdisjoint((kind, _WIDER.get(kind))) else text
+
+
+_WIDER = {"integer": "number"}
 
 
 def _is_plain(value: Any) -> bool:
@@ -268,4 +295,7 @@ def _decimal(value: Any, wanted: FrozenSet[str]) -> Any:
     if wanted.isdisjoint(("number", ANYTHING)):
         return value
     number = float(value)
+    if ANYTHING in wanted:
+        # A price keeps its last zero.
+        return number if repr(number) == str(value) else str(value)
     return number if type(value)(repr(number)) == value else value

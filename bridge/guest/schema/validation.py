@@ -67,18 +67,6 @@ def problem(value: Any, schema: Any, root: Any, where: str = "") -> Optional[str
     return None if found is None else found.sentence(where)
 
 
-def argument_problem(
-    value: Any, schema: Any, root: Any, where: str, required: bool
-) -> Optional[str]:
-    """Return what is wrong with `value` as an argument; None if it is fine.
-
-    None for an optional argument is fine whatever the schema says: it is left out.
-    """
-    if value is None and not required:
-        return None
-    return problem(value, schema, root, where)
-
-
 def convert(value: Any, schema: Any, root: Any) -> Any:
     """Return `value` as the JSON value that it means under `schema`, with its defaults."""
     return filled(schemas.convert(value, schema, root), schema, root)

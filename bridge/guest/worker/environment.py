@@ -12,6 +12,7 @@ import sys
 
 from bridge.guest.api import library, tracebacks
 from bridge.guest.imports import OnImport
+from bridge.guest.protocol.json_text import encoder
 from bridge.guest.protocol.wire import Done
 
 TYPE_CHECKING = False
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from bridge.guest.api.client import Client
     from bridge.guest.api.display import Display
     from bridge.guest.protocol.wire import Done, Run
+
+compact = encoder()
 
 _display: Any = None
 """The client and the run's limits; the `Display` once something was shown."""
@@ -36,6 +39,11 @@ def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Don
         The run's outcome if an input file cannot be written: the program must not start. Else None.
     """
     _set_display(run, client)
+    servers = {"AVAILABLE": run.servers, "DISCOVERED": run.discovered or run.servers}
+    for kind, listed in servers.items():
+        # Names of servers hold any character: as JSON text.
+        names = compact([server["name"] for server in listed])
+        os.environ["MCP_%s_SERVERS" % kind] = names
     if run.skills or "skill" in run.code or "bridge.guest.api.skill_modules" in sys.modules:
         from bridge.guest.api.skill_modules import finder
 
@@ -90,7 +98,7 @@ def display(*values: Any) -> None:
 
 def show_help(*things: Any) -> None:
     """Print what there is to know of something."""
-    from bridge.guest.api.tool_search import show_help
+    from bridge.guest.api.help_text import show_help
 
     show_help(*things)
 

@@ -35,6 +35,15 @@ def install() -> None:
             return original_run(main, **options)
         return in_thread(original_run, main, **options)
 
+    original_to_thread: Any = asyncio.to_thread
+
+    @functools.wraps(original_to_thread)
+    async def to_thread(function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # A call of an async function, such as a tool, begins when it is awaited.
+        value = await original_to_thread(function, *args, **kwargs)
+        return await value if asyncio.iscoroutine(value) else value
+
+    asyncio.to_thread = to_thread
     asyncio.run = run
     asyncio.runners.run = run
     _patch_loops(original_run)

@@ -15,6 +15,7 @@ import warnings
 from _collections_abc import Awaitable  # loaded already, as `collections` is not
 from itertools import islice
 
+from bridge.guest.api.awaits import strip_await
 from bridge.guest.api.program_files import FILENAME, file_name
 from bridge.guest.api.tracebacks import (
     describe,
@@ -23,16 +24,20 @@ from bridge.guest.api.tracebacks import (
     register_source,
 )
 from bridge.guest.api.values import Blob, to_json
+from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
 from bridge.guest.protocol.wire import Done, Run, encode
 from bridge.guest.suppress import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 RESULT_NAME = "__run_python_result__"
 """The global that holds the last expression's value until it is taken out."""
+
+ASSIGNED_NAME = "__run_python_assigned__"
+"""The global that holds the value of a last assignment."""
 
 MAX_REPR_CHARS = 4000
 """Longest `repr` in a result: enough for a data frame as pandas prints it."""
@@ -65,7 +70,7 @@ class CompileError(Exception):
 
 
 def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, bool]:
-    """Return the program's code and whether it ends in an expression.
+    """Return the program's code and whether it ends in an expression or an assignment.
 
     Args:
         name: Its file name in tracebacks.
@@ -77,13 +82,11 @@ def compile_program(source: str, name: str = FILENAME) -> Tuple[types.CodeType, 
     register_source(source, name)
     try:
         tree = _parse(source, name)
-        has_value = _keep_last_value(tree)
+        has_value = _keep_last_value(tree.body)
         if "asyncio" in source and _makes_tasks(tree):
             # Never run; code that awaits runs in an event loop.
             tree.body += compile("if 0: await 0", name, "exec", _TREE_FLAGS).body
-        if "memor" in source or "_skill" in source or "save_tool" in source:
-            from bridge.guest.api.awaits import strip_await
-
+        if "await" in source and any(name in source for name in PLAIN):
             strip_await(tree)
         code = compile(tree, name, "exec", _COMPILE_FLAGS, dont_inherit=True)
     except SyntaxError as error:
@@ -122,15 +125,43 @@ def _parse(source: str, name: str) -> _ast.Module:
     return tree
 
 
-def _keep_last_value(tree: _ast.Module) -> bool:
-    """Turn a last expression into an assignment; return whether there was one."""
-    if not tree.body or not isinstance(tree.body[-1], _ast.Expr):
-        return False
-    last = tree.body[-1]
-    position: Dict[str, Any] = {name: getattr(last, name) for name in last._attributes}
-    target = _ast.Name(RESULT_NAME, _ast.Store(), **position)
-    tree.body[-1] = _ast.Assign([target], last.value, **position)
-    return True
+def _keep_last_value(body: List[Any]) -> bool:
+    """Keep the value of the last expression or assignment; return whether there is one.
+
+    The last statement of a `with`, of a `try` and of `if __name__ == "__main__"` counts too.
+    """
+    last = body[-1] if body else None
+    position: Dict[str, Any] = {
+        name: getattr(last, name) for name in getattr(last, "_attributes", ())
+    }
+    if isinstance(last, _ast.Expr):
+        body[-1] = _ast.Assign(
+            [_ast.Name(RESULT_NAME, _ast.Store(), **position)], last.value, **position
+        )
+        return True
+    if isinstance(last, (_ast.Assign, _ast.AnnAssign)) and last.value is not None:
+        target = last.targets[-1] if isinstance(last, _ast.Assign) else last.target
+        if isinstance(target, _ast.Name):
+            kept = _ast.Name(ASSIGNED_NAME, _ast.Store(), **position)
+            value = _ast.Name(target.id, _ast.Load(), **position)
+            body.append(_ast.Assign([kept], value, **position))
+            return True
+    if isinstance(last, _ast.Try):
+        bodies = [last.orelse or last.body, *(handler.body for handler in last.handlers)]
+        return max(map(_keep_last_value, bodies))
+    if isinstance(last, (_ast.With, _ast.AsyncWith)) or _is_main(last):
+        return _keep_last_value(last.body)  # type: ignore[union-attr]
+    return False
+
+
+def _is_main(node: Any) -> bool:
+    """Return whether a statement is `if __name__ == "__main__":` without an `else`."""
+    test = node.test if isinstance(node, _ast.If) and not node.orelse else None
+    return (
+        isinstance(test, _ast.Compare)
+        and getattr(test.left, "id", "") == "__name__"
+        and isinstance(test.ops[0], _ast.Eq)
+    )
 
 
 def _makes_tasks(node: Any) -> bool:
@@ -167,6 +198,7 @@ class Program:
     ) -> None:
         self._source = run.code
         self._name = run.name or file_name(run.session)
+        self._in_session = run.session > 0
         self._result_bytes = int(run.limits.get("result_bytes", 1024 * 1024))
         self._run_loop = run_loop or _run_loop
         if module is None:
@@ -188,6 +220,10 @@ class Program:
             value = self._execute(code, has_value)
             if (left := sys.modules.get("bridge.guest.worker.leftovers")) is not None:
                 left.finish_loops()
+            assigned = self.module.__dict__.pop(ASSIGNED_NAME, None)
+            held = "bridge.guest.api.held_results" in sys.modules
+            if value is None and assigned is not None and not (self._in_session or held):
+                return self._assigned(assigned)
             return self._finished(value, has_value)
         except SystemExit as error:
             return _exit(error)
@@ -203,7 +239,7 @@ class Program:
         if has_value and _is_awaitable(value):
             # A last line `main()` without `await` is awaited.
             return self._run_loop(_await_value(value))
-        return value
+        return list(value) if isinstance(value, types.GeneratorType) else value
 
     def _failed(self, error: BaseException) -> Done:
         held = sys.modules.get("bridge.guest.api.held_results")
@@ -234,7 +270,7 @@ class Program:
             for line in sys.modules["bridge.guest.api.results"].more_lines(value):
                 print(line)
         try:
-            plain = to_json(value)
+            plain = _plain(value)
             size = len(encode(Done("ok", result=plain)))
         except BaseException:
             # Not JSON, or a value whose methods raise.
@@ -243,6 +279,28 @@ class Program:
             # Printed: a client sees both ends of long output, and all of it is kept.
             return Done("ok", result_repr=print_json(plain))
         return Done("ok", has_result=True, result=plain)
+
+    def _assigned(self, value: Any) -> Done:
+        """Return the outcome with a value that the host shows if the program printed nothing.
+
+        In a session the name keeps the value, and in a plan it may be a placeholder.
+        """
+        try:
+            done = Done("ok", has_result=True, result=_plain(value), assigned=True)
+            fits = len(encode(done)) <= self._result_bytes
+        except BaseException:
+            return Done("ok")
+        return done if fits else Done("ok")
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON data, converted as an argument would be."""
+    try:
+        return to_json(value)
+    except TypeError:
+        from bridge.guest.schema.schemas import convert  # most values are plain
+
+        return to_json(convert(value, True, {}))
 
 
 def _failed_to_allocate(error: BaseException) -> bool:
@@ -315,6 +373,10 @@ def _is_awaitable(value: Any) -> bool:
 async def _await_program(code: types.CodeType, namespace: Dict[str, Any]) -> Any:
     await eval(code, namespace)
     value = namespace.pop(RESULT_NAME, None)
+    if isinstance(value, types.AsyncGeneratorType):
+        return [item async for item in value]
+    if isinstance(value, types.GeneratorType) and not _is_awaitable(value):
+        return list(value)
     return await value if _is_awaitable(value) else value
 
 

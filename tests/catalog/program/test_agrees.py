@@ -12,25 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.catalog.entries import ServerEntry, tool_entries
-from bridge.catalog.program.arguments import literal_problem, tool_parameters
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.parsing import Unread, explained, parse
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.tables import (
-    GLOBAL_HELPERS,
+    BY_NAME,
     HELPERS,
     MODULE_NAMES,
     NOT_OF_MODULES,
     OWN_GLOBALS,
     RUNTIME_TYPES,
     SERVER_METHODS,
-    SPARED,
     Helper,
 )
 from bridge.guest.api.arguments import Parameters
-from bridge.guest.api.awaits import MEMORIES, SKILLS
 from bridge.guest.api.proxies import Server, ServerModule
 from bridge.guest.api.runtime import OF_SERVERS, PUBLIC, Runtime
+from bridge.guest.protocol.helpers import GLOBAL_HELPERS
 from bridge.model import Tool
 
 KINDS = inspect.Parameter
@@ -40,7 +38,7 @@ def test_the_helpers_are_those_of_the_guest() -> None:
     assert set(HELPERS) == set(PUBLIC) - RUNTIME_TYPES
 
 
-@pytest.mark.parametrize("name", sorted(HELPERS))
+@pytest.mark.parametrize("name", sorted(HELPERS.keys() - BY_NAME))
 def test_a_helper_is_called_as_the_guest_has_it(name: str) -> None:
     function = getattr(Runtime, name)
     parameters = list(inspect.signature(function).parameters.values())[1:]
@@ -68,8 +66,6 @@ def test_the_names_of_a_run_are_there() -> None:
     """The guest builds them in one place; this reads their names there."""
     source = inspect.getsource(inspect.getmodule(Runtime).build)  # type: ignore[union-attr]
     assert all(f'"{name}"' in source for name in OWN_GLOBALS - GLOBAL_HELPERS)
-    assert {*MEMORIES, "save_tool"} == GLOBAL_HELPERS
-    assert {*MEMORIES, *SKILLS} == SPARED
     module = inspect.getsource(ServerModule)
     assert all(name in module for name in MODULE_NAMES)
 
@@ -112,18 +108,6 @@ def test_a_call_is_refused_here_only_if_the_guest_refuses_it(
         refused = False
     if certain:
         assert refused, [str(found) for found in certain]
-
-
-def test_what_is_only_partly_written_out_is_judged_by_its_parts() -> None:
-    accepted = tool_parameters(
-        {"properties": {"a": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
-    )
-    whole = ast.parse("{'n': 'x', 'rest': f()}", mode="eval").body
-    fine = ast.parse("{'n': f(), 'rest': 1}", mode="eval").body
-    found = literal_problem(whole, accepted.all[0], accepted.root)
-    assert found is not None
-    assert "a['n'] must be an integer" in found[1]
-    assert literal_problem(fine, accepted.all[0], accepted.root) is None
 
 
 @pytest.mark.parametrize(

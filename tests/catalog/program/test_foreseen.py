@@ -66,7 +66,7 @@ CREATE = "git-hub.create-issue"
         ("await mcp_git_hub.create_issue(*given)", (1, CREATE, {}, (), True)),
         (
             "await mcp_git_hub.create_issue(**{'repo': 'x', 'count': '5'})",
-            (1, CREATE, {"repo": "x", "count": "5"}, (), False),
+            (1, CREATE, {"repo": "x", "count": 5}, (), False),
         ),
         ("await mcp_git_hub.create_issue(count=5.0)", (1, CREATE, {"count": 5}, (), False)),
         (

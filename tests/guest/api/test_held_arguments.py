@@ -16,7 +16,7 @@ from bridge.guest.api.client import Client
 from bridge.guest.api.held_results import HeldResultError, Placeholder
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.runtime import Runtime
-from bridge.guest.api.values import to_argument
+from bridge.guest.api.values import to_json
 from bridge.guest.protocol.wire import Run
 from bridge.guest.schema.validation import certain_types, problem
 from tests.guest.held_rig import CREATED, PLAN, token, whole, x
@@ -71,8 +71,8 @@ def test_placeholders_are_sent_and_not_judged(x: Placeholder) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "is missing the argument 'number'"),
-        ({"numbr": 1}, "has no parameter 'numbr'"),
+        ({}, "is missing the required argument `number`"),
+        ({"numbr": 1}, "has no parameter `numbr`"),
         ({"number": "text"}, "number must be an integer"),
         ({"number": 1, "author": {"name": "text"}}, "author"),
     ],
@@ -116,7 +116,7 @@ def test_a_schema_cannot_be_told_not_to_fit() -> None:
 
 
 def test_containers_are_sent_with_what_they_hold(x: Placeholder) -> None:
-    assert to_argument([x, (x.a,)], "x") == [whole(), [whole("a")]]
+    assert to_json([x, (x.a,)], "x") == [whole(), [whole("a")]]
     assert str not in certain_types({"type": "string", "maxLength": 10})
 
 

@@ -50,7 +50,6 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
         ("sklearn.linear_model", True, 'run_python(packages=["scikit-learn"])'),
         ("pandas", True, 'run_python(packages=["pandas"])'),
         ("tkinter", True, "leave out matplotlib.use"),
-        ("mcp_git", True, "needs no import"),
         ("IPython.display", True, "`display(x)` is there without an import"),
     ],
 )
@@ -89,15 +88,6 @@ def test_a_library_that_the_image_does_not_have_is_named() -> None:
         assert "image has no libstdc++.so.6, which" in hint(ImportError(text))
     assert hint(ImportError("cannot import name 'x' from 'y'")) == ""
     assert hint(ImportError(": cannot open shared object file")) == ""
-
-
-def test_a_module_that_was_not_imported_is_named() -> None:
-    """In a session nobody knows it before."""
-    error = NameError("name 'json' is not defined")
-    error.name = "json"
-    assert hint(error) == "\nHint: `import json` is missing."
-    error.name = "rows"
-    assert hint(error) == ""
 
 
 def test_a_sentence_with_a_type_s_name_is_no_misuse_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,13 +77,13 @@ async def test_arguments_go_by_position_by_name_and_by_either_spelling() -> None
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((), {}, r"is missing the arguments 'repo', 'title'"),
-        (("o/r",), {}, r"is missing the argument 'title'"),
-        (("o/r", "t"), {"lables": []}, r"no parameter 'lables'\. Did you mean 'labels'\?"),
-        (("o/r", "t"), {"Title": "t"}, r"no parameter 'Title'\. Did you mean 'title'\?"),
-        (("o/r", "t"), {"title": "t"}, r"more than one value for 'title'"),
-        (("o/r", "t"), {"from": 1, "from_": 2}, r"more than one value for 'from'"),
-        ((1, 2, 3, 4, 5, 6, 7), {}, r"at most 6 positional arguments; 7 were given"),
+        ((), {}, r"is missing the required arguments `repo`, `title`"),
+        (("o/r",), {}, r"is missing the required argument `title`"),
+        (("o/r", "t"), {"lables": []}, r"no parameter `lables`; did you mean `labels`\?"),
+        (("o/r", "t"), {"Title": "t"}, r"no parameter `Title`"),
+        (("o/r", "t"), {"title": "t"}, r"is given `title` twice"),
+        (("o/r", "t"), {"from": 1, "from_": 2}, r"is given `from_` twice"),
+        ((1, 2, 3, 4, 5, 6, 7), {}, r"at most 6 positional arguments; 7 are given"),
         (("o/r", {1, 2}), {}, r"argument 'title' is a set.*sorted"),
         (("o/r", "t"), {"labels": [b"x"]}, r"argument 'labels'\[0\] is a bytes.*b64encode"),
         (("o/r", float("nan")), {}, r"argument 'title' is nan"),
@@ -164,7 +164,7 @@ def test_an_unknown_tool_names_the_nearest_and_all() -> None:
         match=r"no tool 'create_isue'\. Did you mean 'create_issue'\? Tools: create_issue, close",
     ):
         _ = server.create_isue
-    with pytest.raises(KeyError, match="Did you mean 'create-issue'"):
+    with pytest.raises(KeyError, match="Did you mean 'create_issue'"):
         _ = server["create-isue"]
 
 
@@ -345,7 +345,7 @@ async def test_none_goes_where_the_tool_takes_null_and_nowhere_else() -> None:
         ({"repo": None}, "repo must be a string, not None"),
         ({"labels": "bug"}, r"labels must be a list, not 'bug'; write \['bug'\]"),
         ({"labels": ["a", 3]}, r"labels\[1\] must be a string, not int 3"),
-        ({"from_": "5"}, "from_ must be an integer, not '5'; write 5 without quotes"),
+        ({"from_": "five"}, "from_ must be an integer, not 'five'"),
         ({"class": "c"}, "class_ must be one of 'a', 'b', not 'c'"),
     ],
 )
@@ -374,7 +374,7 @@ async def test_arguments_are_checked_together_where_the_schema_says_so() -> None
     }
     either = server_of(tool("x", schema=schema)).x
     assert await either(b=1) == "value"
-    with pytest.raises(TypeError, match="was given arguments that do not fit: missing key 'a'"):
+    with pytest.raises(TypeError, match="is given arguments that do not fit: missing key 'a'"):
         await either()
 
 

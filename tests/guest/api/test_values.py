@@ -18,10 +18,10 @@ import pytest
 from bridge.guest.api.results import from_wire
 from bridge.guest.api.values import (
     MAX_DEPTH,
+    ArgumentsError,
     Blob,
     MCPError,
     MissingKeyError,
-    NotJsonError,
     Result,
     error_from_wire,
     to_json,
@@ -199,7 +199,7 @@ def generator() -> Any:
     ],
 )
 def test_what_json_cannot_hold_is_refused_with_advice(value: Any, advice: str) -> None:
-    with pytest.raises(NotJsonError, match=advice):
+    with pytest.raises(ArgumentsError, match=advice):
         to_json(value)
 
 

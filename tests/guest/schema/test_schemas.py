@@ -84,7 +84,13 @@ def test_what_a_value_means_under_its_schema(value: Any, schema: Any, expected: 
 @pytest.mark.parametrize(
     ("value", "schema"),
     [
-        ("3", {"type": "integer"}),
+        ("3", TEXT),
+        ("3", {}),
+        ("03", {"type": "integer"}),
+        ("3.5", {"type": "integer"}),
+        ("x", {"type": "array"}),
+        ("[1]", {"type": ["array", "string"]}),
+        ("A", {"enum": ["a", "B"], "type": ["string", "integer"], "anyOf": [{"type": "string"}]}),
         (3, TEXT),
         (3.5, {"type": "integer"}),
         (3.0, {"type": "number"}),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.guest.schema.parameters import read_parameters
-from bridge.guest.schema.validation import MAX_STEPS, argument_problem, convert, problem
+from bridge.guest.schema.validation import MAX_STEPS, convert, problem
 
 ISSUE: dict[str, Any] = {
     "type": "object",
@@ -176,12 +176,6 @@ EXPONENTIAL: dict[str, Any] = {
 )
 def test_what_cannot_be_told_is_fine(value: Any, schema: Any) -> None:
     assert problem(value, schema, schema, "x") is None
-
-
-def test_none_for_an_optional_argument_is_fine_since_it_is_left_out() -> None:
-    schema = {"type": "string"}
-    assert argument_problem(None, schema, schema, "x", required=False) is None
-    assert argument_problem(None, schema, schema, "x", required=True) is not None
 
 
 # --- against the reference implementation ---------------------------------------------------------

@@ -203,14 +203,11 @@ def test_line_numbers_survive_odd_line_ends(guest_on: Any) -> None:
     ("program", "hint"),
     [
         ("import requests_of_nobody", "nothing can be installed here"),
-        ("import mcp_weather", "mcp_weather needs no import"),
         ("import socket; raise socket.gaierror(-3, 'x')", "the sandbox has no network"),
         (
             "import socket, urllib.error\nraise urllib.error.URLError(socket.gaierror(-3, 'x'))",
             "the sandbox has no network",
         ),
-        ("```python\nprint(1)\n```", "without the Markdown fence"),
-        ("!ls", "shell and notebook commands"),
     ],
 )
 def test_typical_mistakes_get_a_hint(make_guest: Any, program: str, hint: str) -> None:
@@ -227,9 +224,7 @@ def test_carets_stand_under_the_culprit_without_a_final_newline(make_guest: Any)
         assert carets.index(carets.strip()[0]) == lines[culprit].index("x/0")
 
 
-@pytest.mark.parametrize(
-    "use", ["json.loads(tree)", "[x['name'] for x in tree]", "for x in tree: x.name"]
-)
+@pytest.mark.parametrize("use", ["[x['name'] for x in tree]", "for x in tree: x.name"])
 def test_a_result_taken_for_the_json_in_it_is_told_with_its_keys(guest_on: Any, use: str) -> None:
     finished = guest_on.run(f"import json\ntree = await mcp_git_hub.echo('[]')\n{use}")
     assert "has the keys: 'text'." in finished.outcome.error

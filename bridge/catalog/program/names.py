@@ -1,0 +1,160 @@
+"""The table of all names by which programs reach servers, tools and helpers. Pure.
+
+Each name means a path, as a program writes it: `mcp_github`, `mcp_github.create_issue`,
+`runtime.call_tool`, `mcp_servers`. The table answers which path a name certainly means, and which
+path is nearest to a wrong name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.survey import Survey, last_name
+from bridge.catalog.program.tables import (
+    BUILTINS,
+    BY_NAME,
+    HELPERS,
+    MEMBERS,
+    OWN_GLOBALS,
+    SHORT_NAMES,
+    STDLIB,
+)
+from bridge.guest.schema.names import nearest, spelling
+
+PREFIX = "mcp_"
+
+_ALSO = {
+    **dict.fromkeys(("tools", "servers", "mcp_tools"), "mcp_servers"),
+    **dict.fromkeys(("client", "session", "mcp_client"), "runtime"),
+    **dict.fromkeys(("call_mcp_tool", "mcp_call_tool"), "runtime.call_tool"),
+    "McpError": "MCPError",
+    **{"true": "True", "false": "False", **dict.fromkeys(("null", "nil", "undefined"), "None")},
+    **{"xrange": "range", "unicode": "str"},
+}
+"""What other libraries and languages call what there is."""
+
+_VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
+
+_VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
+
+
+class NameTable:
+    """The names of servers, with their tools where these are known, and of helpers.
+
+    Args:
+        servers: Those that a run may use.
+        listed: Names of those that its request lists; of two servers with a tool, these count.
+    """
+
+    def __init__(self, servers: Iterable[ServerEntry], listed: Iterable[str] = ()) -> None:
+        self._servers = tuple(servers)
+        self._listed = frozenset(listed)
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Name and alias of each server."""
+        return {server.name: server.alias for server in self._servers}
+
+    @cached_property
+    def _owners(self) -> dict[str, str]:
+        found = {spelling(server.name): f"{PREFIX}{server.alias}" for server in self._servers}
+        return {**found, **{server.alias: f"{PREFIX}{server.alias}" for server in self._servers}}
+
+    @cached_property
+    def _members(self) -> Mapping[str, dict[str, bool]]:
+        """By spelling, the paths of tools and helpers, each with whether its server is listed."""
+        found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+        for server in self._servers:
+            listed = server.name in self._listed or server.alias in self._listed
+            for entry in server.tools:
+                path = f"{PREFIX}{server.alias}.{entry.alias}"
+                for tool in {entry.alias, spelling(entry.tool.name)} - {"", "_"}:
+                    found[tool][path] = listed
+                    for owner in (server.alias, spelling(server.name)):
+                        found[spelling(f"{owner}_{tool}")][path] = listed
+        for name in HELPERS:
+            found[name][f"runtime.{name}"] = True
+        return found
+
+    def find(self, name: str) -> str:
+        """Return the path that a name means; empty if none does, or several do."""
+        path = self._owners.get(spelling(name)) or _ALSO.get(name)
+        if path is not None:
+            return path
+        paths = self._members.get(spelling(name), {})
+        chosen = [path for path, listed in paths.items() if listed] or list(paths)
+        return chosen[0] if len(chosen) == 1 else ""
+
+    def nearest(self, name: str) -> str:
+        """Return the path that is nearest to a name; empty if nothing is near."""
+        found = nearest(spelling(name), [*self._owners, *self._members])
+        return self.find(found)
+
+    def given(self, survey: Survey) -> dict[str, str]:
+        """Return the names that a program uses and does not define, each with its certain path.
+
+        A text counts too if it alone says which tool `call_tool` calls. A well-known name that is
+        not imported has its import statement.
+        """
+        called = {id(node.func) for node, _ in survey.every(ast.Call)}
+        asked = {id(node.value): node.attr for node, _ in survey.every(ast.Attribute)}
+        uses: defaultdict[str, list[int]] = defaultdict(list)
+        for node in self.undefined(survey):
+            uses[node.id].append(id(node))
+        found = {}
+        for name, nodes in uses.items():
+            path = self.find(name)
+            used = called if "." in path else asked.keys()
+            attributes = {asked[node] for node in nodes if node in asked}
+            if path == "runtime" and not HELPERS.keys() >= attributes:
+                continue
+            if path in _VALUES or (path and not used.isdisjoint(nodes)):
+                found[name] = path
+        for text in _texts(survey):
+            path = self.find(text)
+            if "." in path:
+                found[text] = path
+        names = {node.id for node, _ in survey.every(ast.Name)} - survey.names - BUILTINS
+        return {**found, **{name: line for name in names if (line := import_for(name))}}
+
+    def undefined(self, survey: Survey) -> Iterator[ast.Name]:
+        """Yield each use of a name that neither the program nor the run defines.
+
+        Names of the standard library are missing imports.
+        """
+        known = survey.names | BUILTINS | OWN_GLOBALS
+        known |= {f"{PREFIX}{alias}" for alias in self.aliases.values()}
+        for node, _ in survey.every(ast.Name):
+            name = node.id
+            if name not in known and isinstance(node.ctx, ast.Load) and not import_for(name):
+                yield node
+
+    def depends_on_tools(self, survey: Survey) -> bool:
+        """Return whether tools of servers that were not asked yet may give a name a meaning."""
+        unknown = not all(server.known for server in self._servers)
+        return unknown and (any(self.undefined(survey)) or any(_texts(survey)))
+
+
+def import_for(name: str) -> str:
+    """Return the import statement for a well-known name; empty for any other."""
+    if name in MEMBERS and name != "pprint":
+        return f"from {MEMBERS[name]} import {name}"
+    if name in SHORT_NAMES:
+        return f"import {SHORT_NAMES[name]}"
+    if name in STDLIB and not name.startswith("_") and name not in ("this", "antigravity"):
+        return f"import {name}"
+    return ""
+
+
+def _texts(survey: Survey) -> Iterator[str]:
+    """Yield the texts that alone name the tool of a `call_tool`."""
+    for node, _ in survey.every(ast.Call):
+        if last_name(node.func) in BY_NAME:
+            values = [*node.args[:2], *(keyword.value for keyword in node.keywords)]
+            texts = [one.value for one in values if isinstance(one, ast.Constant)]
+            if len(texts) == 1 and isinstance(texts[0], str):
+                yield texts[0]

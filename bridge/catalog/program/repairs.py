@@ -1,0 +1,220 @@
+"""Reads a program as it is certainly meant where its text does not parse. Pure.
+
+`REPAIRS` is the list: each has words for the result ("read as: ...") and a function from a text to
+texts that may be meant. A repaired text counts only if it parses. The fewest repairs win. A text
+that parses is returned unchanged, but for one that is the arguments of `run_python` as JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import html
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from bridge.catalog.program.f_strings import for_older_python
+from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.model import RunRequest
+
+ATTEMPTED_CHARS = 1024 * 1024
+"""Characters parsed in search of a repair: half a second, and hundreds of texts of usual length."""
+
+_ARGUMENTS = {field.name for field in dataclasses.fields(RunRequest)} | {"apply", "profile"}
+
+_LITERAL = "|".join(
+    f"{quote}(?:\\\\.|[^\\\\{outside}])*?{quote}"
+    for quote, outside in (('"""', ""), ("'''", ""), ('"', "\n"), ("'", "\n"))
+)
+_QUOTED = r"[“”„«»][^“”„«»\"\n]*[“”«»]|[‘’‚‹›][^‘’‚‹›'\n]*[‘’‹›]"
+
+_CHARACTERS = {
+    **dict.fromkeys("\xa0\u2002\u2003\u2007\u2009\u200a\u202f\u3000", " "),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\xad", ""),
+    **dict.fromkeys("–—−‐‑", "-"),
+    **{"≤": "<=", "≥": ">=", "≠": "!=", "（": "(", "）": ")", "，": ",", "：": ":"},
+}
+"""Characters that editors and converters put in place of Python's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadProgram:
+    """A program as it is read.
+
+    Attributes:
+        code: The text that runs.
+        tree: Its syntax tree, or why it has none.
+        read_as: The repairs in words; empty if the text is unchanged.
+    """
+
+    code: str
+    tree: ast.Module | Unread
+    read_as: str = ""
+
+
+def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
+    """Return a program, repaired if its text as given does not parse and a repaired one does.
+
+    Args:
+        python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
+    """
+    inner = _argument(code)
+    if inner is not None:
+        words = "the text of `code` in the JSON object"
+        read = read_program(inner, python)
+        return dataclasses.replace(read, read_as="; ".join(filter(None, (words, read.read_as))))
+    tree = parse(code)
+    if isinstance(tree, Unread):
+        read = _repaired(code, tree)
+        if read.read_as == _F_STRINGS and python() not in {"", *_OLDER}:
+            # Only this Python is too old for it.
+            return dataclasses.replace(read, code=code, read_as="")
+        return read
+    newer = sys.version_info >= (3, 12) and python() in _OLDER
+    if newer and (older := for_older_python(code)) != code:
+        return ReadProgram(code=older, tree=parse(older), read_as=_F_STRINGS)
+    return ReadProgram(code=code, tree=tree)
+
+
+def _repaired(code: str, why: Unread) -> ReadProgram:
+    """Try the repairs one by one, then two and three of them together."""
+    left = ATTEMPTED_CHARS if why.finding.rule == SYNTAX else 0
+    level: dict[str, tuple[str, ...]] = {code: ()}
+    seen = {code}
+    for _ in range(3):
+        texts, level = level, {}
+        for text, done in texts.items():
+            for words, change in REPAIRS:
+                found = {}
+                for new in dict.fromkeys(change(text)):
+                    left -= len(new)
+                    if new in seen or left < 0:
+                        continue
+                    seen.add(new)
+                    level[new] = (*done, words)
+                    if isinstance(tree := parse(new), ast.Module):
+                        found[ast.dump(tree)] = new
+                if len(found) == 1:
+                    (new,) = found.values()
+                    return ReadProgram(code=new, tree=parse(new), read_as="; ".join(level[new]))
+    return ReadProgram(code=code, tree=why)
+
+
+def _argument(code: str) -> str | None:
+    """Return the `code` of a text that is the arguments of `run_python` as JSON."""
+    if not code.lstrip().startswith("{") or '"code"' not in code:
+        return None
+    try:
+        given = json.loads(code, strict=False)
+    except (ValueError, RecursionError):
+        return None
+    inner = given.get("code")
+    return inner if given.keys() <= _ARGUMENTS and isinstance(inner, str) else None
+
+
+# --- the repairs ---------------------------------------------------------------------------------
+
+
+def _without_fence(text: str) -> Iterator[str]:
+    """Yield what is inside a Markdown fence, if all that is outside it is prose."""
+    lines = text.splitlines()
+    marks = [n for n, line in enumerate(lines) if re.match(r"\s*(?:```|~~~)", line)]
+    if not marks:
+        return
+    first, last = marks[0], marks[-1]
+    if first == last:
+        # One end is missing: the fence is the first or the last line.
+        above = any(line.strip() for line in lines[:first])
+        first, last = (-1, last) if above else (first, len(lines))
+    outside = lines[: max(first, 0)] + lines[last + 1 :]
+    if not any(map(_is_code, filter(str.strip, outside))):
+        yield "\n".join(lines[first + 1 : last])
+
+
+def _is_code(line: str) -> bool:
+    """Return whether a line may be part of a program, or of a text in one."""
+    plain = re.sub(r"`[^`]*`", "", line).strip()
+    if re.search(r"=|[\[\]{}\\]|\"\"\"|'''|^[@)#]", plain):
+        return True
+    for text in (plain, f"{plain} pass"):
+        tree = parse(text)
+        if isinstance(tree, ast.Module) and any(not _is_words(node) for node in tree.body):
+            return True
+    return False
+
+
+def _is_words(statement: ast.stmt) -> bool:
+    """Return whether a statement may be prose, as "Done" and "Note: this is it" are."""
+    calls = any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(statement))
+    return isinstance(statement, ast.Expr | ast.AnnAssign) and not calls
+
+
+def _without_prompts(text: str) -> Iterator[str]:
+    """Yield what follows the prompts, without the output in between."""
+    if text.lstrip().startswith(">>>"):
+        lines = (re.match(r"\s*(?:>>>|\.\.\.)(?: (.*)|$)", line) for line in text.splitlines())
+        yield "\n".join((match[1] or "") if match else "" for match in lines)
+
+
+def _outside_literals(pattern: str, replace: Callable[[str], str], text: str) -> str:
+    """Replace matches of a pattern that are in no string and no comment."""
+    both = re.compile(f"{_LITERAL}|#[^\n]*|({pattern})", re.DOTALL)
+    return both.sub(lambda match: match[0] if match[1] is None else replace(match[1]), text)
+
+
+def _with_plain_characters(text: str) -> Iterator[str]:
+    def plain(match: str) -> str:
+        if len(match) == 1:
+            return _CHARACTERS[match]
+        quote = '"' if match[0] in "“”„«»" else "'"
+        return f"{quote}{match[1:-1]}{quote}"
+
+    if not text.isascii():
+        yield _outside_literals(f"{_QUOTED}|[{''.join(_CHARACTERS)}]", plain, text)
+
+
+def _without_entities(text: str) -> Iterator[str]:
+    if re.search(r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);", text):
+        yield html.unescape(text)
+
+
+def _without_escapes(text: str) -> Iterator[str]:
+    """Yield a text whose line breaks are written as two characters, read as lines."""
+    if "\\n" not in text:
+        return
+    breaks = {"\\n": "\n", "\\t": "\t", "\\r\\n": "\n"}
+    yield _outside_literals(r"(?:\\r)?\\n|\\t", breaks.__getitem__, text)
+    try:
+        yield str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        return
+
+
+def _without_magic(text: str) -> Iterator[str]:
+    yield re.sub(r"(?m)^%(?:matplotlib|load_ext|reload_ext|autoreload|config)\b.*$", "", text)
+
+
+def _with_spaces(text: str) -> Iterator[str]:
+    """Yield a text without tabs before its lines, by each width that tabs may have."""
+    if not re.search(r"\"\"\"|'''", text):
+        for width in (2, 4, 8):
+            yield re.sub(r"(?m)^[ \t]+", lambda m: m[0].expandtabs(width), text)  # noqa: B023
+
+
+_OLDER = frozenset({"3.9", "3.10", "3.11"})
+_F_STRINGS = "f-strings with nested quotes, written for an older Python"
+
+REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
+    (_F_STRINGS, lambda text: (for_older_python(text),)),
+    ("the text in the Markdown fence", _without_fence),
+    ("the lines after the prompts", _without_prompts),
+    ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),
+    ("the text without HTML entities", _without_entities),
+    ("`\\n` outside texts as a line's end", _without_escapes),
+    ("the program without notebook commands", _without_magic),
+    ("the same lines with spaces in place of tabs", _with_spaces),
+)
+"""What may be wrong with a text, in the order in which it is tried."""

@@ -1,0 +1,56 @@
+"""What `help()` prints of the bridge's objects in a program: a line for each thing they have."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from bridge.guest.api.proxies import Server, ServerModule, signature_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Mapping
+
+MAX_SENTENCE_CHARS = 120
+"""Of a description, behind a tool's signature."""
+
+
+def sentence(tool: Mapping[str, Any]) -> str:
+    """Return the beginning of what a tool's server says of it, as one line."""
+    text = " ".join(str(tool.get("description") or "").split())
+    return text.split(". ")[0][:MAX_SENTENCE_CHARS]
+
+
+def show_help(*things: Any) -> None:
+    """Print what there is to know of a server, of `runtime` or, as `help` does, of anything."""
+    if len(things) == 1 and isinstance(things[0], (Server, ServerModule)):
+        print("\n".join(_server(things[0]._tools.server)))
+    elif len(things) == 1 and things[0] is sys.modules.get("mcp.runtime"):
+        print("\n".join(_runtime(things[0])))
+    else:
+        import pydoc
+
+        pydoc.help(*things)
+
+
+def _server(server: Mapping[str, Any]) -> Iterator[str]:
+    about = str(server.get("description") or "")
+    yield "mcp_%s%s" % (server["alias"], ": " + about if about else "")
+    head = "mcp_%s" % server["alias"]
+    for tool in server.get("tools") or ():
+        told = "  # " + sentence(tool) if sentence(tool) else ""
+        yield "  %s%s" % (signature_text(server, tool)[len(head) :], told)
+    yield "Each call needs `await`. All of one tool: help(%s.name)" % head
+
+
+def _runtime(module: Any) -> Iterator[str]:
+    yield "runtime; for more: help(runtime.call_tool)"
+    for name in module.__all__:
+        helper = getattr(module, name)
+        if isinstance(helper, type):
+            yield "%s: server, tool, message, data" % name
+            continue
+        signature = inspect.signature(helper)
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        told = str(inspect.Signature(plain))
+        yield "%s%s%s" % ("await " if inspect.iscoroutinefunction(helper) else "", name, told)

@@ -1,0 +1,149 @@
+"""Binds the arguments of a call to a tool's parameters, and names all that is wrong with them.
+
+The guest binds the values of a call before it is sent, the host those that a program's text shows.
+"""
+
+from __future__ import annotations
+
+from bridge.guest.schema.names import NAME_CHARS, nearest
+from bridge.guest.schema.parameters import are_arguments, read_parameters, synonyms
+from bridge.guest.schema.validation import certain_types, convert, filled, problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+    from bridge.guest.schema.parameters import Parameter
+
+LISTED = 12
+"""Names of missing arguments in a message."""
+
+_WHOLE = frozenset({"anyOf", "oneOf", "allOf", "minProperties", "maxProperties", "$ref"})
+"""What an input schema can say of the arguments together."""
+
+
+class Wrong:
+    """What is wrong with a call: a rule's name, the argument, and the end of a sentence."""
+
+    __slots__ = ("name", "rule", "text")
+
+    def __init__(self, rule: str, name: str, text: str) -> None:
+        self.rule = rule
+        self.name = name
+        self.text = text
+
+
+class Parameters:
+    """The parameters that an input schema describes.
+
+    Args:
+        positional: How many may be given by position; all if left out.
+        also: Further names of parameters, to their own.
+    """
+
+    def __init__(
+        self, schema: Any, positional: Optional[int] = None, also: Mapping[str, str] = {}
+    ) -> None:
+        self.root = schema if isinstance(schema, dict) else {}
+        self.all, self.open = read_parameters(schema)
+        self.positional = len(self.all) if positional is None else positional
+        own = {name: one for one in self.all for name in (one.alias, one.name)}
+        self.synonyms = synonyms(self.all)
+        self.by_name: Dict[str, Parameter] = {**self.synonyms, **own}
+        self.by_name.update((name, own[also[name]]) for name in also if name not in own)
+        # By argument, what needs no check: most calls have plain strings where those are wanted.
+        self._certain: Dict[str, Any] = {}
+        self._whole = not _WHOLE.isdisjoint(self.root)
+        self._fills = self._whole or bool(filled({}, self.root, self.root))
+
+    def plain(self, value: Any, schema: Any, name: str) -> Any:
+        """Return an argument as JSON data."""
+        return convert(value, schema, self.root)
+
+    def bind_all(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Tuple[Dict[str, Any], List[Wrong]]:
+        """Return the JSON arguments of a call, and what is wrong with them.
+
+        None for an optional argument is left out, unless the tool takes null there. A required one
+        that has a default is sent with that if it is left out. A dict of all arguments counts as
+        keywords.
+        """
+        whole = args[0] if len(args) == 1 and not kwargs else None
+        if isinstance(whole, dict) and are_arguments(whole, self.by_name, self.all, self.root):
+            args, kwargs = (), whole
+        bound: Dict[str, Any] = {}
+        wrong: List[Wrong] = []
+        given: Dict[str, None] = {}
+        unknown: List[str] = []
+        if len(args) > self.positional:
+            text = "takes at most %d positional arguments; %d are given"
+            return {}, [Wrong("too-many-arguments", "", text % (self.positional, len(args)))]
+        for parameter, value in zip(self.all[: self.positional], args):  # noqa: B905 - not in 3.9
+            given[parameter.name] = None
+            self._take(bound, parameter, value, wrong)
+        for name, value in kwargs.items():
+            found = self.by_name.get(name)
+            key = name if found is None else found.name
+            if key in given:
+                wrong.append(Wrong("repeated-argument", name, "is given `%s` twice" % name))
+            elif found is not None:
+                self._take(bound, found, value, wrong)
+            elif self.open:
+                bound[key] = self.plain(value, True, key)
+            else:
+                unknown.append(name)
+                continue
+            given[key] = None
+        self._names(given, unknown, wrong)
+        if self._fills:
+            bound = filled(bound, self.root, self.root)
+        if self._whole and not wrong:
+            said = problem(bound, self.root, self.root)
+            if said is not None:
+                said = "is given arguments that do not fit: %s" % said
+                wrong.append(Wrong("wrong-value", "", said))
+        return bound, wrong
+
+    def _take(
+        self, bound: Dict[str, Any], parameter: Parameter, value: Any, wrong: List[Wrong]
+    ) -> None:
+        """Put an argument's JSON value in place."""
+        name, schema = parameter.name, parameter.schema
+        certain = self._certain.get(name)
+        if certain is None:
+            certain = self._certain[name] = certain_types(schema)
+        if type(value) in certain and type(value) is not int:
+            bound[name] = value
+            return
+        plain = bound[name] = self.plain(value, schema, name)
+        if type(plain) in certain:
+            return
+        text = problem(plain, schema, self.root, parameter.alias)
+        if text is None:
+            return
+        if value is None and not parameter.required:
+            del bound[name]
+            return
+        text = "is given a value that does not fit: %s%s" % (text, self.told(value))
+        wrong.append(Wrong("wrong-value", parameter.alias, text))
+
+    def told(self, value: Any) -> str:
+        """Return what else to say of a wrong value."""
+        return ""
+
+    def _names(self, given: Mapping[str, Any], unknown: Sequence[str], wrong: List[Wrong]) -> None:
+        """Add what is wrong with the names of the arguments."""
+        missing = [one.alias for one in self.all if one.required and one.name not in given]
+        free = [one.alias for one in self.all if one.name not in given]
+        for name in unknown:
+            near = nearest(name, free) or (missing[0] if len(missing) == 1 else "")
+            hint = "; did you mean `%s`?" % near if near else ""
+            text = "has no parameter `%s`%s" % (name[:NAME_CHARS], hint)
+            wrong.append(Wrong("unknown-argument", name, text))
+            missing = [one for one in missing if one != near]
+        if missing:
+            what = "argument" if len(missing) == 1 else "arguments"
+            listed = ", ".join("`%s`" % name for name in missing[:LISTED])
+            text = "is missing the required %s %s" % (what, listed)
+            wrong.append(Wrong("missing-argument", "", text))

@@ -1,0 +1,80 @@
+"""How programs spell the names of servers, tools and parameters, and which name is nearest.
+
+The one search for a nearest name: the host uses it for what a program's text shows, the guest for
+what a run shows.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, Set
+
+NAME_CHARS = 80
+"""Characters of a name that are compared."""
+
+COMPARED = 1_000
+"""Names among which the nearest is sought."""
+
+USUAL_CUTOFF = 0.6
+"""From this ratio on, two names look alike to a reader."""
+
+PARAMETER_NAMES = {
+    **dict.fromkeys(("server_name", "mcp_server"), "server"),
+    **dict.fromkeys(("tool_name", "name"), "tool"),
+    **dict.fromkeys(("args", "params", "parameters", "kwargs", "input"), "arguments"),
+}
+"""What programs call the parameters of `call_tool`, besides their own names."""
+
+_LIKELY = 12
+"""Names compared letter by letter, after a quick choice by pairs of letters."""
+
+
+def spelling(name: str) -> str:
+    """Return a name without what programs spell differently: `mcp__a-b__c` is `a_b_c`."""
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"^(?:mcp|tools|servers)[_./:]+", "", name.lower()))
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> str:
+    """Return the name most similar to `name`; empty if none is similar enough.
+
+    Args:
+        cutoff: The least ratio. Above the usual one, names that only share a part do not count.
+    """
+    by_lower: Dict[str, str] = {}
+    for other in islice(names, COMPARED):
+        by_lower.setdefault(_plain(other), other)
+    # Imported by programs with mistakes; it takes milliseconds.
+    import difflib
+    import heapq
+
+    wanted = _plain(name)
+    pairs = _pairs(wanted)
+    # `difflib` takes fifty times as long as counting shared pairs of letters.
+    likely = heapq.nlargest(_LIKELY, by_lower, key=lambda other: _shared(pairs, other))
+    close = difflib.get_close_matches(wanted, likely, n=1, cutoff=cutoff)
+    if not close and cutoff <= USUAL_CUTOFF:
+        # `createIssue` for `create_issue`, `search` for `search_issues`.
+        bare = wanted.replace("_", "")
+        close = [one for one in likely if one.replace("_", "") == bare]
+        if not close and len(bare) > 3:
+            # A single letter is part of many names.
+            close = [o for o in likely if bare in o or (len(o) > 2 and o in wanted)][:1]
+    return by_lower[close[0]] if close else ""
+
+
+def _plain(name: str) -> str:
+    return name[:NAME_CHARS].lower().replace("-", "_")
+
+
+def _pairs(name: str) -> Set[str]:
+    return {name[start : start + 2] for start in range(len(name))}
+
+
+def _shared(pairs: Set[str], other: str) -> float:
+    """Return the share of letter pairs that two names have in common, 0 to 1."""
+    own = _pairs(other)
+    return len(pairs & own) / (len(pairs) + len(own) + 1)

@@ -1,0 +1,188 @@
+"""Programs are read as they are certainly meant, and those that parse are never changed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import pkgutil
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.catalog.program.checks import check_program
+from bridge.catalog.program.edits import edited
+from bridge.catalog.program.parsing import Unread, parse
+from bridge.catalog.program.repairs import read_program
+from bridge.catalog.program.survey import Survey
+from tests.wrong_programs.test_wrong_programs import FORGE
+
+FENCE = "```"
+VALID_PROGRAMS = 2_000
+
+
+def valid_programs() -> Iterator[str]:
+    """Yield functions and classes of the standard library, each as a program of its own."""
+    for name in sorted(module.name for module in pkgutil.iter_modules()):
+        if name.startswith(("_", "idle", "turtle", "this", "anti", "test", "lib2to3", "tkinter")):
+            continue
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None or "lib/python3" not in spec.origin:
+            continue
+        if "site-packages" in spec.origin or not spec.origin.endswith(".py"):
+            continue
+        source = Path(spec.origin).read_text(encoding="utf-8", errors="replace")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                part = ast.get_source_segment(source, node, padded=True)
+                if part is not None:
+                    yield textwrap.dedent(part)
+
+
+def test_a_program_that_parses_is_never_changed() -> None:
+    seen: dict[str, None] = {}
+    for program in valid_programs():
+        if not isinstance(parse(program), Unread):
+            seen[program] = None
+        if len(seen) == VALID_PROGRAMS:
+            break
+    assert len(seen) == VALID_PROGRAMS
+    assert [program for program in seen if read_program(program).code != program] == []
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        'print("&lt;b&gt; “quoted” \\n >>> x")',
+        f'text = """\n{FENCE}python\nx = 1\n{FENCE}\n"""',
+        'def f():\n    """Do.\n\n    >>> f()\n    1\n    """\n    return 1',
+        '{"code": 1}',
+        '{"code": "print(1)", "x": 2}',
+        '{"name": "print(1)"}',
+        "x = {'code': 'print(1)'}",
+        "a &lt; b",
+        "\ufeffprint(1)",
+        "print(1)\r\nprint(2)\r\n",
+    ],
+)
+def test_what_only_looks_like_a_slip_is_left_alone(program: str) -> None:
+    read = read_program(program)
+    assert (read.code, read.read_as) == (program, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (f"{FENCE}python\nx = 1\n{FENCE}", "x = 1"),
+        (f"Here it is:\n\n{FENCE}\nx = 1\n{FENCE}\n\nIt sets `x = 1` (an integer).", "x = 1"),
+        (f'{FENCE}\nr = """\n{FENCE}\n"""\n{FENCE}', f'r = """\n{FENCE}\n"""'),
+        (f"{FENCE}py\nx = 1", "x = 1"),
+        (f"x = 1\n{FENCE}", "x = 1"),
+        ("print(“it's”, ‘x’)", "print(\"it's\", 'x')"),
+        ("if x:\n\xa0\xa0\xa0\xa0y =\u200b 1 – 2 # “”", "if x:\n    y = 1 - 2 # “”"),
+        ("print(&quot;a&quot; &lt; &quot;b&quot;)", 'print("a" < "b")'),
+        (
+            ">>> x = 1\n>>> x\n1\n>>> for i in y:\n...     i\n...",
+            "x = 1\nx\n\nfor i in y:\n    i\n",
+        ),
+        ('x = "a\\nb"\\nprint(x)', 'x = "a\\nb"\nprint(x)'),
+        ('x = \\"a\\"\\nprint(x)', 'x = "a"\nprint(x)'),
+        ('{"code": "print(1)", "timeout": 5}', "print(1)"),
+        (f'{{"code": "{FENCE}\\nprint(1)\\n{FENCE}"}}', "print(1)"),
+        ("if x:\n\ta\n    b", "if x:\n    a\n    b"),
+        ("%matplotlib inline\nx", "\nx"),
+        (f"{FENCE}\n>>> print(“a”)\n{FENCE}", 'print("a")'),
+    ],
+)
+def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
+    read = read_program(given)
+    assert read.code == meant
+    assert read.read_as
+    assert isinstance(read.tree, ast.Module)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f'def f():\n    """Do.\n\n    {FENCE}\n    x = 1\n    {FENCE}\n    """\n    return ((',
+        f'report = """\n{FENCE}\nx = 1\n{FENCE}\n"""\nprint(report',
+        f"import json\n{FENCE}\nx = 1\n{FENCE}",
+        f"{FENCE}\nx = 1\n{FENCE}\nand then\n{FENCE}\ny = 2\n{FENCE}",
+        'def f():\n    """\n    >>> 1\n    """\n  x',
+        "print('it’s\\n",
+        "x = = 1",
+    ],
+)
+def test_what_may_mean_something_else_is_not_repaired(given: str) -> None:
+    read = read_program(given)
+    assert (read.code, read.read_as) == (given, "")
+    assert isinstance(read.tree, Unread)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'f"{d["a"]} {", ".join(x)}"',
+        'f"{f"{"a"}"}"',
+        'f"{"\\n".join(x)}"',
+        'f"say \\"{d["a"]}\\" {{x}}"',
+        'f"{x:>{w["b"]}} {d["a"]!r:5} {y != "z"}"',
+        "f'''{d['a']}''' # it's",
+        'rf"\\d{d["a"]}"',
+    ],
+)
+def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
+    read = read_program(line, lambda: "3.11")
+    ast.parse(read.code, feature_version=(3, 11))
+    assert read.code.count("{") == line.count("{")
+    if isinstance(parse(line), Unread):
+        assert read_program(line, lambda: "3.13").code == line
+
+
+CALL = "mcp_git_forge.get_me()"
+
+
+def with_awaits(code: str) -> str | None:
+    tree = parse(code)
+    assert isinstance(tree, ast.Module)
+    edits = check_program(Survey(tree), [FORGE], {FORGE.name: FORGE.alias}).edits
+    found = edited(code, edits) if edits else None
+    return None if found is None else found[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (f"print({CALL}['login'])", f"print((await {CALL})['login'])"),
+        (f"x = {CALL}\nprint(x['login'])", f"x = (await {CALL})\nprint(x['login'])"),
+        (f"x = await {CALL}['login']", f"x = (await {CALL})['login']"),
+        (f"é = f'é {{{CALL}}} é'", f"é = f'é {{(await {CALL})}} é'"),
+        (f"async for i in {CALL}:\n    i", f"for i in (await {CALL}):\n    i"),
+        (f"x = await {CALL}\nreturn x", f"x = await {CALL}\nx"),
+        (
+            f"def f():\n    return await {CALL}\nprint(f())",
+            f"async def f():\n    return await {CALL}\nprint((await f()))",
+        ),
+    ],
+)
+def test_a_missing_await_is_inserted_where_it_is_certain(given: str, meant: str) -> None:
+    assert with_awaits(given) == meant
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        f"import asyncio\nr = await asyncio.gather({CALL}, {CALL})",
+        f"import asyncio\nt = asyncio.create_task({CALL})\nawait t",
+        f"import asyncio\nr = await asyncio.wait_for({CALL}, 5)",
+        f"import asyncio\ncalls = [{CALL} for _ in range(2)]\nr = await asyncio.gather(*calls)",
+        f"c = {CALL}\nprint(c)\nr = await c",
+        f"def f():\n    return {CALL}['login']\nprint(f())",
+        f"x = lambda: {CALL}['login']",
+        f"import asyncio\ndef f():\n    return await {CALL}\nprint(asyncio.run(f()))",
+        f"def f():\n    return await {CALL}\nx = [f() for _ in range(2)]",
+    ],
+)
+def test_no_await_is_inserted_where_the_program_may_await_later(given: str) -> None:
+    assert with_awaits(given) is None
