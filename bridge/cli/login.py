@@ -27,11 +27,9 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
     opens = not arguments.no_browser and _has_browser(settings)
 
     async def show(url: str, callback: Callback) -> None:
-        what = (
-            "A browser opens this address. If none does, open it yourself"
-            if opens
-            else "Open this address in a browser"
-        )
+        what = "Open this address in a browser"
+        if opens:
+            what = "A browser opens this address. If none does, open it yourself"
         write_err(
             f"{what}:\n\n{visible(url)}\n\n"
             f"Waiting for {seconds:g} s. The browser comes back to port {callback.port} of this "
@@ -95,7 +93,5 @@ def _seconds(text: str | None) -> float:
 
 def _has_browser(settings: Settings) -> bool:
     """Return whether a browser would open in a window, and not in the terminal itself."""
-    environ = settings.environ
-    if sys.platform == "darwin":
-        return True
-    return any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform == "darwin" or any(map(settings.environ.get, names))
