@@ -27,11 +27,9 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
     opens = not arguments.no_browser and _has_browser(settings)
 
     async def show(url: str, callback: Callback) -> None:
-        what = (
-            "A browser opens this address. If none does, open it yourself"
-            if opens
-            else "Open this address in a browser"
-        )
+        what = "Open this address in a browser"
+        if opens:
+            what = "A browser opens this address. If none does, open it yourself"
         write_err(
             f"{what}:\n\n{visible(url)}\n\n"
             f"Waiting for {seconds:g} s. The browser comes back to port {callback.port} of this "
@@ -41,8 +39,7 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
             # In a thread that is not awaited: some browsers return late.
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    store = _store(settings)
-    done = await log_in(spec, store, show, seconds=seconds)
+    done = await log_in(spec, TokenStore(settings.state_dir / "logins"), show, seconds=seconds)
     granted = f" ({visible(done.scope)})" if done.scope else ""
     write_out(f"Logged in to {visible(repr(spec.name))}{granted}.\n")
     if done.place == "keyring":
@@ -58,7 +55,7 @@ async def login(arguments: SimpleNamespace, settings: Settings) -> int:
 async def logout(arguments: SimpleNamespace, settings: Settings) -> int:
     """Forget the tokens for a server."""
     spec = await _spec(arguments.server, settings)
-    removed, revoked = await log_out(spec, _store(settings))
+    removed, revoked = await log_out(spec, TokenStore(settings.state_dir / "logins"))
     name = visible(repr(spec.name))
     if not removed:
         write_err(f"There is no login to {name}.\n")
@@ -67,10 +64,6 @@ async def logout(arguments: SimpleNamespace, settings: Settings) -> int:
     if not revoked:
         write_err("Its authorization server was not told, or did not confirm it.\n")
     return 0
-
-
-def _store(settings: Settings) -> TokenStore:
-    return TokenStore(settings.state_dir / "logins")
 
 
 async def _spec(server: str, settings: Settings, *, connecting: bool = False) -> ServerSpec:
@@ -95,7 +88,5 @@ def _seconds(text: str | None) -> float:
 
 def _has_browser(settings: Settings) -> bool:
     """Return whether a browser would open in a window, and not in the terminal itself."""
-    environ = settings.environ
-    if sys.platform == "darwin":
-        return True
-    return any(environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform == "darwin" or any(map(settings.environ.get, names))

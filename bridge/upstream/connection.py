@@ -56,7 +56,7 @@ from bridge.errors import BridgeError, ServerStartError, UpstreamError
 from bridge.model import ProtocolMode, ServerSpec
 from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_result
 from bridge.upstream.direct_dispatcher import DirectDispatcher
-from bridge.upstream.failure import reason, start_error, start_timeout, still_starting
+from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
@@ -163,6 +163,7 @@ class Connection:
         *,
         admit: Callable[[], Awaitable[None]],
         start_timeout: float,
+        login_timeout: float = 0.0,
         answer_timeout: float = math.inf,
         idle_seconds: float | None,
         remedy: str,
@@ -191,6 +192,8 @@ class Connection:
         self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout
+        self._login_timeout = login_timeout
+        self._login_address = ""
         self._answer_timeout = answer_timeout
         self._idle_seconds = idle_seconds
         self._remedy = remedy
@@ -256,17 +259,29 @@ class Connection:
         """
         hurried = anyio.current_time() < self.hurried_until
         seconds = 0.0 if hurried else self._answer_timeout
-        with anyio.move_on_after(math.inf if patient else seconds):
-            await self.ready.wait()
-            return
+        while True:
+            with anyio.move_on_after(math.inf if patient else seconds):
+                await self.ready.wait()
+                return
+            # Any other start fails by then, by itself.
+            if hurried or self._start_timeout > self._answer_timeout:
+                break
         if not hurried:
             self.hurried_until = anyio.current_time() + FAILURE_SECONDS
+        if self._login_address:
+            raise login_at(self.spec, self._login_address)
         raise still_starting(
             self.spec,
             self.earlier,
             installing=self.endpoint.installing,
             end_report=self.endpoint.end_report(),
         )
+
+    def _wait_for_login(self, scope: anyio.CancelScope, address: str) -> None:
+        logger.warning("server %r waits for its user to log in: %s", self.spec.name, address)
+        self._login_address = address
+        self._start_timeout = self._login_timeout
+        scope.deadline = anyio.current_time() + self._login_timeout
 
     def stop(self) -> None:
         """Close it now; pending requests fail."""
@@ -352,6 +367,7 @@ class Connection:
         with anyio.CancelScope(deadline=deadline) as scope:
             if not await self._unless_stopped(self.endpoint.prepare):
                 return
+            self.endpoint.on_login = partial(self._wait_for_login, scope)
             async with self.endpoint.open(deadline) as (read, write):
                 dispatcher = RecordingDispatcher(
                     read,
@@ -386,6 +402,8 @@ class Connection:
                 end_report=self.endpoint.end_report(),
                 remedy=self._remedy,
             )
+            if self._login_address:
+                self.failure = login_at(self.spec)
 
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         """Negotiate the revision."""

@@ -116,7 +116,7 @@ def start_error(
     """Return the error for a server that did not become ready.
 
     Args:
-        account: What the transport knows about the end.
+        end_report: What the transport knows about the end.
         refusal: The last HTTP response that was an error.
         remedy: What to do about it.
     """
@@ -172,6 +172,13 @@ def still_starting(
     doing = "being installed" if installing else "starting"
     text = f"Server {spec.name!r} is still {doing}; run this again in a minute."
     return ServerStartError(text, server=spec.name, host_detail=end_report)
+
+
+def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
+    """Report a server that waits for its user at `address`; empty if it waits no longer."""
+    ask = f"open {address} and then run this again" if address else "log in when this is run again"
+    text = f"Server {spec.name!r} wants its user to log in. Ask the user to {ask}."
+    return LoginRequiredError(text, server=spec.name)
 
 
 def lost_error(server: str, end_report: str, *, sent: bool = True) -> UpstreamError:

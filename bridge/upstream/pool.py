@@ -326,8 +326,8 @@ class Pool:
             self._endpoint(spec),
             admit=lambda: self.admission.start(spec),
             start_timeout=max(start, self._start_patience) if installs else start,
-            # Any other start has failed by then.
-            answer_timeout=start if installs and not self._patient else math.inf,
+            login_timeout=max(start, self._start_patience),
+            answer_timeout=math.inf if self._patient else start,
             idle_seconds=self._idle_seconds,
             remedy=_start_remedy(spec),
             on_tools_changed=partial(self._tools_changed, upstream_server),

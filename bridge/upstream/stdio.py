@@ -61,6 +61,9 @@ _BLANK = re.compile(rb"\n\n+")
 YIELD_EVERY = 64
 """Lines handled before other tasks run."""
 
+# An authorization request (RFC 6749), as `mcp-remote` and others print it for their user.
+_LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
+
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
 Streams = tuple[
@@ -163,6 +166,7 @@ class StdioEndpoint(Endpoint):
 
     def started(self) -> None:
         """Note that the server is ready, or will not be: an installation is over."""
+        self.on_login = None
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.dismiss()
@@ -347,6 +351,9 @@ class StdioEndpoint(Endpoint):
     async def _drain_stderr(self, child: Child) -> None:
         while data := await child.errors.read():
             self._log.write(data)
+            if self.on_login is not None and (request := _LOGIN.search(self._log.tail())):
+                self.on_login(request[0])
+                self.on_login = None
 
     async def _notice_exit(self, pipes: _Pipes) -> None:
         """End the connection of an ended process whose stdout another process keeps open."""

@@ -5,6 +5,7 @@ Implemented by `stdio.StdioEndpoint` and `http.HttpEndpoint`, which inherit what
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from mcp.client import Transport
@@ -49,6 +50,9 @@ class Endpoint(Protocol):
     def installing(self) -> bool:
         """Whether a package runner has not started the server itself yet."""
         return False
+
+    on_login: Callable[[str], None] | None = None
+    """Receives the address at which a starting server waits for its user to log in."""
 
     @property
     def last_line(self) -> str:

@@ -18,17 +18,19 @@ from pathlib import Path
 from subprocess import PIPE
 
 import anyio
+import httpx2
 import pytest
 from _pytest.mark import ParameterSet
 from mcp import Client as McpClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from bridge.errors import ToolCallError
+from bridge.errors import LoginRequiredError, ToolCallError
 from tests.clients import claude_code, codex, gemini
 from tests.clients.client import MORE, PEERS, SCRIPTS, Client
 from tests.clients.exchange import play
 from tests.clients.model import program
+from tests.fakes.servers.guarded import guarded
 from tests.ports import reserved_port
 from tests.upstream.rig import Rig
 
@@ -215,3 +217,24 @@ async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
                 with pytest.raises(ToolCallError, match=r"session.*starts it again"):
                     await pool.call_tool("server", "echo", said)
                 assert await pool.call_tool("server", "echo", said) == result
+
+
+async def test_a_server_whose_user_has_to_log_in_gives_the_address_and_waits(
+    rig: Rig, environ: Mapping[str, str]
+) -> None:
+    """`mcp-remote` receives the browser itself, so the login would end with its process."""
+    find = ["npx", "-y", "-p", REMOTE, "-c", "command -v mcp-remote"]
+    proxy = await anyio.run_process(find, env=environ)
+    rig.environ.update(environ)
+    with guarded() as fake, reserved_port() as port:
+        spec = rig.spec(proxy.stdout.decode().strip(), fake.url, str(port))
+        async with rig.pool(spec, start_timeout=20.0, start_patience=600.0) as pool:
+            with pytest.raises(LoginRequiredError, match=r"open http\S+ and then run") as caught:
+                await pool.start("server")
+            address = str(caught.value).partition(" open ")[2].partition(" ")[0]
+            async with httpx2.AsyncClient() as browser:
+                await browser.get(address, follow_redirects=True)
+            await pool.tools("server", patient=True)
+            result = await pool.call_tool("server", "echo", {"a": 1})
+            assert result["structuredContent"] == {"a": 1}
+            assert pool.state("server").restarts == 0

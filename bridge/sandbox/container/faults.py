@@ -101,6 +101,11 @@ _PATTERNS: tuple[_Pattern, ...] = (
         r"cgroups in hybrid mode|drop all controllers from cgroupv2", CgroupError, _HYBRID_REMEDY
     ),
     _pattern(
+        r"graphdriver|storage driver",
+        OciRuntimeError,
+        "Change storage.conf until `podman info` works; in a container, mount a volume for it.",
+    ),
+    _pattern(
         r"memory limit (?:allowed is|to \d+)|range of cpus is|minimum memory",
         CgroupError,
         "Set MCP_BRIDGE_MEMORY and MCP_BRIDGE_CPUS to what this host can give.",

@@ -38,7 +38,7 @@ CONTAINER_REMEDY = (
     "The bridge seems to run inside a container that does not allow namespaces. Run it outside, or "
     "let this container make them (docker: `--security-opt seccomp=unconfined --security-opt "
     "systempaths=unconfined`; podman: `--security-opt seccomp=unconfined --security-opt "
-    "unmask=ALL`), or use podman or docker as the backend."
+    "unmask=ALL`). The weaker tier, MCP_BRIDGE_RUNTIME=landlock, needs none."
 )
 
 SETUID_REMEDY = (

@@ -53,6 +53,14 @@ SAID: list[tuple[str, type[SandboxError], str]] = [
     ),
     (
         (
+            "[graphdriver] prior storage driver overlay failed: 'overlay' is not supported over"
+            " overlayfs, a mount_program is required"
+        ),
+        OciRuntimeError,
+        "podman info",
+    ),
+    (
+        (
             "`/usr/bin/runsc start"
             " 6d898d4edb736d99a1314f8b93971ac96e7c53db125db6ce4c6634326da5ac83`"
             " failed: exit status 128"
