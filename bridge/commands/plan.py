@@ -48,8 +48,7 @@ from bridge.settings.directories import refusal
 MAX_CREDENTIAL_BYTES = 1024 * 1024  # Of one file of credentials; they have a few thousand.
 
 TMP_BYTES = Limits.tmp_bytes
-MONITORS = 1
-"""Processes inside that are not the command's: bubblewrap's own, which reaps."""
+MONITORS = 1  # Processes inside that are not the command's: bubblewrap's own, which reaps.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-Json = Any
-"""A value that `json.dumps` accepts; checked where it enters, not by the type checker."""
+Json = Any  # A value that `json.dumps` accepts; checked where it enters, not by the type checker.
 
 Transport = Literal["stdio", "http", "sse"]
 

@@ -58,14 +58,9 @@ def _toon(value: Json) -> str | None:
         return None
 
 
-MAX_HELD = 8
-"""Names in text; the record has more."""
-
-FEW = 3
-"""Names that are listed after every run."""
-
-LARGE = 10_000
-"""Bytes from which on a value's size is worth saying."""
+MAX_HELD = 8  # Names in text; the record has more.
+FEW = 3  # Names that are listed after every run.
+LARGE = 10_000  # Bytes from which on a value's size is worth saying.
 
 THOUSAND = 1000
 
@@ -132,8 +127,7 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} GB"
 
 
-MAX_FILES = 25
-"""Listed in text: a line takes some 50 tokens."""
+MAX_FILES = 25  # Listed in text: a line takes some 50 tokens.
 
 OUT = "out"
 

@@ -36,8 +36,7 @@ from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
 
-YIELD_EVERY = 64
-"""Calls accepted in a row before other tasks run."""
+YIELD_EVERY = 64  # Calls accepted in a row before other tasks run.
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 

@@ -40,8 +40,7 @@ MAX_NAME_CHARS = 1024
 """Of a tool or a prompt. Names go into records, errors and questions; the protocol recommends 128
 characters at most."""
 
-MAX_QUERY_CHARS = 8_000
-"""Of a query or of a text that is looked for."""
+MAX_QUERY_CHARS = 8_000  # Of a query or of a text that is looked for.
 
 LONGEST: Mapping[str, int] = {
     **dict.fromkeys(

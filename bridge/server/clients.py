@@ -34,11 +34,8 @@ logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any]
 
-DEFAULT_LEVEL = "info"
-"""Log level of clients that used `initialize` and have set none."""
-
-ROOTS_SECONDS = 2.0
-"""For a client's roots, which it has at hand."""
+DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
+ROOTS_SECONDS = 2.0  # For a client's roots, which it has at hand.
 
 LOOK_SECONDS = 1.0
 """Time between checks whether a client that was asked over HTTP is still connected."""
@@ -50,8 +47,7 @@ MAX_ROUNDS = 10
 """Results with questions in one call since 2026-07-28. The SDK's clients fail after as many, and so
 lose the result of a run that may have had effects."""
 
-MAX_INTRODUCTION = 80
-"""Characters of a client's name, and as many of its version, about."""
+MAX_INTRODUCTION = 80  # Characters of a client's name, and as many of its version, about.
 
 _ELICITATION_METHOD: Method = "elicitation/create"
 _SAMPLING_METHOD: Method = "sampling/createMessage"

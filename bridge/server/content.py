@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-RECORD_KEY = "mcp-code-bridge/result"
-"""Of a result's `_meta`."""
+RECORD_KEY = "mcp-code-bridge/result"  # Of a result's `_meta`.
 
 RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
 """For a tool's `_meta`: the most that Claude Code takes. Without it, it writes results of more than
@@ -117,8 +116,7 @@ def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] 
     return schema if place == "content" else None
 
 
-MAX_LINKS = 50
-"""In one result: each is something that a model reads. All are in the record."""
+MAX_LINKS = 50  # In one result: each is something that a model reads. All are in the record.
 
 _DESCRIPTIONS = {
     "file": "A file that the program left.",

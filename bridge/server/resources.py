@@ -112,8 +112,7 @@ _TEMPLATES = (
     ),
 )
 
-PAGE = 100
-"""Things that runs left, in one answer to a client that lists."""
+PAGE = 100  # Things that runs left, in one answer to a client that lists.
 
 MAX_PAGES = 5
 """Most entries of the list: clients show it to people, and some read all of it at each start. What

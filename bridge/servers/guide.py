@@ -36,14 +36,9 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 
-MAX_LISTED = 50
-"""Results of a search at a terminal."""
-
-MAX_NEAREST = 3
-"""Results of a search without a good match."""
-
-SCORE_DIGITS = 3
-"""Decimals of a result's score, which is comparable within one search only."""
+MAX_LISTED = 50  # Results of a search at a terminal.
+MAX_NEAREST = 3  # Results of a search without a good match.
+SCORE_DIGITS = 3  # Decimals of a result's score, which is comparable within one search only.
 
 
 SKILLS_SERVER = "skills\0"

@@ -37,8 +37,7 @@ MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES  # Of its file: source, and what is known 
 
 MAX_DESCRIPTION_CHARS = 500
 MAX_SIGNATURE_CHARS = 300
-MAX_TOOLS = 200
-"""That a skill calls, as they are remembered."""
+MAX_TOOLS = 200  # That a skill calls, as they are remembered.
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """Also the name of a file, on systems that know neither other letters nor small from large."""

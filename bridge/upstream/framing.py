@@ -41,8 +41,7 @@ _KINDS = bytes(
 
 _PIECE = 256 * 1024
 
-PREVIEW_CHARACTERS = 200
-"""Of a line that is not a message, in the log."""
+PREVIEW_CHARACTERS = 200  # Of a line that is not a message, in the log.
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'

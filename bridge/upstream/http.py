@@ -44,8 +44,7 @@ REQUEST_SECONDS = 30.0
 """For connecting, for sending and for a free connection; as in the SDK. Reading has no limit of
 its own: a call's timeout bounds it, and an event stream may rightly be silent for hours."""
 
-LEAVE_SECONDS = 2.0
-"""For the DELETE that ends a session."""
+LEAVE_SECONDS = 2.0  # For the DELETE that ends a session.
 
 SESSION_HEADER = "mcp-session-id"
 

@@ -20,8 +20,7 @@ import anyio
 
 from bridge.model import ServerSpec
 
-PRIVATE_PREFIX = "MCP_BRIDGE_"
-"""Prefix of the bridge's own settings, which servers do not inherit."""
+PRIVATE_PREFIX = "MCP_BRIDGE_"  # Prefix of the bridge's own settings, which servers do not inherit.
 
 START_DIRECTORY = f"{PRIVATE_PREFIX}START_DIRECTORY"
 NPM_SHELL = Path(__file__).with_name("npm_shell.sh")

@@ -64,8 +64,7 @@ CLIENT_NAME = "mcp-code-bridge"
 MAX_REQUESTS = 40
 """Requests of one login. The longest login of the SDK makes half as many, with some redirects."""
 
-MAX_FAILURE_CHARS = 300
-"""Longest text of the SDK about a failure."""
+MAX_FAILURE_CHARS = 300  # Longest text of the SDK about a failure.
 
 _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     (

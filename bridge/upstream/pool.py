@@ -68,8 +68,7 @@ class OpenAdmission:
 CALL_SECONDS = 60.0
 """Default timeout of a call, where neither caller nor configuration sets one; as most clients."""
 
-START_SECONDS = 30.0
-"""Default timeout of a start."""
+START_SECONDS = 30.0  # Default timeout of a start.
 
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 """Largest message in either direction: the limit of the channel into a sandbox."""

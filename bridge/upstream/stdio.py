@@ -58,8 +58,7 @@ FLUSH_SECONDS = 0.5
 
 _BLANK = re.compile(rb"\n\n+")
 
-YIELD_EVERY = 64
-"""Lines handled before other tasks run."""
+YIELD_EVERY = 64  # Lines handled before other tasks run.
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]

@@ -23,14 +23,12 @@ from bridge.upstream.client_features import Roots, answer_input_requests
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 FIRST_POLL_SECONDS = 0.1
-MOST_POLL_SECONDS = 5.0
-"""Between two `tasks/get`; within these bounds `pollIntervalMs` counts."""
+MOST_POLL_SECONDS = 5.0  # Between two `tasks/get`; within these bounds `pollIntervalMs` counts.
 
 LAST_RESERVED = -32000
 """JSON-RPC's codes, up to here, reject a request; but a task shows that it was accepted."""
 
-CANCEL_SECONDS = 2.0
-"""For `tasks/cancel`."""
+CANCEL_SECONDS = 2.0  # For `tasks/cancel`.
 
 Method = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
 

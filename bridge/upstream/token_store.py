@@ -147,8 +147,7 @@ async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
     raise KeyringError(f"it failed ({type(faults[0]).__name__})") from None
 
 
-MAX_FILE_BYTES = 1024 * 1024
-"""Of one login; a token response has at most a quarter of this."""
+MAX_FILE_BYTES = 1024 * 1024  # Of one login; a token response has at most a quarter of this.
 
 LOCK_SECONDS = 30.0
 """How long to wait while another process locks the same login; a renewal takes less."""

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
     from bridge.guest.schema.parameters import Parameter
     from bridge.guest.schema.typetext import Names
 
-MAX_SIGNATURE_CHARS = 1_500
-"""Of a signature in a message."""
-
-MAX_KEYS_CHARS = 200
-"""Of a result's keys in a message."""
+MAX_SIGNATURE_CHARS = 1_500  # Of a signature in a message.
+MAX_KEYS_CHARS = 200  # Of a result's keys in a message.
 
 _WHOLE = frozenset({"anyOf", "oneOf", "allOf", "minProperties", "maxProperties", "$ref"})
 """What an input schema can say of the arguments together."""

@@ -152,14 +152,9 @@ def size_problem(
 
 # --- how values, types and near misses stand in messages ------------------------------------------
 
-MAX_SHOWN = 60
-"""Characters of a value in a message."""
-
-MAX_CHOICES = 12
-"""Values of an enum in a message."""
-
-_MAX_COMPARED = 1_000
-"""Names among which the nearest is sought."""
+MAX_SHOWN = 60  # Characters of a value in a message.
+MAX_CHOICES = 12  # Values of an enum in a message.
+_MAX_COMPARED = 1_000  # Names among which the nearest is sought.
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200b-\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"

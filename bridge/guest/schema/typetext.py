@@ -18,27 +18,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
 
-MAX_SCHEMAS = 500
-"""Written out for one tool's arguments, or for its results."""
-
-MAX_LEVELS = 8
-"""Of objects and lists in each other."""
-
-MAX_NESTING = 40
-"""Of schemas in each other, references and unions included."""
-
-MAX_FIELDS = 60
-"""Of one object that are written out."""
-
-MAX_MEMBERS = 16
-"""Of a union."""
+MAX_SCHEMAS = 500  # Written out for one tool's arguments, or for its results.
+MAX_LEVELS = 8  # Of objects and lists in each other.
+MAX_NESTING = 40  # Of schemas in each other, references and unions included.
+MAX_FIELDS = 60  # Of one object that are written out.
+MAX_MEMBERS = 16  # Of a union.
 
 MAX_LITERALS = 40
 MAX_LITERAL_CHARS = 80
 """Of a `Literal`: how many values, and how long each. Longer ones become their types."""
 
-MAX_TYPE_CHARS = 1_200
-"""Of one annotation; a longer one is `Any`."""
+MAX_TYPE_CHARS = 1_200  # Of one annotation; a longer one is `Any`.
 
 MAX_INLINE_CHARS = 160
 """Of one object that is written where it is used; a longer one is `dict`. As in search."""

@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 MAX_STEPS = 10_000
 """Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
 
-MAX_DEPTH = 48
-"""Nesting of schemas followed, references included."""
-
-_MAX_BRANCHES = 64
-"""Branches of one `anyOf` that are tried."""
+MAX_DEPTH = 48  # Nesting of schemas followed, references included.
+_MAX_BRANCHES = 64  # Branches of one `anyOf` that are tried.
 
 _ANNOTATIONS = frozenset({"type", "title", "description", "default", "examples", "format"})
 _CERTAIN = {"string": str, "boolean": bool, "integer": int, "null": type(None)}

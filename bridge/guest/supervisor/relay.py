@@ -402,8 +402,7 @@ def _read_rest(fd: int) -> List[bytes]:
 # --- what the host sends ------------------------------------------------------------------------
 
 _STOPS = {encode(Stop(late=late)).rstrip(b"\n"): late for late in (True, False)}
-_PING = encode(Ping()).rstrip(b"\n")
-"""Lines for the supervisor, beside a session's next run."""
+_PING = encode(Ping()).rstrip(b"\n")  # Lines for the supervisor, beside a session's next run.
 
 _HEADS = (b'{"type":"stop",', _PING)
 _RUN = b'{"type":"run",'

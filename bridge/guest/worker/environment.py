@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from bridge.guest.api.display import Display
     from bridge.guest.protocol.wire import Done, Run
 
-_display: Any = None
-"""The client and the run's limits; the `Display` once something was shown."""
+_display: Any = None  # The client and the run's limits; the `Display` once something was shown.
 
 
 def arrange(run: Run, client: Client, namespace: Dict[str, Any]) -> Optional[Done]:
@@ -59,8 +58,7 @@ def conclude(client: Client) -> None:
 # --- files ---------------------------------------------------------------------------------------
 
 
-_workspace = ""
-"""The working directory when the first program started."""
+_workspace = ""  # The working directory when the first program started.
 
 
 def _write_input_files(run: Run) -> Optional[Done]:
