@@ -29,15 +29,7 @@ from bridge.commands.environment import CredentialFile, Environment, credential_
 from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
-from bridge.sandbox.backend import (
-    HOME,
-    Bind,
-    CommandSpec,
-    Executable,
-    HostFile,
-    LaunchSpec,
-    Probe,
-)
+from bridge.sandbox.backend import HOME, Bind, CommandSpec, Executable, HostFile, LaunchSpec, Probe
 from bridge.sandbox.process.command import SYSTEM, SYSTEM_FILES
 from bridge.sandbox.process.executables import find_executables
 from bridge.sandbox.selection import is_engine, require_own_kernel

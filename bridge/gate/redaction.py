@@ -17,13 +17,7 @@ from typing import NamedTuple
 import ahocorasick  # type: ignore[import-not-found]
 
 from bridge.gate.redaction_forms import Form, json_forms, mark_forms, text_forms
-from bridge.gate.redaction_shapes import (
-    MASK_BEGINS,
-    could_be_password,
-    mask,
-    masked,
-    names_secret,
-)
+from bridge.gate.redaction_shapes import MASK_BEGINS, could_be_password, mask, masked, names_secret
 from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key

@@ -91,8 +91,7 @@ class ServerQuestions:
             CannotAskError: It is out of bounds, or holds what cannot be shown.
         """
         change = elicitation if asking == "elicitation" else sampling
-        work = partial(change, server, self._run_id, params)
-        return await offload(params, work)
+        return await offload(params, partial(change, server, self._run_id, params))
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""

@@ -16,15 +16,7 @@ Status = Literal["success", "error", "timeout", "validation_error", "running"]
 """How a run ended; "running" if it continues and its client does not wait for its end."""
 
 Reason = Literal[
-    "exception",
-    "exit",
-    "oom",
-    "crash",
-    "timeout",
-    "cancelled",
-    "validation",
-    "policy",
-    "engine",
+    "exception", "exit", "oom", "crash", "timeout", "cancelled", "validation", "policy", "engine"
 ]
 
 Severity = Literal["deny", "note"]

@@ -52,7 +52,6 @@ class StoredPlan:
 
     @property
     def plan_id(self) -> str:
-        """Its id."""
         return self.plan.plan_id
 
 

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 import json
 
-from bridge.model import (
-    Artifact,
-    FindingSource,
-    Json,
-    RunResult,
-    SessionReport,
-    Shown,
-    Variable,
-)
+from bridge.model import Artifact, FindingSource, Json, RunResult, SessionReport, Shown, Variable
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
 from bridge.render.structured import output_links, to_json

@@ -359,10 +359,7 @@ class Dispatcher:
 _CUT: Mapping[str, Json] = {"data": None, "content": None, "meta": None}
 """What an error that is too large is sent without."""
 
-_KINDS = {
-    CallTimeoutError.code: "timeout",
-    CallBudgetError.code: "limit",
-}
+_KINDS = {CallTimeoutError.code: "timeout", CallBudgetError.code: "limit"}
 
 
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:

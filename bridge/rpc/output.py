@@ -127,7 +127,6 @@ class OutputBuffer:
 
     @property
     def start(self) -> bytes:
-        """The beginning."""
         return bytes(self._start)
 
     @property

@@ -186,19 +186,12 @@ class Admission:
         skills: Collection[str] | None,
     ) -> Check:
         return await self._checks.check(
-            request.code,
-            program.survey,
-            servers,
-            more_names=bool(request.session),
-            skills=skills,
+            request.code, program.survey, servers, more_names=bool(request.session), skills=skills
         )
 
     async def _read(self, request: RunRequest) -> Reading:
         return await read(
-            request.code,
-            self._servers.aliases,
-            self._settings.guard,
-            session=bool(request.session),
+            request.code, self._servers.aliases, self._settings.guard, session=bool(request.session)
         )
 
     async def _approved_now(self, request: RunRequest, program: Reading, caller: RunCaller) -> bool:

@@ -299,8 +299,7 @@ class GuestRequests:
         return list(self._servers.names())
 
     async def _list_tools(self, params: Mapping[str, Json]) -> Json:
-        server = await self._loaded(_text(params, "server"))
-        return await self._guide.server_docs(server, "full")
+        return await self._guide.server_docs(await self._loaded(_text(params, "server")), "full")
 
     async def _load_server(self, params: Mapping[str, Json]) -> Json:
         server = await self._loaded(_text(params, "server"))

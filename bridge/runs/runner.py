@@ -80,8 +80,7 @@ class Runner:
             return with_notes(await execution.result(), request.code, run.check.verdict)
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
-        result = await self._places.run(run, in_place)
-        return advised(result, program.scan)
+        return advised(await self._places.run(run, in_place), program.scan)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:

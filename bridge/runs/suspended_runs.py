@@ -149,7 +149,6 @@ class SuspendedRuns:
         return len(self._live)
 
     def runs(self) -> tuple[SuspendedRun, ...]:
-        """Return all there are."""
         return tuple(self._live)
 
     async def __aenter__(self) -> SuspendedRuns:

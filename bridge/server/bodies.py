@@ -117,10 +117,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def refuse(
-    status: int,
-    problem: str,
-    code: int = INVALID_REQUEST,
-    headers: Mapping[str, str] | None = None,
+    status: int, problem: str, code: int = INVALID_REQUEST, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a refusal of a request that was not passed on."""
     error = ErrorData(code=code, message=problem)

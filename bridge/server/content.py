@@ -89,11 +89,7 @@ an object's fields with their kinds."""
 
 def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
     """Return the JSON Schema of a record with these fields, besides those of all records."""
-    common: dict[str, Kind] = {
-        "runId": "string",
-        "status": get_args(Status),
-        "summary": "string",
-    }
+    common: dict[str, Kind] = {"runId": "string", "status": get_args(Status), "summary": "string"}
     return {**_schema({**common, **fields}), "required": list(common)}
 
 
@@ -163,10 +159,7 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
 
 def resource_fields(artifact: Artifact) -> dict[str, object]:
     """Return what a list says of something that is kept."""
-    return {
-        **link_fields(artifact),
-        "description": _DESCRIPTIONS[artifact.kind],
-    }
+    return {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
 
 
 def link_fields(artifact: Artifact) -> dict[str, object]:

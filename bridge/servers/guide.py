@@ -14,13 +14,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.disclosure import outdated
-from bridge.catalog.docs import (
-    Detail,
-    capabilities,
-    server_docs,
-    tool_description,
-    tool_docs,
-)
+from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.program.report import nearest

@@ -85,11 +85,7 @@ class _StoredRecord:
 
     def record(self) -> ShapeRecord:
         empty = ShapeRecord(
-            name=self.tool,
-            depth=self.depth,
-            count=self.count,
-            day=self.day,
-            several=self.several,
+            name=self.tool, depth=self.depth, count=self.count, day=self.day, several=self.several
         )
         return empty.with_shape(from_schema(self.returns))
 

@@ -80,8 +80,7 @@ def listing_digest(spec: ServerSpec) -> str:
         None if spec.tools.only is None else sorted(spec.tools.only),
         sorted(spec.tools.without),
     ]
-    digest = hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:32]
+    return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class ToolCache:

@@ -234,8 +234,7 @@ def _read(kept: Transaction, owner: str, name: str) -> Memory | None:
 def _name(key: str) -> str:
     if not key or len(key) > MAX_KEY_CHARS:
         raise InvalidRequestError(f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}.")
-    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-    return digest[:_NAME_DIGITS]
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_DIGITS]
 
 
 def _memory(data: bytes) -> Memory:

@@ -369,8 +369,7 @@ def _header(text: str) -> Header | None:
 
 def _no_header(text: str) -> Header:
     """Return what is known where no header can be read: of a damaged one, the worst."""
-    damaged = _lines(text).startswith(_OPEN)
-    return Header(provenance=Provenance(anything=True) if damaged else None)
+    return Header(provenance=Provenance(anything=True) if _lines(text).startswith(_OPEN) else None)
 
 
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:

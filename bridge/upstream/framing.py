@@ -243,8 +243,7 @@ def decode_too_many(line: Line) -> JSONRPCError | None:
         f"which {MAX_LONG_NUMBERS} may be numbers of a thousand digits."
     )
     return _error(
-        request_id,
-        ErrorData(code=PARSE_ERROR, message=message, data=TooLarge(values, MAX_VALUES)),
+        request_id, ErrorData(code=PARSE_ERROR, message=message, data=TooLarge(values, MAX_VALUES))
     )
 
 

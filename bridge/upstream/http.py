@@ -402,10 +402,7 @@ async def _post_messages(
             async with _stream(client, "POST", target, json=body, timeout=timeout) as response:
                 refused = response.is_error or response.is_redirect
             if refused and isinstance(message, JSONRPCRequest):
-                data = ErrorData(
-                    code=INTERNAL_ERROR,
-                    message=f"{REFUSED} {response.status_code}.",
-                )
+                data = ErrorData(code=INTERNAL_ERROR, message=f"{REFUSED} {response.status_code}.")
                 answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=data)
                 await inbound.send(SessionMessage(answer))
 

@@ -104,8 +104,7 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
         return Launch([command, "-P", *spec.args], environ, hint=hint)
     before, letters, after = module.groups()
     options = [*before.split("\0")[:-1], *([f"-{letters}"] if letters else [])]
-    argv = [command, *options, "-c", _RUN_MODULE, *after.split("\0")]
-    return Launch(argv, environ, hint=hint)
+    return Launch([command, *options, "-c", _RUN_MODULE, *after.split("\0")], environ, hint=hint)
 
 
 def _launch_package(

@@ -233,12 +233,7 @@ class Pool:
         return await self._server(server).tools(refresh=refresh, patient=patient)
 
     async def call_tool(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        *,
-        timeout: float | None = None,
+        self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
     ) -> dict[str, Json]:
         """Call a tool, starting its server if needed.
 

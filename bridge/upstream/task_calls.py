@@ -96,12 +96,7 @@ def _is_of_tool(error: UpstreamError) -> bool:
 
 
 async def _poll(
-    server: str,
-    what: str,
-    task: Mapping[str, Json],
-    about: dict[str, Json],
-    ask: Ask,
-    roots: Roots,
+    server: str, what: str, task: Mapping[str, Json], about: dict[str, Json], ask: Ask, roots: Roots
 ) -> dict[str, Json]:
     answered: set[str] = set()
     pause = FIRST_POLL_SECONDS

@@ -178,8 +178,7 @@ class Key:
     def digest(self) -> str:
         """The stem of the login's file name."""
         parts = (self.server, self.address, self.definition)
-        text = "\0".join(parts).encode("utf-8", "surrogatepass")
-        return hashlib.sha256(text).hexdigest()[:32]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, kw_only=True)

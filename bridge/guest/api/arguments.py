@@ -118,7 +118,8 @@ class Parameters:
         for name, value in kwargs.items():
             found = self._by_name.get(name)
             if found is None and not self.open_ended:
-                self._fail("has no parameter %r.%s" % (name, self._near(name)))
+                near = nearest(name, [parameter.alias for parameter in self.all])
+                self._fail("has no parameter %r.%s" % (name, near))
             key = name if found is None else found.name
             if key in given:
                 self._fail("got more than one value for %r" % key)
@@ -161,9 +162,6 @@ class Parameters:
 
     def _place(self, name: str) -> str:
         return "%s: argument %r" % (self.title, name)
-
-    def _near(self, name: str) -> str:
-        return nearest(name, [parameter.alias for parameter in self.all])
 
     def _fail(self, problem: str) -> NoReturn:
         signature = str(self.signature())

@@ -367,10 +367,7 @@ class Client:
         self._close(reason)
 
     def _deliver(
-        self,
-        line: bytes,
-        texts: List[bytearray],
-        here: Optional[asyncio.AbstractEventLoop] = None,
+        self, line: bytes, texts: List[bytearray], here: Optional[asyncio.AbstractEventLoop] = None
     ) -> None:
         try:
             reply = read_reply(line, texts)

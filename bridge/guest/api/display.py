@@ -65,10 +65,7 @@ class Display:
     """
 
     def __init__(
-        self,
-        client: Client,
-        shown_bytes: int = 1024 * 1024,
-        frame_bytes: int = MAX_FRAME_BYTES,
+        self, client: Client, shown_bytes: int = 1024 * 1024, frame_bytes: int = MAX_FRAME_BYTES
     ) -> None:
         self._client = client
         self._frame_bytes = frame_bytes

@@ -235,8 +235,7 @@ class Server:
         return [Result(summary(tool)) for tool in self._tools.server.get("tools") or ()]
 
     def __repr__(self) -> str:
-        server = self._tools.server
-        return "<MCP server %r: %s>" % (server["name"], listed(self._tools.aliases()))
+        return "<MCP server %r: %s>" % (self._tools.server["name"], listed(self._tools.aliases()))
 
 
 def summary(tool: Mapping[str, Any]) -> Dict[str, Any]:

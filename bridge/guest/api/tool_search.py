@@ -35,8 +35,7 @@ def search(
 
 def sentence(tool: Mapping[str, Any]) -> str:
     """Return the beginning of what a tool's server says of it, as one line."""
-    text = " ".join(str(tool.get("description") or "").split())
-    return text.split(". ")[0][:120]
+    return " ".join(str(tool.get("description") or "").split()).split(". ")[0][:120]
 
 
 def line(server: Mapping[str, Any], tool: Mapping[str, Any]) -> Dict[str, Any]:

@@ -175,8 +175,7 @@ class _Check:
             for key, item in value.items():
                 part = properties.get(str(key), others)
                 if part is False:
-                    hint = near(key, properties)
-                    return Found("has no key %s%s" % (shown(key), hint), KEYS)
+                    return Found("has no key %s%s" % (shown(key), near(key, properties)), KEYS)
                 found = self.check(item, part, depth + 1)
                 if found is not None:
                     return found.under(str(key))
@@ -202,8 +201,7 @@ class _Check:
             return found
         prefix, items = _places(schema)
         if items is False and len(value) > len(prefix):
-            text = "must have at most %d items, not %d"
-            return Found(text % (len(prefix), len(value)), OTHER)
+            return Found("must have at most %d items, not %d" % (len(prefix), len(value)), OTHER)
         checked = len(value) if items is not True else min(len(value), len(prefix))
         for index in range(checked):
             part = prefix[index] if index < len(prefix) else items

@@ -329,7 +329,6 @@ def _array_size(value: Any) -> int:
 
 def _kind(value: Any) -> str:
     try:
-        name = type.__getattribute__(type(value), "__qualname__")
-        return str(name)[:MAX_NAME_CHARS]
+        return str(type.__getattribute__(type(value), "__qualname__"))[:MAX_NAME_CHARS]
     except Exception:
         return "object"

@@ -49,11 +49,7 @@ class FilesOut:
     """Takes those of one run."""
 
     def __init__(
-        self,
-        limits: Limits,
-        *,
-        artifacts: RunArtifacts | None = None,
-        clear: Redact | None = None,
+        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
     ) -> None:
         self._artifacts = artifacts
         self._clear = clear

@@ -194,11 +194,7 @@ class ShownItems:
     """Takes those of one run."""
 
     def __init__(
-        self,
-        limits: Limits,
-        *,
-        artifacts: RunArtifacts | None = None,
-        clear: Redact | None = None,
+        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
     ) -> None:
         self._artifacts = artifacts
         self._clear = clear
@@ -237,9 +233,7 @@ class ShownItems:
         kept = [item.artifact for item, less in items if less and item.artifact is not None]
         self._count = MAX_ITEMS
         return Collected(
-            shown=tuple(item for item, _ in items),
-            artifacts=tuple(kept),
-            missing=tuple(missing),
+            shown=tuple(item for item, _ in items), artifacts=tuple(kept), missing=tuple(missing)
         )
 
     def discard(self) -> None:
