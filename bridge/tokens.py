@@ -60,8 +60,7 @@ _MORE_ALIKE = (
 """What makes a piece cost more than one token, and how much more on average."""
 
 _MIXED = re.compile(b"aA{1,3}a?[A0]")
-_MIXED_MORE = 1.6
-"""The same for the mixture that encoded data is."""
+_MIXED_MORE = 1.6  # The same for the mixture that encoded data is.
 
 _MORE_FOREIGN = ((0xC0, 0xE0, 0.1), (0xE0, 0xF0, 0.7), (0xF0, 0x100, 1.5))
 """The same for characters beyond ASCII, by their first bytes: letters, ideographs, pictures."""

@@ -89,7 +89,6 @@ _CLAIM = re.compile(r"[a-z0-9][a-z0-9.+-]{0,48}/[a-z0-9][a-z0-9.+-]{0,48}")
 
 
 def is_text(mime_type: str) -> bool:
-    """Return whether content of a type is text."""
     return _TEXTS.fullmatch(mime_type) is not None
 
 

@@ -508,5 +508,4 @@ def _delete(kept: Transaction, ids: Sequence[str]) -> None:
 
 
 def _unknown(uri: str) -> UnknownArtifactError:
-    message = f"Nothing is kept as {uri!r:.200}, or not any more."
-    return UnknownArtifactError(message)
+    return UnknownArtifactError(f"Nothing is kept as {uri!r:.200}, or not any more.")

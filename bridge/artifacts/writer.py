@@ -124,12 +124,7 @@ class ArtifactWriter:
     """An unfinished artifact. Leaving the context without `finish` discards it."""
 
     def __init__(
-        self,
-        run: RunArtifacts,
-        unfinished: Unfinished,
-        name: str,
-        claimed: str,
-        kind: ArtifactKind,
+        self, run: RunArtifacts, unfinished: Unfinished, name: str, claimed: str, kind: ArtifactKind
     ) -> None:
         self._run = run
         self._unfinished: Unfinished | None = unfinished

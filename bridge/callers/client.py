@@ -42,12 +42,10 @@ MAX_WAIT_SECONDS = 1800.0
 """For which a run's clock may stop in all; no question is asked after that."""
 
 MAX_LOGS = 50
-LOGS_PER_SECOND = 20.0
-"""Servers' messages passed on at once, and how many more each second allows."""
+LOGS_PER_SECOND = 20.0  # Servers' messages passed on at once, and how many more each second allows.
 
 MAX_TEXT = 500
-MAX_DATA = 4000
-"""Characters of a server's progress, and of its messages."""
+MAX_DATA = 4000  # Characters of a server's progress, and of its messages.
 
 _KINDS: Mapping[str, Asking] = {
     "elicitation/create": "elicitation",

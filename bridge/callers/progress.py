@@ -146,20 +146,14 @@ def told(text: str, most: int) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 
 
-REPORT_SECONDS = 0.25
-"""Between reports; what happens sooner is in the next one."""
-
-LAST_SECONDS = 1.0
-"""For the last report, behind which the result waits."""
-
-MAX_PIECE = 4000
-"""Characters of output in one log message."""
+REPORT_SECONDS = 0.25  # Between reports; what happens sooner is in the next one.
+LAST_SECONDS = 1.0  # For the last report, behind which the result waits.
+MAX_PIECE = 4000  # Characters of output in one log message.
 
 MAX_LOGGED = 256 * 1024
 """Characters of output in all such messages of a run; a client puts them into a window."""
 
-_SOURCE = "run_python"
-"""Who says so, in log messages."""
+_SOURCE = "run_python"  # Who says so, in log messages.
 
 Report = Callable[[], Awaitable[None]]
 Log = Callable[[str, str, str], Awaitable[None]]

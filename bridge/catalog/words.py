@@ -143,8 +143,7 @@ def asked(query: str) -> list[str]:
 
 def same(given: Iterable[str]) -> list[str]:
     """Return the synonyms of the given words, each once."""
-    found = dict.fromkeys(other for word in given for other in _OTHERS.get(word, ()))
-    return list(found)
+    return list(dict.fromkeys(other for word in given for other in _OTHERS.get(word, ())))
 
 
 def mended(word: str, known: Container[str]) -> list[str]:

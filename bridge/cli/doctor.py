@@ -47,10 +47,7 @@ async def doctor(arguments: SimpleNamespace, settings: Settings) -> int:
 
 
 async def _report(
-    arguments: SimpleNamespace,
-    settings: Settings,
-    gate: str,
-    probes: Sequence[Probe] | None = None,
+    arguments: SimpleNamespace, settings: Settings, gate: str, probes: Sequence[Probe] | None = None
 ) -> int:
     probes = await probe_all(settings) if probes is None else probes
     context = context_for(settings, str(Path.cwd()), sys.platform)

@@ -324,12 +324,7 @@ def live_terminal(reader: TextIO, writer: TextIO, *, drawn: bool) -> LiveTermina
         descriptor = writer.fileno()
         screen = Screen(writer, lambda: _terminal_columns(descriptor))
     return LiveTerminal(
-        reader,
-        writer,
-        screen=screen,
-        out=sys.stdout.buffer,
-        err=sys.stderr.buffer,
-        drawn=drawn,
+        reader, writer, screen=screen, out=sys.stdout.buffer, err=sys.stderr.buffer, drawn=drawn
     )
 
 

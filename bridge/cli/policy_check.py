@@ -173,10 +173,7 @@ def _outlook(policy: Policy, call: ExpectedCall, lists: Callable[[str], bool]) -
 
 def _facts(call: ExpectedCall) -> CallFacts:
     return CallFacts(
-        server=call.server,
-        tool=call.tool,
-        arguments=call.arguments,
-        definition=call.definition,
+        server=call.server, tool=call.tool, arguments=call.arguments, definition=call.definition
     )
 
 

@@ -21,15 +21,7 @@ from bridge.cli.terminal import Terminal
 from bridge.errors import BridgeError, SandboxError, UsageError
 from bridge.gate.question import MAX_PLAN_CHARS, MAX_PLAN_LINES, visible_lines
 from bridge.gate.tally import Tally
-from bridge.model import (
-    ApplyRequest,
-    Artifact,
-    FindingSource,
-    Json,
-    Plan,
-    RunRequest,
-    RunResult,
-)
+from bridge.model import ApplyRequest, Artifact, FindingSource, Json, Plan, RunRequest, RunResult
 from bridge.model.outcome import failed_run
 from bridge.plans.executor import MAX_QUESTION
 from bridge.render.plan import plan_text, unknown_effects

@@ -53,9 +53,10 @@ async def show(arguments: SimpleNamespace, settings: Settings) -> int:
         return 0
     write_out(_shown(skill))
     write_err(_about(skill, fields))
+    digits = skill.digest.removeprefix("sha256:")[:LEAST_DIGITS]
     write_err(
         "To have programs use it as it stands here, without asking: "
-        f"mcp-code-bridge skills approve {skill.name}@{_digits(skill)[:LEAST_DIGITS]}\n"
+        f"mcp-code-bridge skills approve {skill.name}@{digits}\n"
     )
     return 0
 
@@ -167,7 +168,3 @@ def _about(skill: Skill, fields: dict[str, Any]) -> str:
             *(f"guard: {visible(str(finding), keep='')}\n" for finding in findings),
         ]
     )
-
-
-def _digits(skill: Skill) -> str:
-    return skill.digest.removeprefix("sha256:")

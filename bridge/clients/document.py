@@ -243,12 +243,7 @@ def open_document(raw: bytes, format: Format, *, listed: bool = False, path: str
     if not isinstance(decoded, dict):
         raise UneditableError(f"it holds {kind(decoded)}, not an object", path=path)
     return chosen(
-        text=body.decode(),
-        bom=bom,
-        format=format,
-        listed=listed,
-        path=path,
-        decoded=decoded,
+        text=body.decode(), bom=bom, format=format, listed=listed, path=path, decoded=decoded
     )
 
 

@@ -11,14 +11,7 @@ from typing import Literal
 
 from bridge.clients import differences
 from bridge.clients.document import Document, open_document
-from bridge.clients.entry import (
-    NAME,
-    Entry,
-    address,
-    command_line,
-    entry_value,
-    is_bridge,
-)
+from bridge.clients.entry import NAME, Entry, address, command_line, entry_value, is_bridge
 from bridge.clients.journal import Journal, Record, digest
 from bridge.clients.rewrite import Edit, Rewritten, missing_directories, remove_directories, rewrite
 from bridge.clients.writers import Machine, Table, Target, readable

@@ -119,8 +119,7 @@ class TomlText(LineText):
 
     def _written(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         path = table if self.listed else (*table, name)
-        lines = self._section_lines(path, value, self.listed)
-        return self._line_end(len(self.text)).join(lines)
+        return self._line_end(len(self.text)).join(self._section_lines(path, value, self.listed))
 
     def _replaced(self, table: Table, name: str, value: Mapping[str, object]) -> str:
         first, *others = self._own(table, name)

@@ -29,15 +29,7 @@ from bridge.commands.environment import CredentialFile, Environment, credential_
 from bridge.errors import BridgeError, InvalidRequestError, NoSandboxError, SettingsError
 from bridge.gate.redaction import MAX_SECRETS, Redactor
 from bridge.model import CommandRequest, Limits
-from bridge.sandbox.backend import (
-    HOME,
-    Bind,
-    CommandSpec,
-    Executable,
-    HostFile,
-    LaunchSpec,
-    Probe,
-)
+from bridge.sandbox.backend import HOME, Bind, CommandSpec, Executable, HostFile, LaunchSpec, Probe
 from bridge.sandbox.process.command import SYSTEM, SYSTEM_FILES
 from bridge.sandbox.process.executables import find_executables
 from bridge.sandbox.selection import is_engine, require_own_kernel
@@ -48,8 +40,7 @@ from bridge.settings.directories import refusal
 MAX_CREDENTIAL_BYTES = 1024 * 1024  # Of one file of credentials; they have a few thousand.
 
 TMP_BYTES = Limits.tmp_bytes
-MONITORS = 1
-"""Processes inside that are not the command's: bubblewrap's own, which reaps."""
+MONITORS = 1  # Processes inside that are not the command's: bubblewrap's own, which reaps.
 
 
 @dataclass(frozen=True, kw_only=True)

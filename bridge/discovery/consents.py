@@ -30,8 +30,7 @@ MAX_CONSENTS = 2000
 client's are never removed: a program could add many, so that an old one counts as first seen."""
 
 MAX_BYTES = 4 * 1024 * 1024
-MAX_FIELD_CHARS = 8192
-"""Of one path or name."""
+MAX_FIELD_CHARS = 8192  # Of one path or name.
 
 PERSON = "person"
 

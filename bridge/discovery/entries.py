@@ -88,7 +88,7 @@ def read_entry(
         written = _as_text(value, context) if context.may_open_files is not None else ""
         if context.may_open_files is not None and not context.may_open_files(name, written):
             # It is not approved, so that no file that it names is opened.
-            variables = replace(context.variables, read=_empty_file)
+            variables = replace(context.variables, read=lambda path: "")
             reader.context = replace(context, variables=variables)
         spec = _read_fields(name, normalized(value, context.dialect), source, reader)
         spec = replace(spec, templates=reader.templates, written=written)
@@ -97,10 +97,6 @@ def read_entry(
         reader.warn("", f"skipped: {reason}", reported=True)
         return SkippedServer(name=name, source=source, reason=reason), tuple(reader.warnings)
     return spec, tuple(reader.warnings)
-
-
-def _empty_file(path: str) -> str:
-    return ""
 
 
 def _as_text(value: Mapping[str, object], context: EntryContext) -> str:
@@ -403,8 +399,7 @@ def _description(entry: Mapping[str, object], reader: FieldReader) -> str:
     if not isinstance(value, str):
         reader.warn("description", f"ignored: it must be a string, not {kind(value)}")
         return ""
-    readable = value.encode("utf-8", "replace").decode("utf-8")
-    return readable.strip()[:MAX_DESCRIPTION_CHARS]
+    return value.encode("utf-8", "replace").decode("utf-8").strip()[:MAX_DESCRIPTION_CHARS]
 
 
 def _tools(entry: Mapping[str, object], reader: FieldReader) -> ToolFilter:

@@ -296,8 +296,7 @@ def survey(context: DiscoveryContext) -> Survey:
     """
     project, places = project_and_places(context)
     moved = read_moved(context.moved)
-    candidates = list(_candidates(context, places, [], moved))
-    return _survey(context, project, places, candidates, moved)
+    return _survey(context, project, places, list(_candidates(context, places, [], moved)), moved)
 
 
 def _survey(

@@ -107,7 +107,6 @@ def read_manifest(directory: Path) -> tuple[MovedFile, ...]:
 
 
 def manifest_text(files: tuple[MovedFile, ...]) -> bytes:
-    """Return the manifest's text."""
     written = [
         {
             "original": str(each.original),

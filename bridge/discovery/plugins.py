@@ -22,10 +22,7 @@ SERVERS_FILE = ".mcp.json"
 ENABLED_KEY = "enabledPlugins"
 ENABLEMENT_FILE = "extension-enablement.json"
 
-_PROJECT_SETTINGS = (
-    "{project}/.claude/settings.local.json",
-    "{project}/.claude/settings.json",
-)
+_PROJECT_SETTINGS = ("{project}/.claude/settings.local.json", "{project}/.claude/settings.json")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,7 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from bridge.errors import (
-    ApprovalNeededError,
-    ApprovalRefusedError,
-    CannotAskError,
-    SettingsError,
-)
+from bridge.errors import ApprovalNeededError, ApprovalRefusedError, CannotAskError, SettingsError
 from bridge.gate.decision import CHANGED, CallFacts, Decision, Mask, unmasked
 from bridge.gate.pins import tool_digest
 from bridge.gate.question import (

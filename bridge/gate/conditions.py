@@ -34,8 +34,7 @@ WORK = 20_000  # Values looked at for one decision, which takes tens of millisec
 CHARS_PER_WORK = 256  # Of a text; comparing so many takes about as long as the way to a value.
 
 SHOWN_CHARS = 60
-SHOWN_ITEMS = 3
-"""Of a value in an explanation."""
+SHOWN_ITEMS = 3  # Of a value in an explanation.
 
 _SCALARS = (bool, int, float)
 

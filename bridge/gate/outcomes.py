@@ -12,13 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from bridge.errors import (
-    CannotAskError,
-    RefusedError,
-    ToolCallError,
-    UpstreamError,
-    UsageError,
-)
+from bridge.errors import CannotAskError, RefusedError, ToolCallError, UpstreamError, UsageError
 from bridge.model import Json
 
 Outcome = Literal["ok", "tool-error", "refused", "not-sent", "unknown"]

@@ -184,8 +184,7 @@ def _effect(
     # Only booleans are hints, and without hints the protocol assumes the worst.
     if hints.get("readOnlyHint") is True:
         return "read", "annotations"
-    harmless = hints.get("destructiveHint") is False
-    return ("write" if harmless else "destructive"), "annotations"
+    return ("write" if hints.get("destructiveHint") is False else "destructive"), "annotations"
 
 
 class Policy:

@@ -46,8 +46,7 @@ MAX_VALUES = 100_000
 """Tokens remembered for one owner; those that were not met with for longest are forgotten first."""
 
 MAX_ALL_VALUES = 300_000
-MAX_OWNERS = 1000
-"""Of all owners together, likewise: some hundred megabytes."""
+MAX_OWNERS = 1000  # Of all owners together, likewise: some hundred megabytes.
 
 MAX_SECONDS = 24 * 3600.0  # For which a token is good after it was last met with.
 
@@ -66,8 +65,7 @@ _LONG = 64
 """Characters from which on a field beside a MIME type may be Base64, and is left as it is."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=\s-]+")
-_PORTION = 64 * 1024
-"""Characters that are looked at in one go, in which nothing else has its turn."""
+_PORTION = 64 * 1024  # Characters that are looked at in one go, in which nothing else has its turn.
 
 
 @dataclass

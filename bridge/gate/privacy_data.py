@@ -15,14 +15,12 @@ from dataclasses import dataclass
 Kind = str
 
 EMAIL_PREFIX = "hidden-"
-EMAIL_DOMAIN = "private.invalid"
-"""The last label is reserved for names that never exist."""
+EMAIL_DOMAIN = "private.invalid"  # The last label is reserved for names that never exist.
 
 PHONE_PREFIX = "999"  # A country code that is not assigned.
 
 IBAN_COUNTRY = "XP"
-IBAN_BANK = "PRIV"
-"""A country code that the standard leaves to private use."""
+IBAN_BANK = "PRIV"  # A country code that the standard leaves to private use.
 
 CARD_PREFIX = "9999"
 """Of no issuer: numbers that begin with 9 are for national use, and there is no country 999."""

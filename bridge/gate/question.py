@@ -53,10 +53,7 @@ _GAP = re.compile(r" {9,}")
 
 
 def question(
-    call: CallFacts,
-    asks: Sequence[Decision],
-    choices: Sequence[Holds],
-    arguments: Json,
+    call: CallFacts, asks: Sequence[Decision], choices: Sequence[Holds], arguments: Json
 ) -> dict[str, Json]:
     """Return the parameters of the question whether a call may be made.
 
@@ -104,10 +101,7 @@ def start_question(
     if sum(map(len, facts)) > MAX_PLAN_CHARS:
         return None
     lines += [f"{_INDENT}{line}" for line in facts]
-    titles = {
-        "once": "Yes, this once",
-        "always": "Yes, always, as it is defined now",
-    }
+    titles = {"once": "Yes, this once", "always": "Yes, always, as it is defined now"}
     return form("\n".join(lines), {**{key: titles[key] for key in choices}, "no": "No"})
 
 

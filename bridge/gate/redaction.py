@@ -17,20 +17,13 @@ from typing import NamedTuple
 import ahocorasick  # type: ignore[import-not-found]
 
 from bridge.gate.redaction_forms import Form, json_forms, mark_forms, text_forms
-from bridge.gate.redaction_shapes import (
-    MASK_BEGINS,
-    could_be_password,
-    mask,
-    masked,
-    names_secret,
-)
+from bridge.gate.redaction_shapes import MASK_BEGINS, could_be_password, mask, masked, names_secret
 from bridge.guest.protocol import json_text
 from bridge.model import Json
 from bridge.text import distinct_key
 
 MAX_SECRETS = 1000
-MAX_SECRET_CHARS = 64 * 1024
-"""Of one that is looked for; keys and certificates have some thousand."""
+MAX_SECRET_CHARS = 64 * 1024  # Of one that is looked for; keys and certificates have some thousand.
 
 MAX_HELD_BYTES = 8 * MAX_SECRET_CHARS  # Of a stream: more than any form of a secret has.
 MAX_NAME = 100  # Characters of what a secret is shown as.
@@ -53,8 +46,7 @@ _DEEPER = "[nested too deeply to be shown]"
 _NO_MASK = f"[the text: {MASK_BEGINS[1:]}"
 """What a text has, where it is shown, that only reads like a mask."""
 
-_UNSAFE = re.compile(r"[^ !#-Z^-~]")
-"""What would have to be escaped in JSON."""
+_UNSAFE = re.compile(r"[^ !#-Z^-~]")  # What would have to be escaped in JSON.
 
 _as_json = json_text.encoder(allow_nan=True)
 

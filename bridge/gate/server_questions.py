@@ -25,12 +25,10 @@ from bridge.settings.policy import Asking, PolicySpec
 from bridge.text import visible
 
 MAX_MESSAGE_CHARS = 4000
-MAX_MESSAGE_LINES = 40
-"""Of what a person reads; lines without anything in them are left out first."""
+MAX_MESSAGE_LINES = 40  # Of what a person reads; lines without anything in them are left out first.
 
 MAX_FIELDS = 50
-MAX_CHOICES = 200
-"""Of one field of a form."""
+MAX_CHOICES = 200  # Of one field of a form.
 
 MAX_NAME_CHARS = 100  # Of a field's name.
 MAX_TEXT_CHARS = 1000  # Of each title, description, choice and default.
@@ -39,8 +37,7 @@ MAX_FORM_DEPTH = 8  # Levels of a form. The protocol's have six at the most.
 MAX_URL_CHARS = 2000
 
 MAX_MESSAGES = 100
-MAX_TOOLS = 64
-"""Of one sampling request."""
+MAX_TOOLS = 64  # Of one sampling request.
 
 MAX_TOKENS = 65_536  # That one sampling request may have the user's model write.
 
@@ -94,8 +91,7 @@ class ServerQuestions:
             CannotAskError: It is out of bounds, or holds what cannot be shown.
         """
         change = elicitation if asking == "elicitation" else sampling
-        work = partial(change, server, self._run_id, params)
-        return await offload(params, work)
+        return await offload(params, partial(change, server, self._run_id, params))
 
     async def record(
         self, server: str, asking: Asking, params: Mapping[str, Json], outcome: str, why: str = ""

@@ -176,8 +176,7 @@ class Starts:
                 raise CannotAskError("Its definition is too long for a question.")
             answer = await asker.ask(question)
         except CannotAskError as error:
-            refusal = _needed(spec, decision, error.why)
-            raise await self._refused(spec, decision, refusal) from None
+            raise await self._refused(spec, decision, _needed(spec, decision, error.why)) from None
         said = read_answer(answer, choices, "once")
         if said == "always":
             await self.approve(spec, "client")

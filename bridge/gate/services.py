@@ -286,9 +286,6 @@ class GateServices:
         """Set how servers' texts are redacted for a run's client; a person sees personal data."""
         redactor = self.redactor
 
-        def without_secrets(server: str, value: Json) -> Json:
-            return clear_value(value, redactor)
-
         def without_secrets_or_personal_data(server: str, value: Json) -> Json:
             try:
                 return clear_value(vault().hidden(server, value), redactor)
@@ -296,10 +293,8 @@ class GateServices:
                 # Too large to be searched for personal data.
                 return NOT_SHOWN
 
-        caller.redact_for_person, caller.redact_for_client = (
-            without_secrets,
-            without_secrets_or_personal_data,
-        )
+        caller.redact_for_person = lambda server, value: clear_value(value, redactor)
+        caller.redact_for_client = without_secrets_or_personal_data
 
 
 def _plans(request: RunRequest | ApplyRequest) -> bool:

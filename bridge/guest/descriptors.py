@@ -14,8 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Deque, Iterable, List, Optional
 
-CHUNK_BYTES = 256 * 1024
-"""Bytes read per system call at most."""
+CHUNK_BYTES = 256 * 1024  # Bytes read per system call at most.
 
 CHUNKS_AT_ONCE = 16  # written per system call; as many as POSIX promises to take
 

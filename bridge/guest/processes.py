@@ -20,8 +20,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
-RSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes per unit of `ru_maxrss`."""
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # Bytes per unit of `ru_maxrss`.
 
 EXIT_NOTICE = b'{"type":"leaving",'
 """How a worker's exit notice begins: its last line, with exit code, CPU time and peak memory. It

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-Json = Any
-"""A value that `json.dumps` accepts; checked where it enters, not by the type checker."""
+Json = Any  # A value that `json.dumps` accepts; checked where it enters, not by the type checker.
 
 Transport = Literal["stdio", "http", "sse"]
 
@@ -17,15 +16,7 @@ Status = Literal["success", "error", "timeout", "validation_error", "running"]
 """How a run ended; "running" if it continues and its client does not wait for its end."""
 
 Reason = Literal[
-    "exception",
-    "exit",
-    "oom",
-    "crash",
-    "timeout",
-    "cancelled",
-    "validation",
-    "policy",
-    "engine",
+    "exception", "exit", "oom", "crash", "timeout", "cancelled", "validation", "policy", "engine"
 ]
 
 Severity = Literal["deny", "note"]

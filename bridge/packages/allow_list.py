@@ -40,10 +40,7 @@ def check_wanted(wanted: Iterable[Wanted], allow: Sequence[Allowed], place: str)
 
 
 def check_resolved(
-    found: Mapping[str, str],
-    needed_by: Mapping[str, str],
-    allow: Sequence[Allowed],
-    place: str,
+    found: Mapping[str, str], needed_by: Mapping[str, str], allow: Sequence[Allowed], place: str
 ) -> None:
     """Check that all resolved packages are allowed.
 

@@ -104,8 +104,7 @@ class Packages:
         if not wanted and not python:
             return NOTHING
         resolver = self._resolver_for(wanted)
-        target = await self._known_target()
-        return await self._resolved(wanted, python, target, resolver, run)
+        return await self._resolved(wanted, python, await self._known_target(), resolver, run)
 
     async def _resolved(
         self,

@@ -141,8 +141,7 @@ class PackageSet:
     def _unwritable(self, error: OSError) -> PackageUnavailableError:
         message = f"Packages cannot be kept: {error.strerror or error}."
         remedy = "The person who runs the bridge can set `cache` of [dependencies]."
-        where = f"In {self._directory}."
-        return PackageUnavailableError(message, host_detail=where, remedy=remedy)
+        return PackageUnavailableError(message, host_detail=f"In {self._directory}.", remedy=remedy)
 
 
 def make_room(directory: Path, most: int) -> None:

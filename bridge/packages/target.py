@@ -60,8 +60,7 @@ class Target:
     @property
     def digest(self) -> str:
         """Equal for those that take the same wheels."""
-        text = json.dumps(asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
         return f"{self.implementation} {self.version} on {self.machine} ({self.libc or 'no libc'})"

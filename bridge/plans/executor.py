@@ -116,11 +116,7 @@ class PlanExecutor:
     """Applies plans."""
 
     def __init__(
-        self,
-        servers: Servers,
-        services: GateServices,
-        plans: Plans,
-        times: Times | None = None,
+        self, servers: Servers, services: GateServices, plans: Plans, times: Times | None = None
     ) -> None:
         self._servers = servers
         self._services = services

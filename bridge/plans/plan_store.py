@@ -26,8 +26,7 @@ MAX_OWN_CHARACTERS = 32 * 1024 * 1024
 """Plans of one owner, and characters of their arguments. The oldest are dropped."""
 
 MAX_ALL_PLANS = 500
-MAX_ALL_CHARACTERS = 128 * 1024 * 1024
-"""Of all owners."""
+MAX_ALL_CHARACTERS = 128 * 1024 * 1024  # Of all owners.
 
 MAX_REMEMBERED = 1_000  # Plans that are gone and whose end is remembered.
 
@@ -53,7 +52,6 @@ class StoredPlan:
 
     @property
     def plan_id(self) -> str:
-        """Its id."""
         return self.plan.plan_id
 
 

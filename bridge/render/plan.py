@@ -16,34 +16,25 @@ from dataclasses import dataclass
 from bridge.model import HeldCall, Json, Plan
 from bridge.text import counted, escape_look_alikes, is_hidden, look_alikes
 
-MAX_CHARACTERS = 16_000
-"""Of a list; calls beyond it are only counted."""
+MAX_CHARACTERS = 16_000  # Of a list; calls beyond it are only counted.
 
 MAX_RUNS = 25
 """Groups of calls that follow each other; when there are more, as when two tools take turns, all
 calls of a tool are one group."""
 
-MAX_KINDS = 30
-"""Tools counted at the top."""
+MAX_KINDS = 30  # Tools counted at the top.
 
 MAX_ROWS = 40
 MAX_COLUMNS = 6
-MAX_CELL = 48
-"""Of a table: rows, columns and characters of a cell."""
-
-MAX_ASKING = 5
-"""Tools named that need an approval which cannot be given."""
+MAX_CELL = 48  # Of a table: rows, columns and characters of a cell.
+MAX_ASKING = 5  # Tools named that need an approval which cannot be given.
 
 IN_FULL = 3
-MAX_VALUE = 1_000
-"""Calls of a group in full, and characters of each of their arguments."""
-
-MAX_NAME = 80
-"""Characters of a tool's or an argument's name."""
+MAX_VALUE = 1_000  # Calls of a group in full, and characters of each of their arguments.
+MAX_NAME = 80  # Characters of a tool's or an argument's name.
 
 DIGEST = "sha256"
-DIGEST_CHARS = 16
-"""Of the digest of a call's arguments; the audit log has all of it."""
+DIGEST_CHARS = 16  # Of the digest of a call's arguments; the audit log has all of it.
 
 UNLISTED = " (the tool describes no such argument)"
 

@@ -10,15 +10,7 @@ from __future__ import annotations
 
 import json
 
-from bridge.model import (
-    Artifact,
-    FindingSource,
-    Json,
-    RunResult,
-    SessionReport,
-    Shown,
-    Variable,
-)
+from bridge.model import Artifact, FindingSource, Json, RunResult, SessionReport, Shown, Variable
 from bridge.render.plan import plan_text
 from bridge.render.receipt import call_lines
 from bridge.render.structured import output_links, to_json
@@ -58,14 +50,9 @@ def _toon(value: Json) -> str | None:
         return None
 
 
-MAX_HELD = 8
-"""Names in text; the record has more."""
-
-FEW = 3
-"""Names that are listed after every run."""
-
-LARGE = 10_000
-"""Bytes from which on a value's size is worth saying."""
+MAX_HELD = 8  # Names in text; the record has more.
+FEW = 3  # Names that are listed after every run.
+LARGE = 10_000  # Bytes from which on a value's size is worth saying.
 
 THOUSAND = 1000
 
@@ -132,8 +119,7 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} GB"
 
 
-MAX_FILES = 25
-"""Listed in text: a line takes some 50 tokens."""
+MAX_FILES = 25  # Listed in text: a line takes some 50 tokens.
 
 OUT = "out"
 

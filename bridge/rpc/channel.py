@@ -33,8 +33,7 @@ from bridge.large_text import LargeText
 from bridge.model import Json
 from bridge.offload import offload
 
-MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024
-"""Longest line accepted from a guest."""
+MAX_GUEST_FRAME_BYTES = 16 * 1024 * 1024  # Longest line accepted from a guest.
 
 MAX_DONE_BYTES = 2 * 1024 * 1024
 """Longest `done` frame, whose content goes to the model. The guest limits a result to 1 MiB and a
@@ -207,8 +206,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
 #
 # Encoding 40 MB of base64 as JSON at once takes half a second and holds the interpreter lock.
 
-LARGE_BYTES = 64 * 1024
-"""Least size written in pieces; less is encoded in less than a millisecond."""
+LARGE_BYTES = 64 * 1024  # Least size written in pieces; less is encoded in less than a millisecond.
 
 PIECE_BYTES = 189 * 1024
 """Bytes encoded at a time; a multiple of three, so that only the last piece is padded."""
@@ -266,8 +264,7 @@ def _large(frame: HostFrame) -> list[LargeBase64]:
 # Encoding a text as JSON and decoding it costs several times as much as moving it, and copies it.
 # The program gets the same value. The other end is `bridge.guest.api.client`.
 
-LARGE_CHARACTERS = 64 * 1024
-"""Least length of a text that is sent outside of the JSON."""
+LARGE_CHARACTERS = 64 * 1024  # Least length of a text that is sent outside of the JSON.
 
 DEPTH = 3
 """How deep in objects large texts are searched: the text itself, a field of structured content, a

@@ -36,8 +36,7 @@ from bridge.rpc.channel import Redact, encode_reply
 
 logger = logging.getLogger(__name__)
 
-YIELD_EVERY = 64
-"""Calls accepted in a row before other tasks run."""
+YIELD_EVERY = 64  # Calls accepted in a row before other tasks run.
 
 Handler = Callable[[str, Mapping[str, Json]], Awaitable[Json]]
 
@@ -360,10 +359,7 @@ class Dispatcher:
 _CUT: Mapping[str, Json] = {"data": None, "content": None, "meta": None}
 """What an error that is too large is sent without."""
 
-_KINDS = {
-    CallTimeoutError.code: "timeout",
-    CallBudgetError.code: "limit",
-}
+_KINDS = {CallTimeoutError.code: "timeout", CallBudgetError.code: "limit"}
 
 
 def as_failed_call(error: BridgeError, *, server: str = "", tool: str = "") -> CallFailedError:

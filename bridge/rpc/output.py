@@ -18,14 +18,9 @@ alone would allow a million empty ones, which takes clients seconds."""
 MEMORY_BYTES = 128 * 1024
 """Bytes of a stream's beginning in memory before it goes to storage; half as many of its end."""
 
-OUTPUT_BYTES = 32 * 1024 * 1024
-"""Most bytes kept of a stream, whatever limit its guest was given."""
-
-_STEP_BYTES = 2048
-"""Counted at a time: little is counted that is not shown."""
-
-_WHOLE_LINES_WITHIN = 2048
-"""A cut is moved to the end of a line within so many bytes."""
+OUTPUT_BYTES = 32 * 1024 * 1024  # Most bytes kept of a stream, whatever limit its guest was given.
+_STEP_BYTES = 2048  # Counted at a time: little is counted that is not shown.
+_WHOLE_LINES_WITHIN = 2048  # A cut is moved to the end of a line within so many bytes.
 
 
 def cost(data: bytes | bytearray) -> int:
@@ -132,7 +127,6 @@ class OutputBuffer:
 
     @property
     def start(self) -> bytes:
-        """The beginning."""
         return bytes(self._start)
 
     @property

@@ -212,16 +212,10 @@ class Admission:
         return run
 
     async def _check(
-        self,
-        request: RunRequest,
-        program: Reading,
-        servers: tuple[str, ...],
+        self, request: RunRequest, program: Reading, servers: tuple[str, ...]
     ) -> Check:
         return await self._checks.check(
-            request.code,
-            program.survey,
-            servers,
-            more_names=bool(request.session),
+            request.code, program.survey, servers, more_names=bool(request.session)
         )
 
     async def _read(self, request: RunRequest) -> Reading:

@@ -16,11 +16,7 @@ from bridge.commands.runner import Commands
 from bridge.gate.result_redaction import cleared
 from bridge.gate.server_starts import StartApprover
 from bridge.gate.services import GateServices
-from bridge.model import (
-    ApplyRequest,
-    RunRequest,
-    RunResult,
-)
+from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.packages.packages import Packages
 from bridge.plans.executor import PlanExecutor
 from bridge.plans.shared_plans import Plans

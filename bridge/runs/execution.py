@@ -195,8 +195,7 @@ class Execution:
         only_listed = parts.settings.listed_servers_only
         self._gate = Gate(
             Grant(
-                servers=frozenset(run.servers) if only_listed else None,
-                calls=run.limits.tool_calls,
+                servers=frozenset(run.servers) if only_listed else None, calls=run.limits.tool_calls
             ),
             parts.servers.pool.call_tool,
             run.gate.context,

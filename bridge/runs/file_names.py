@@ -10,13 +10,11 @@ from __future__ import annotations
 import unicodedata
 
 MAX_NAME_BYTES = 1024
-MAX_PART_BYTES = 255
-"""What file systems take."""
+MAX_PART_BYTES = 255  # What file systems take.
 
 MAX_PARTS = 10
 
-MAX_SHOWN = 200
-"""Characters of a name that is quoted."""
+MAX_SHOWN = 200  # Characters of a name that is quoted.
 
 _REFUSED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 

@@ -41,8 +41,7 @@ MAX_NAME_CHARS = 1024
 """Of a tool or a prompt. Names go into records, errors and questions; the protocol recommends 128
 characters at most."""
 
-MAX_QUERY_CHARS = 8_000
-"""Of a query or of a text that is looked for."""
+MAX_QUERY_CHARS = 8_000  # Of a query or of a text that is looked for.
 
 LONGEST: Mapping[str, int] = {
     **dict.fromkeys(
@@ -317,8 +316,7 @@ class GuestRequests:
         return list(self._servers.names())
 
     async def _list_tools(self, params: Mapping[str, Json]) -> Json:
-        server = await self._loaded(_text(params, "server"))
-        return await self._guide.server_docs(server, "full")
+        return await self._guide.server_docs(await self._loaded(_text(params, "server")), "full")
 
     async def _load_server(self, params: Mapping[str, Json]) -> Json:
         server = await self._loaded(_text(params, "server"))

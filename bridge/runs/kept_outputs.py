@@ -19,18 +19,15 @@ from bridge.model import Artifact, Json
 from bridge.rpc.dispatcher import CallFailedError
 from bridge.text import counted
 
-MAX_TEXT_BYTES = 32 * 1024 * 1024
-"""Returned by one call: all of a stream, as more is not kept."""
+MAX_TEXT_BYTES = 32 * 1024 * 1024  # Returned by one call: all of a stream, as more is not kept.
 
 MAX_FOUND = 10_000
-MAX_FOUND_BYTES = 8 * 1024 * 1024
-"""Lines that a search returns, and of how many bytes."""
+MAX_FOUND_BYTES = 8 * 1024 * 1024  # Lines that a search returns, and of how many bytes.
 
 MAX_LINE_BYTES = 2 * 1024
 """Of a line that is found, around what was looked for: a stream may be one line of megabytes."""
 
-MAX_LISTED = 10
-"""Outputs named in an error."""
+MAX_LISTED = 10  # Outputs named in an error.
 
 STREAMS = ("stdout", "stderr")
 

@@ -38,8 +38,7 @@ class Place:
     session: SessionRun | None = None
 
 
-Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]
-"""What is done with a place."""
+Work = Callable[[PreparedRun, Place], Awaitable[RunResult]]  # What is done with a place.
 
 
 class Places:

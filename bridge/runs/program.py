@@ -266,8 +266,7 @@ class Program:
         Should the program have begun in that moment, it has called nothing: it can begin again.
         """
         age = self._clock.now() - self._started
-        silent = not self._heard and not self._protocol_error
-        return self._waited and silent and age < STALE_SECONDS
+        return self._waited and not self._heard and not self._protocol_error and age < STALE_SECONDS
 
     def _ended_late(self) -> bool:
         """Return whether the sandbox ended at the deadline without a final frame.
@@ -275,8 +274,7 @@ class Program:
         A guest stops its program then, and reports it; but engines can lose the last output of a
         sandbox that has unread input.
         """
-        silent = self._exited is None and not self._protocol_error and not self._lost
-        return silent and self._late
+        return self._exited is None and not self._protocol_error and not self._lost and self._late
 
     async def _serve(self, dispatcher: Dispatcher) -> None:
         taken = 0

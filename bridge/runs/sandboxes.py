@@ -100,8 +100,7 @@ GUEST_ENVIRONMENT = {
 """Everything a program finds in its environment, but for its time zone."""
 
 
-Reserved = Reservation[GuestSession]
-"""A sandbox that is one run's until the reservation ends."""
+Reserved = Reservation[GuestSession]  # A sandbox that is one run's until the reservation ends.
 
 
 class Sandboxes:

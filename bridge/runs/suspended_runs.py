@@ -28,8 +28,7 @@ from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
 
-MAX_WAITING = 32
-"""Runs that wait for their client at a time. Each holds a sandbox."""
+MAX_WAITING = 32  # Runs that wait for their client at a time. Each holds a sandbox.
 
 WAIT_SECONDS = 540.0
 """For a client to come back. A little less than one answer may take, so that a run whose client
@@ -150,7 +149,6 @@ class SuspendedRuns:
         return len(self._live)
 
     def runs(self) -> tuple[SuspendedRun, ...]:
-        """Return all there are."""
         return tuple(self._live)
 
     async def __aenter__(self) -> SuspendedRuns:

@@ -16,8 +16,7 @@ from bridge.errors import DrainingError
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05
-"""Between looks at whether anything is left."""
+LOOK_SECONDS = 0.05  # Between looks at whether anything is left.
 
 END_SECONDS = 12.0
 """For runs that are ended: a session's program is interrupted first, which keeps its state."""

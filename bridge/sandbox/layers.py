@@ -232,11 +232,7 @@ def verified(isolation: Isolation, facts: Mapping[str, Any]) -> Isolation:
         if True in looks:
             seen.append(layer)
     return replace(
-        isolation,
-        layers=tuple(held),
-        weaker=tuple(missing),
-        verified=tuple(seen),
-        host_kernel=None,
+        isolation, layers=tuple(held), weaker=tuple(missing), verified=tuple(seen), host_kernel=None
     )
 
 

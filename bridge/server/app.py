@@ -91,11 +91,7 @@ async def tool_list(engine: Engine) -> list[types.Tool]:
     """Return the tools as a client is shown them at this moment."""
     settings = engine.settings
     tool = types.Tool(
-        _meta={
-            "anthropic/alwaysLoad": True,
-            "anthropic/searchHint": SEARCH_HINT,
-            **RESULT_SIZE,
-        },
+        _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT, **RESULT_SIZE},
         name=TOOL,
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),

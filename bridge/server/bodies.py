@@ -20,8 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bridge.server.stdio import MAX_MESSAGE_BYTES, NO_BATCHES, TOO_MANY, is_too_complex
 from bridge.upstream.framing import Line, encode
 
-LARGE_BODY = 4 * 1024 * 1024
-"""A larger body counts as large. Only requests with files have one."""
+LARGE_BODY = 4 * 1024 * 1024  # A larger body counts as large. Only requests with files have one.
 
 MAX_LARGE = 4
 """Requests with a large body at once, of all clients. Each is in memory until it is answered."""
@@ -118,10 +117,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 def refuse(
-    status: int,
-    problem: str,
-    code: int = INVALID_REQUEST,
-    headers: Mapping[str, str] | None = None,
+    status: int, problem: str, code: int = INVALID_REQUEST, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a refusal of a request that was not passed on."""
     error = ErrorData(code=code, message=problem)

@@ -34,11 +34,8 @@ logger = logging.getLogger(__name__)
 
 Context = ServerRequestContext[Any]
 
-DEFAULT_LEVEL = "info"
-"""Log level of clients that used `initialize` and have set none."""
-
-ROOTS_SECONDS = 2.0
-"""For a client's roots, which it has at hand."""
+DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
+ROOTS_SECONDS = 2.0  # For a client's roots, which it has at hand.
 
 LOOK_SECONDS = 1.0
 """Time between checks whether a client that was asked over HTTP is still connected."""
@@ -50,8 +47,7 @@ MAX_ROUNDS = 10
 """Results with questions in one call since 2026-07-28. The SDK's clients fail after as many, and so
 lose the result of a run that may have had effects."""
 
-MAX_INTRODUCTION = 80
-"""Characters of a client's name, and as many of its version, about."""
+MAX_INTRODUCTION = 80  # Characters of a client's name, and as many of its version, about.
 
 _ELICITATION_METHOD: Method = "elicitation/create"
 _SAMPLING_METHOD: Method = "sampling/createMessage"
@@ -112,8 +108,7 @@ def _request_of(
         if method == _SAMPLING_METHOD:
             asked = types.CreateMessageRequestParams.model_validate(params, by_name=False)
             return types.CreateMessageRequest(params=asked)
-        read = _ELICITATION.validate_python(params, by_name=False)
-        return types.ElicitRequest(params=read)
+        return types.ElicitRequest(params=_ELICITATION.validate_python(params, by_name=False))
     except ValidationError as error:
         message = f"The question cannot be understood: {error.errors()[0]['msg']}."
         raise CannotAskError(message) from None
@@ -201,8 +196,7 @@ class RunClient:
 
     async def roots(self) -> list[Json]:
         """Return its roots; none over HTTP, where clients share servers."""
-        over_http = isinstance(self._capable.request, Request)
-        return [] if over_http else await self._list_roots()
+        return [] if isinstance(self._capable.request, Request) else await self._list_roots()
 
     async def _list_roots(self) -> list[Json]:
         return await list_roots(self._capable)
@@ -339,8 +333,7 @@ class ModernClient(RunClient):
     @property
     def log_level(self) -> str:
         """The level in its request's `_meta`; empty if there is none."""
-        meta = self._capable.meta or {}
-        return str(meta.get(types.LOG_LEVEL_META_KEY) or "")
+        return str((self._capable.meta or {}).get(types.LOG_LEVEL_META_KEY) or "")
 
     @property
     def wants_output(self) -> bool:

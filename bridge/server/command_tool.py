@@ -24,8 +24,7 @@ COMMAND_TOOL = "run_command"
 
 _KNOWN = ("profile", "command", "pipeline", "workdir", "stdin", "timeout")
 
-MAX_LISTED = 20
-"""Executables named per profile in the tool's description."""
+MAX_LISTED = 20  # Executables named per profile in the tool's description.
 
 _STAGE: dict[str, Kind] = {
     **dict.fromkeys(("command", "signal"), "string"),

@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-RECORD_KEY = "mcp-code-bridge/result"
-"""Of a result's `_meta`."""
+RECORD_KEY = "mcp-code-bridge/result"  # Of a result's `_meta`.
 
 RESULT_SIZE = {"anthropic/maxResultSizeChars": 500_000}
 """For a tool's `_meta`: the most that Claude Code takes. Without it, it writes results of more than
@@ -90,11 +89,7 @@ an object's fields with their kinds."""
 
 def record_schema(fields: dict[str, Kind]) -> dict[str, Any]:
     """Return the JSON Schema of a record with these fields, besides those of all records."""
-    common: dict[str, Kind] = {
-        "runId": "string",
-        "status": get_args(Status),
-        "summary": "string",
-    }
+    common: dict[str, Kind] = {"runId": "string", "status": get_args(Status), "summary": "string"}
     return {**_schema({**common, **fields}), "required": list(common)}
 
 
@@ -117,8 +112,7 @@ def output_schema(schema: dict[str, Any], place: RecordPlace) -> dict[str, Any] 
     return schema if place == "content" else None
 
 
-MAX_LINKS = 50
-"""In one result: each is something that a model reads. All are in the record."""
+MAX_LINKS = 50  # In one result: each is something that a model reads. All are in the record.
 
 _DESCRIPTIONS = {
     "file": "A file that the program left.",
@@ -165,10 +159,7 @@ def cleared_content(result: types.CallToolResult, redactor: Redactor) -> None:
 
 def resource_fields(artifact: Artifact) -> dict[str, object]:
     """Return what a list says of something that is kept."""
-    return {
-        **link_fields(artifact),
-        "description": _DESCRIPTIONS[artifact.kind],
-    }
+    return {**link_fields(artifact), "description": _DESCRIPTIONS[artifact.kind]}
 
 
 def link_fields(artifact: Artifact) -> dict[str, object]:

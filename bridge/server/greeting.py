@@ -31,8 +31,7 @@ CAPABILITIES = {
     "tools": {"listChanged": True},
 }
 
-MAX_REQUEST_BYTES = 16 * 1024
-"""Of a request that is answered here."""
+MAX_REQUEST_BYTES = 16 * 1024  # Of a request that is answered here.
 
 MAX_NESTING = 50
 

@@ -43,14 +43,9 @@ QUIET_SECONDS = 0.5
 """Nothing may change for this long before lists are compared: servers that start together learn
 their tools within a second, and an editor writes a file in several steps."""
 
-LONGEST_SECONDS = 5.0
-"""Longest delay of the comparison while changes go on."""
-
-MAX_URIS = 100
-"""Resources that one connection or stream subscribes to."""
-
-MAX_URI = 2048
-"""Characters of a subscribed URI; the bridge's own are far shorter."""
+LONGEST_SECONDS = 5.0  # Longest delay of the comparison while changes go on.
+MAX_URIS = 100  # Resources that one connection or stream subscribes to.
+MAX_URI = 2048  # Characters of a subscribed URI; the bridge's own are far shorter.
 
 Shown = Callable[[], Hashable]
 """Returns a list's current content; equal values mean an unchanged list."""

@@ -35,14 +35,9 @@ REPLICA = "mcp-bridge-replica"
 
 SESSION = "mcp-session-id"
 
-STORE_SECONDS = 2.0
-"""For the store to answer; what takes longer counts as out of reach."""
-
-LOOK_SECONDS = 1.0
-"""Between looks at what is missing, and at what dead replicas left."""
-
-RETRY_SECONDS = 5
-"""After which a client that is refused may come again."""
+STORE_SECONDS = 2.0  # For the store to answer; what takes longer counts as out of reach.
+LOOK_SECONDS = 1.0  # Between looks at what is missing, and at what dead replicas left.
+RETRY_SECONDS = 5  # After which a client that is refused may come again.
 
 _NEEDED = ("sandboxes", "store")
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,62})\.[0-9a-f]{32}")

@@ -112,8 +112,7 @@ _TEMPLATES = (
     ),
 )
 
-PAGE = 100
-"""Things that runs left, in one answer to a client that lists."""
+PAGE = 100  # Things that runs left, in one answer to a client that lists.
 
 MAX_PAGES = 5
 """Most entries of the list: clients show it to people, and some read all of it at each start. What
@@ -198,8 +197,7 @@ class Resources:
             mine = isinstance(error, ArtifactStoreError)
             code = types.INTERNAL_ERROR if mine else types.INVALID_PARAMS
             raise MCPError(code, redactor.text(str(error))) from None
-        content = _text(uri, mime_type, redactor.text(text))
-        return types.ReadResourceResult(contents=[content])
+        return types.ReadResourceResult(contents=[_text(uri, mime_type, redactor.text(text))])
 
     async def _read(self, uri: str, context: Context) -> tuple[str, str]:
         if uri == SESSIONS_URI:

@@ -25,14 +25,12 @@ from bridge.servers.project_servers import waiting_line
 
 SEARCH_TOOL = "search_tools"
 
-MAX_TEXT_CHARS = 60_000
-"""Of an answer. Fifty hits in full can be more than a conversation holds."""
+MAX_TEXT_CHARS = 60_000  # Of an answer. Fifty hits in full can be more than a conversation holds.
 
 MAX_QUERY_CHARS = 8_000
 """Of which only the beginning is searched; a longer one is no query but a mistake."""
 
-MAX_LEFT_OUT = 5
-"""Servers named that could not be asked."""
+MAX_LEFT_OUT = 5  # Servers named that could not be asked.
 
 _MAX_REASON_CHARS = 160
 

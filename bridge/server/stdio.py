@@ -164,8 +164,7 @@ MAX_MESSAGE_BYTES = 48 * 1024 * 1024
 """Of a client's message, over either transport: the files that a run may bring, as base64 broken
 into lines, and a program."""
 
-CHUNK_BYTES = 64 * 1024
-"""Read at once: what a pipe holds."""
+CHUNK_BYTES = 64 * 1024  # Read at once: what a pipe holds.
 
 TOO_MANY = f"The message holds too many values; at most {MAX_VALUES:,} are taken."
 
@@ -175,8 +174,7 @@ NO_BATCHES = ErrorData(
 )
 """The answer to an array of messages, which only protocol 2025-03-26 had."""
 
-_METHOD = b'"method"'
-"""Stands in every request and, outside of values, in no response."""
+_METHOD = b'"method"'  # Stands in every request and, outside of values, in no response.
 
 
 async def is_too_complex(line: Line) -> bool:

@@ -38,8 +38,7 @@ logger = logging.getLogger(__name__)
 STDIO = "stdio"
 """Owner of the runs of the one client on stdio; over HTTP clients cannot be told apart."""
 
-SHUTDOWN_SECONDS = 3
-"""Runs still under way when the server stops are cancelled after this."""
+SHUTDOWN_SECONDS = 3  # Runs still under way when the server stops are cancelled after this.
 
 LAST_SECONDS = 0.5
 """The same for a server that is cancelled, as by a signal to `serve`: its end is waited for. It is

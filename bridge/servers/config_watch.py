@@ -25,8 +25,7 @@ from bridge.tasks import background_task
 
 logger = logging.getLogger(__name__)
 
-POLL_SECONDS = 5.0
-"""Between checks where nothing can be watched."""
+POLL_SECONDS = 5.0  # Between checks where nothing can be watched.
 
 RETRY_SECONDS = 1.0
 """Delay before another try when a directory was removed just before it was watched."""

@@ -17,8 +17,7 @@ from bridge.settings import Settings
 logger = logging.getLogger(__name__)
 
 
-FILE_NAME = "project-servers.json"
-"""In the state directory."""
+FILE_NAME = "project-servers.json"  # In the state directory.
 
 
 class ProjectConsents:

@@ -14,13 +14,7 @@ import anyio
 import anyio.to_thread
 
 from bridge.catalog.disclosure import outdated
-from bridge.catalog.docs import (
-    Detail,
-    capabilities,
-    server_docs,
-    tool_description,
-    tool_docs,
-)
+from bridge.catalog.docs import Detail, capabilities, server_docs, tool_description, tool_docs
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, root_names
 from bridge.catalog.search import GOOD_FIT, Match, ToolIndex
@@ -36,14 +30,9 @@ from bridge.servers.servers import Servers
 from bridge.settings import Settings
 from bridge.settings.time_zone import time_zone
 
-MAX_LISTED = 50
-"""Results of a search at a terminal."""
-
-MAX_NEAREST = 3
-"""Results of a search without a good match."""
-
-SCORE_DIGITS = 3
-"""Decimals of a result's score, which is comparable within one search only."""
+MAX_LISTED = 50  # Results of a search at a terminal.
+MAX_NEAREST = 3  # Results of a search without a good match.
+SCORE_DIGITS = 3  # Decimals of a result's score, which is comparable within one search only.
 
 
 SKILLS_SERVER = "skills\0"

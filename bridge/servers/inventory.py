@@ -245,7 +245,6 @@ class ToolInventory:
         return self._initial
 
     def discovered(self, loaded: Collection[str]) -> list[dict[str, Any]]:
-        """Return `Run.discovered`."""
         if self._discovered is None:
             bare = (
                 ServerEntry(name=name, alias=self.aliases[name], description=description)

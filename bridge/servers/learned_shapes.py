@@ -40,8 +40,7 @@ SAMPLE_EVERY = 16
 SAVE_SECONDS = 5.0
 """Delay between learning and storing, so that a program's many calls cause one write."""
 
-CLOSE_SECONDS = 2.0
-"""Time for storing the rest at the end."""
+CLOSE_SECONDS = 2.0  # Time for storing the rest at the end.
 
 Loaded = Mapping[str, tuple[ServerSpec, ShapeRecords]]
 """The records read from the store, by server, each with the definition they belong to."""

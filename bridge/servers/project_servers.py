@@ -17,8 +17,7 @@ MAX_LINES = 60
 MAX_CHARS = 4000
 """Bounds of a definition in a question. One that cannot be shown whole is not asked about."""
 
-MAX_NAMES = 5
-"""Servers named in the line on servers that wait."""
+MAX_NAMES = 5  # Servers named in the line on servers that wait.
 
 MAX_PATH_CHARS = 400
 _INDENT = "    "

@@ -268,8 +268,7 @@ class Lister:
 REFRESH_SECONDS = 24 * 3600.0
 """Age at which a listing is old. Servers change with their releases, and a run asks them anyway."""
 
-FIRST_STARTS = 8
-"""Servers that a search starts at once because their tools are unknown."""
+FIRST_STARTS = 8  # Servers that a search starts at once because their tools are unknown.
 
 SETTLE_SECONDS = 0.5
 """Delay after a reported change: servers that register tools one by one report each."""

@@ -29,20 +29,17 @@ from bridge.gate.redaction_shapes import (
 from bridge.model import Json, ServerSpec
 from bridge.settings.globs import any_matcher
 
-MAX_TOKENS = 8
-"""Tokens kept of one login: earlier ones may still occur in the server's texts."""
+MAX_TOKENS = 8  # Tokens kept of one login: earlier ones may still occur in the server's texts.
 
 MAX_LOGINS = 200
 
-MAX_LINES = 200
-"""Lines of a private key; each is a secret of its own."""
+MAX_LINES = 200  # Lines of a private key; each is a secret of its own.
 
 INPUT_PREFIX = "MCP_BRIDGE_INPUT_"
 
 _BLANK = re.compile(r"\s")
 
-Found = Iterator[tuple[str, str]]
-"""Pairs of the name of a setting and the secret in it."""
+Found = Iterator[tuple[str, str]]  # Pairs of the name of a setting and the secret in it.
 
 
 class Secrets:
@@ -192,8 +189,7 @@ def _json_secrets(name: str, value: Json, depth: int) -> Found:
             yield from _json_secrets(name, item, depth + 1)
 
 
-_SCHEMES = ("bearer", "basic", "token", "apikey", "digest")
-"""Words before a token in a header."""
+_SCHEMES = ("bearer", "basic", "token", "apikey", "digest")  # Words before a token in a header.
 
 
 def header_secrets(name: str, value: str) -> Found:

@@ -62,11 +62,8 @@ class ConfigSnapshot:
         return stamp
 
 
-MAX_SHOWN_NAMES = 30
-"""Servers named in an error."""
-
-MAX_LEFT_OUT = 5
-"""Skipped entries named in an error on a server that does not exist."""
+MAX_SHOWN_NAMES = 30  # Servers named in an error.
+MAX_LEFT_OUT = 5  # Skipped entries named in an error on a server that does not exist.
 
 
 class Servers:

@@ -25,14 +25,12 @@ logger = logging.getLogger(__name__)
 MAX_SCHEMA_BYTES = 8 * 1024
 """Size of one tool's shape as JSON. Of a larger one the deepest levels are left out."""
 
-MAX_TOOLS = 300
-"""Records of one server, one per version of a tool; the last used are kept."""
+MAX_TOOLS = 300  # Records of one server, one per version of a tool; the last used are kept.
 
 MAX_DOCUMENTS = 500
 """Documents stored. A definition with a new version in its arguments gets another document."""
 
-MAX_NAME_CHARS = 200
-"""Length of a tool's name in a record, where it is only for people."""
+MAX_NAME_CHARS = 200  # Length of a tool's name in a record, where it is only for people.
 
 _MAX_COUNT = 10**12
 
@@ -71,8 +69,7 @@ class ShapeRecord:
         return replace(self, shape=found, depth=depth)
 
 
-ShapeRecords = Mapping[str, ShapeRecord]
-"""Records by the version digest of a tool."""
+ShapeRecords = Mapping[str, ShapeRecord]  # Records by the version digest of a tool.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +85,7 @@ class _StoredRecord:
 
     def record(self) -> ShapeRecord:
         empty = ShapeRecord(
-            name=self.tool,
-            depth=self.depth,
-            count=self.count,
-            day=self.day,
-            several=self.several,
+            name=self.tool, depth=self.depth, count=self.count, day=self.day, several=self.several
         )
         return empty.with_shape(from_schema(self.returns))
 

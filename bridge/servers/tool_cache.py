@@ -31,8 +31,7 @@ MAX_BYTES = 8 * MEBIBYTE
 MAX_ENTRIES = 500
 """Listings stored. A definition with a new version in its arguments gets another listing."""
 
-MAX_TOTAL_BYTES = 128 * MEBIBYTE
-"""Size of all listings; real ones take a few megabytes."""
+MAX_TOTAL_BYTES = 128 * MEBIBYTE  # Size of all listings; real ones take a few megabytes.
 
 MAX_AGE_SECONDS = 90 * 24 * 3600.0
 """Age at which a listing that was not renewed is deleted: its server is no longer in use."""
@@ -81,8 +80,7 @@ def listing_digest(spec: ServerSpec) -> str:
         None if spec.tools.only is None else sorted(spec.tools.only),
         sorted(spec.tools.without),
     ]
-    digest = hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:32]
+    return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 class ToolCache:

@@ -19,12 +19,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from bridge.callers.client import RunCaller
-from bridge.errors import (
-    BridgeError,
-    InvalidRequestError,
-    SessionLimitError,
-    UnknownSessionError,
-)
+from bridge.errors import BridgeError, InvalidRequestError, SessionLimitError, UnknownSessionError
 from bridge.model import Limits, RunRequest, RunResult
 from bridge.packages.packages import NOTHING, PackageSet
 from bridge.sessions.admission import Admission
@@ -174,11 +169,7 @@ class Sessions:
         """
         while True:
             queued = QueuedRun(
-                request=request,
-                limits=limits,
-                caller=caller,
-                work=work,
-                ends=request.end_session,
+                request=request, limits=limits, caller=caller, work=work, ends=request.end_session
             )
             session = await self._find(request, make=True)
             session.record.named = request.named_sessions
@@ -223,8 +214,7 @@ class Sessions:
                     memory_bytes=session.memory_bytes,
                     holdings=session.record.holdings,
                 )
-        latest = sorted(found.values(), key=lambda each: each.idle_seconds)
-        return tuple(latest[:MAX_LISTED])
+        return tuple(sorted(found.values(), key=lambda each: each.idle_seconds)[:MAX_LISTED])
 
     async def _take(self, session: Session, queued: QueuedRun) -> RunResult | None:
         """Wait until a run is served; None if the session had ended before.

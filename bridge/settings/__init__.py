@@ -130,9 +130,7 @@ SETTINGS: Mapping[str, _Setting] = {
     "replica": _Setting(parsers.replica),
     "drain_seconds": _Setting(parsers.seconds),
     "roots": _Setting(
-        parsers.directories,
-        "directories that servers get when they ask for roots",
-        many=True,
+        parsers.directories, "directories that servers get when they ask for roots", many=True
     ),
     "servers_config": _Setting(
         parsers.whole_path, "one more configuration file, read first", variable="MCP_SERVERS_CONFIG"
@@ -211,10 +209,7 @@ def load(
         server_settings=file.servers,
         strict=profile.strict,
         places={key: each.place for key, each in found.items()},
-        **cast(
-            "dict[str, Any]",
-            {"state_dir": default_state_dir(environment), **values},
-        ),
+        **cast("dict[str, Any]", {"state_dir": default_state_dir(environment), **values}),
     )
     if os.geteuid() == 0 and exposure(settings.state_dir)[0]:
         # As the home in a container may be another user's.

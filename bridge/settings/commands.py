@@ -23,12 +23,10 @@ LONGEST_TIMEOUT = 300.0
 """Seconds. Clients give up on a call long before; what takes longer is no tool call."""
 
 MAX_PROFILES = 50
-MAX_ENTRIES = 100
-"""In one list of a profile: more is a mistake, and each path is a mount."""
+MAX_ENTRIES = 100  # In one list of a profile: more is a mistake, and each path is a mount.
 
 MIN_MEMORY_BYTES = 16 * MEBIBYTE
-MAX_OUTPUT_BYTES = 4 * MEBIBYTE
-"""Of each stream; a model's whole context is smaller."""
+MAX_OUTPUT_BYTES = 4 * MEBIBYTE  # Of each stream; a model's whole context is smaller.
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 from bridge.model import MEBIBYTE, Json
 from bridge.settings import fields
 
-MAX_PATTERNS = 500
-"""More packages than a person can review."""
+MAX_PATTERNS = 500  # More packages than a person can review.
 
 MAX_PATTERN_CHARS = 200
 

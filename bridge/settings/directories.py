@@ -17,8 +17,7 @@ from bridge.model import Directory, Json
 from bridge.settings import fields
 from bridge.settings.policy import PRIVATE_DATA, UNTRUSTED_INPUT
 
-INSIDE = "/mnt"
-"""Directory in the sandbox with the granted directories, each by its name."""
+INSIDE = "/mnt"  # Directory in the sandbox with the granted directories, each by its name.
 
 SYSTEM = ("/proc", "/sys", "/dev", "/run")
 """Directories of the kernel and of services, whose sockets give control of the machine."""

@@ -13,18 +13,12 @@ from bridge.errors import SettingsError
 from bridge.model import Action, Effect, Json
 from bridge.settings import globs, parsers
 
-MAX_NAME_CHARS = 100
-"""Of a rule; it stands in every decision and record."""
+MAX_NAME_CHARS = 100  # Of a rule; it stands in every decision and record.
 
 MAX_REASON_CHARS = 500
-MAX_GLOBS = 100
-"""In one list; more is said by a glob."""
-
-MAX_LABELS = 20
-"""Of one server or tool, or on one side of a flow rule."""
-
-MAX_KEY_CHARS = 80
-"""Of a key in the place that an error names."""
+MAX_GLOBS = 100  # In one list; more is said by a glob.
+MAX_LABELS = 20  # Of one server or tool, or on one side of a flow rule.
+MAX_KEY_CHARS = 80  # Of a key in the place that an error names.
 
 _BARE = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _LABEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -23,8 +23,7 @@ from bridge.settings.state import require_private
 MAX_CONFIG_BYTES = 1024 * 1024
 """A settings file beyond this is a mistake (a log, a device), not a configuration."""
 
-MAX_SERVERS = 500
-"""Tables in `servers`; more than any user configures."""
+MAX_SERVERS = 500  # Tables in `servers`; more than any user configures.
 
 SERVER_KEYS: Mapping[str, fields.Parse] = {"protocol": fields.choice(get_args(ProtocolMode))}
 """Keys of a table in `servers`."""

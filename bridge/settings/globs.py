@@ -12,8 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-MAX_GLOB_CHARS = 512
-"""Longer than any name; of a path or an address a part will do."""
+MAX_GLOB_CHARS = 512  # Longer than any name; of a path or an address a part will do.
 
 _ESCAPED = re.compile(r"\\([*?\\])")
 _TOKEN = re.compile(rf"{_ESCAPED.pattern}|([*?])|([^*?\\]+)|\\")

@@ -13,8 +13,7 @@ from bridge.settings import fields
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
-MAX_ENTRIES = 50
-"""In one of its tables or lists."""
+MAX_ENTRIES = 50  # In one of its tables or lists.
 
 MAX_TEXT_CHARS = 500
 

@@ -13,11 +13,8 @@ from functools import lru_cache
 
 from bridge.settings import parsers
 
-MAX_PATH_CHARS = 4096
-"""What Linux takes at once."""
-
-REMEMBERED = 128
-"""Paths whose forms are kept: one call's are held against many rules."""
+MAX_PATH_CHARS = 4096  # What Linux takes at once.
+REMEMBERED = 128  # Paths whose forms are kept: one call's are held against many rules.
 
 _FILE = "file:///"
 

@@ -18,47 +18,26 @@ from bridge.store.server_url import SCHEMES, ServerUrl, server_url
 MIN_MEMORY_BYTES = 32 * 1024 * 1024
 """Below this an interpreter with asyncio imported does not start reliably."""
 
-MAX_SIZE_BYTES = 1024**5
-"""No engine takes more, and what a float cannot hold is no size."""
+MAX_SIZE_BYTES = 1024**5  # No engine takes more, and what a float cannot hold is no size.
 
 MAX_MEMORY_BYTES = 1024**4
 """More than a program can use here; beyond it a unit is more likely mistaken."""
 
-MIN_PIDS = 8
-"""The supervisor, the program and its threads need a handful."""
-
-MAX_PIDS = 32768
-"""A limit beyond the kernel's usual number of processes limits nothing."""
-
-MAX_AUDIT_DAYS = 3660
-"""Ten years."""
-
-MAX_KEPT_DAYS = 3660
-"""Ten years."""
-
-MIN_OUTPUT_TOKENS = 200
-"""Less holds no traceback."""
-
-MAX_SESSIONS = 256
-"""Open at once; each holds a sandbox and its memory."""
-
-MAX_RUNS = 1024
-"""Under way at once; each has a sandbox and its memory."""
+MIN_PIDS = 8  # The supervisor, the program and its threads need a handful.
+MAX_PIDS = 32768  # A limit beyond the kernel's usual number of processes limits nothing.
+MAX_AUDIT_DAYS = 3660  # Ten years.
+MAX_KEPT_DAYS = 3660  # Ten years.
+MIN_OUTPUT_TOKENS = 200  # Less holds no traceback.
+MAX_SESSIONS = 256  # Open at once; each holds a sandbox and its memory.
+MAX_RUNS = 1024  # Under way at once; each has a sandbox and its memory.
 
 MAX_WARM = 32
 """Each holds a whole sandbox, and is used by one run: more cost memory and gain nothing."""
 
-MIN_DESCRIPTION_TOKENS = 500
-"""What is fixed of the description of `run_python` takes most of it."""
-
-MAX_DESCRIPTION_TOKENS = 100_000
-"""More than a conversation can hold beside it."""
-
-MAX_ID = 2**31 - 1
-"""Of users and groups; engines and kernels keep what is above for themselves."""
-
-LONGEST_TIMEOUT = 24 * 3600.0
-"""A day; beyond it a number is more likely a mistake in units."""
+MIN_DESCRIPTION_TOKENS = 500  # What is fixed of the description of `run_python` takes most of it.
+MAX_DESCRIPTION_TOKENS = 100_000  # More than a conversation can hold beside it.
+MAX_ID = 2**31 - 1  # Of users and groups; engines and kernels keep what is above for themselves.
+LONGEST_TIMEOUT = 24 * 3600.0  # A day; beyond it a number is more likely a mistake in units.
 
 ENGINES = ("podman", "docker")
 

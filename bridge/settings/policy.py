@@ -21,22 +21,16 @@ MAX_RULES = 500
 """Each call is compared with all that speak of its tool. Far more than anybody keeps apart."""
 
 MAX_SERVERS = 200
-MAX_TOOLS = 500
-"""Of one server."""
+MAX_TOOLS = 500  # Of one server.
 
 MAX_CALLS = 1_000_000_000
 
 MAX_CONDITIONS = 32
 """Of one rule; each is looked at in every call that the rest of the rule is about."""
 
-MAX_OPTIONS = 1000
-"""To be one of."""
-
-MAX_STEPS = 16
-"""Of a path."""
-
-MAX_TEXT_CHARS = 4096
-"""To compare with; longer texts are no names of anything."""
+MAX_OPTIONS = 1000  # To be one of.
+MAX_STEPS = 16  # Of a path.
+MAX_TEXT_CHARS = 4096  # To compare with; longer texts are no names of anything.
 
 _NOT = "not"
 
@@ -56,14 +50,12 @@ Asking = Literal["elicitation", "sampling"]
 UNTRUSTED_INPUT = "untrusted-input"
 PRIVATE_DATA = "private-data"
 EXFILTRATION = "exfiltration"
-SECRET = "secret"
-"""Of any call into which the bridge puts a secret that it had taken out."""
+SECRET = "secret"  # Of any call into which the bridge puts a secret that it had taken out.
 
 LABELS = (UNTRUSTED_INPUT, PRIVATE_DATA, EXFILTRATION, SECRET)
 """Labels that mean something without further rules; others may be invented."""
 
-DETECTORS = ("email", "phone", "iban", "card", "ip")
-"""Of personal data."""
+DETECTORS = ("email", "phone", "iban", "card", "ip")  # Of personal data.
 
 
 def _allowed(value: Json, place: str) -> Action:

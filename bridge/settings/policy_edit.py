@@ -29,8 +29,7 @@ from bridge.settings.policy import Rule, parse_policy
 MAX_RULES = 2000
 """Most rules that the bridge adds to a file: more answers of "always" call for another rule."""
 
-MAX_DEPTH = 20
-"""Of a condition's value."""
+MAX_DEPTH = 20  # Of a condition's value.
 
 _HEADER = re.compile(
     r"""^[ \t]*\[\[[ \t]*(?:policy|"policy"|'policy')[ \t]*\.[ \t]*(?:rules|"rules"|'rules')"""

@@ -17,8 +17,7 @@ from bridge.settings import fields, parsers
 
 BUILT_IN = ("standard", "strict")
 
-MAX_PROFILES = 100
-"""More tables than a person can oversee."""
+MAX_PROFILES = 100  # More tables than a person can oversee.
 
 KEYS = frozenset(
     {

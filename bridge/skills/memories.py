@@ -20,8 +20,7 @@ from bridge.skills.provenance import add_read, read_by_writers
 from bridge.store import Store, Transaction, owner_digest
 
 MAX_KEY_CHARS = 200
-MAX_VALUE_BYTES = 64 * 1024
-"""Of one value, as JSON."""
+MAX_VALUE_BYTES = 64 * 1024  # Of one value, as JSON.
 
 MAX_TOTAL_BYTES = 1 * MEBIBYTE  # Of all values of an owner: what a list of them has to read.
 MAX_KEYS = 1000  # Of an owner.
@@ -29,8 +28,7 @@ MAX_OWNERS = 500  # Most owners: over HTTP anybody can use a new credential, and
 VERSIONS = "memory-old"  # Documents of what was replaced or deleted.
 
 MAX_VERSIONS_OF_KEY = 5
-MAX_VERSIONS = 200
-"""Of one owner; the oldest go."""
+MAX_VERSIONS = 200  # Of one owner; the oldest go.
 
 _KIND = "memory"
 _NAME_DIGITS = 40
@@ -236,8 +234,7 @@ def _read(kept: Transaction, owner: str, name: str) -> Memory | None:
 def _name(key: str) -> str:
     if not key or len(key) > MAX_KEY_CHARS:
         raise InvalidRequestError(f"A key has 1 to {MAX_KEY_CHARS} characters, not {len(key):,}.")
-    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-    return digest[:_NAME_DIGITS]
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:_NAME_DIGITS]
 
 
 def _memory(data: bytes) -> Memory:

@@ -37,8 +37,7 @@ MAX_FILE_BYTES = 2 * MAX_SOURCE_BYTES  # Of its file: source, and what is known 
 
 MAX_DESCRIPTION_CHARS = 500
 MAX_SIGNATURE_CHARS = 300
-MAX_TOOLS = 200
-"""That a skill calls, as they are remembered."""
+MAX_TOOLS = 200  # That a skill calls, as they are remembered.
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 """Also the name of a file, on systems that know neither other letters nor small from large."""
@@ -370,8 +369,7 @@ def _header(text: str) -> Header | None:
 
 def _no_header(text: str) -> Header:
     """Return what is known where no header can be read: of a damaged one, the worst."""
-    damaged = _lines(text).startswith(_OPEN)
-    return Header(provenance=Provenance(anything=True) if damaged else None)
+    return Header(provenance=Provenance(anything=True) if _lines(text).startswith(_OPEN) else None)
 
 
 def version_of(header: Header | None, source: str) -> tuple[int, bool]:

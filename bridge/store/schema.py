@@ -52,9 +52,7 @@ DURABLE = "bridge_durable"
 metadata = MetaData()
 
 migrations = Table(
-    "migrations",
-    metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
+    "migrations", metadata, Column("number", Integer, primary_key=True, autoincrement=False)
 )
 
 documents = Table(

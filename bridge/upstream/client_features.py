@@ -58,11 +58,8 @@ logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
 
-MAX_ROUNDS = 10
-"""InputRequiredResults before one result; as in the SDKs."""
-
-MAX_INPUT_REQUESTS = 16
-"""In one InputRequiredResult."""
+MAX_ROUNDS = 10  # InputRequiredResults before one result; as in the SDKs.
+MAX_INPUT_REQUESTS = 16  # In one InputRequiredResult.
 
 Roots = Sequence[Path] | None
 """The roots of a server: configured directories, () for none, or None for those of the client."""
@@ -207,8 +204,7 @@ adds a few; a client that cannot parse a request never answers it."""
 LATE_SECONDS = 0.2
 """After a response, for messages of that call that arrive over another HTTP stream."""
 
-MAX_ROOTS = 100
-"""In one ListRootsResult."""
+MAX_ROOTS = 100  # In one ListRootsResult.
 
 
 class Caller(Protocol):
@@ -286,8 +282,7 @@ def time_limit(seconds: float) -> Any:
     return anyio.move_on_after(seconds) if caller is None else caller.clock.limit(seconds)
 
 
-PROGRESS_FACTOR = 10
-"""How many times its timeout a call may take that reports progress."""
+PROGRESS_FACTOR = 10  # How many times its timeout a call may take that reports progress.
 
 
 def progress_callback(

@@ -123,8 +123,7 @@ PROBE_SECONDS = 10.0
 """For a response to the probe after a request timed out. A server that handles one request at a
 time may still be busy; one silent for this long after the cancellation is replaced."""
 
-ListKind = Literal["tools", "resources", "prompts"]
-"""Lists with a `list_changed` notification."""
+ListKind = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
 _EVENTS: dict[type, ListKind] = {
     ToolsListChanged: "tools",

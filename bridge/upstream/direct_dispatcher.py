@@ -181,8 +181,7 @@ class LineWriter:
 FIRST_ID = 1_000_000_000
 """The SDK counts from 1. Below 2**31 there is room for a billion calls over one connection."""
 
-Response = tuple[object, dict[str, Json]]
-"""The request's id, as received, and the result."""
+Response = tuple[object, dict[str, Json]]  # The request's id, as received, and the result.
 
 _CLOSED = ErrorData(code=CONNECTION_CLOSED, message="Connection closed")
 """The SDK's text, by which `failure.is_lost` recognizes it."""

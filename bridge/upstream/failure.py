@@ -106,12 +106,7 @@ def reason(error: BaseException) -> str:
 
 
 def start_error(
-    spec: ServerSpec,
-    error: BaseException,
-    *,
-    end_report: str,
-    refusal: Refusal | None,
-    remedy: str,
+    spec: ServerSpec, error: BaseException, *, end_report: str, refusal: Refusal | None, remedy: str
 ) -> UpstreamError:
     """Return the error for a server that did not become ready.
 

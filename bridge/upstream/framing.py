@@ -41,8 +41,7 @@ _KINDS = bytes(
 
 _PIECE = 256 * 1024
 
-PREVIEW_CHARACTERS = 200
-"""Of a line that is not a message, in the log."""
+PREVIEW_CHARACTERS = 200  # Of a line that is not a message, in the log.
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{0,200}")'
 _VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
@@ -244,8 +243,7 @@ def decode_too_many(line: Line) -> JSONRPCError | None:
         f"which {MAX_LONG_NUMBERS} may be numbers of a thousand digits."
     )
     return _error(
-        request_id,
-        ErrorData(code=PARSE_ERROR, message=message, data=TooLarge(values, MAX_VALUES)),
+        request_id, ErrorData(code=PARSE_ERROR, message=message, data=TooLarge(values, MAX_VALUES))
     )
 
 

@@ -44,8 +44,7 @@ REQUEST_SECONDS = 30.0
 """For connecting, for sending and for a free connection; as in the SDK. Reading has no limit of
 its own: a call's timeout bounds it, and an event stream may rightly be silent for hours."""
 
-LEAVE_SECONDS = 2.0
-"""For the DELETE that ends a session."""
+LEAVE_SECONDS = 2.0  # For the DELETE that ends a session.
 
 SESSION_HEADER = "mcp-session-id"
 
@@ -403,10 +402,7 @@ async def _post_messages(
             async with _stream(client, "POST", target, json=body, timeout=timeout) as response:
                 refused = response.is_error or response.is_redirect
             if refused and isinstance(message, JSONRPCRequest):
-                data = ErrorData(
-                    code=INTERNAL_ERROR,
-                    message=f"{REFUSED} {response.status_code}.",
-                )
+                data = ErrorData(code=INTERNAL_ERROR, message=f"{REFUSED} {response.status_code}.")
                 answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=data)
                 await inbound.send(SessionMessage(answer))
 

@@ -16,14 +16,9 @@ from bridge.large_text import LargeText
 from bridge.model import Json
 from bridge.upstream.direct_dispatcher import Response, parse_response
 
-LEAST_BYTES = 1024 * 1024
-"""Of a line; reading a shorter one as a whole costs little."""
-
-EDGE_BYTES = 4096
-"""Before the text, and after it; there is no more of the response than that."""
-
-PIECE_BYTES = 256 * 1024
-"""Decoded at a time."""
+LEAST_BYTES = 1024 * 1024  # Of a line; reading a shorter one as a whole costs little.
+EDGE_BYTES = 4096  # Before the text, and after it; there is no more of the response than that.
+PIECE_BYTES = 256 * 1024  # Decoded at a time.
 
 _TEXT_BEGINS = re.compile(rb'"text"\s*:\s*"')
 _FIRST_HALF = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")

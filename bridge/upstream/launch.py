@@ -20,8 +20,7 @@ import anyio
 
 from bridge.model import ServerSpec
 
-PRIVATE_PREFIX = "MCP_BRIDGE_"
-"""Prefix of the bridge's own settings, which servers do not inherit."""
+PRIVATE_PREFIX = "MCP_BRIDGE_"  # Prefix of the bridge's own settings, which servers do not inherit.
 
 START_DIRECTORY = f"{PRIVATE_PREFIX}START_DIRECTORY"
 NPM_SHELL = Path(__file__).with_name("npm_shell.sh")
@@ -105,8 +104,7 @@ async def plan_launch(spec: ServerSpec, environ: Mapping[str, str], empty: Path)
         return Launch([command, "-P", *spec.args], environ, hint=hint)
     before, letters, after = module.groups()
     options = [*before.split("\0")[:-1], *([f"-{letters}"] if letters else [])]
-    argv = [command, *options, "-c", _RUN_MODULE, *after.split("\0")]
-    return Launch(argv, environ, hint=hint)
+    return Launch([command, *options, "-c", _RUN_MODULE, *after.split("\0")], environ, hint=hint)
 
 
 def _launch_package(

@@ -25,8 +25,7 @@ MAX_TOOLS = 10_000
 """More than any client could use; of a longer list these are used, and a warning says so. Likewise
 resources and prompts."""
 
-MAX_NAME_CHARS = 1024
-"""Of a tool's name; calls take no longer one. Such a tool is left out."""
+MAX_NAME_CHARS = 1024  # Of a tool's name; calls take no longer one. Such a tool is left out.
 
 MAX_DESCRIPTION_CHARS = 50_000
 """Of a tool's title and description, which are cut there. The longest real ones have a few
@@ -38,25 +37,21 @@ counts as one for each `PART_CHARS`. Stubs, checks and the index take
 time that grows with it, in the one thread that serves everybody. A larger input schema is taken for
 one that allows anything, so that the tool can still be called."""
 
-MAX_SCHEMA_PARTS_IN_ALL = 1_000_000
-"""Likewise of all tools of one server."""
+MAX_SCHEMA_PARTS_IN_ALL = 1_000_000  # Likewise of all tools of one server.
 
 PART_CHARS = 64
 
-MAX_URI_CHARS = 8_000
-"""As much as web servers take."""
+MAX_URI_CHARS = 8_000  # As much as web servers take.
 
 MIN_CACHE_SECONDS = 2.0
 """Least time between two requests for a server's list of tools, whatever its `ttlMs`."""
 
-MAX_CACHE_SECONDS = 24 * 3600.0
-"""Longest time that a list is cached; as in the SDK."""
+MAX_CACHE_SECONDS = 24 * 3600.0  # Longest time that a list is cached; as in the SDK.
 
 MAX_TEXT_CHARS = 10_000
 """Of a resource's or prompt's name or description, of which thousands may be listed."""
 
-MAX_PROMPT_ARGUMENTS = 100
-"""Of one prompt; people fill them in."""
+MAX_PROMPT_ARGUMENTS = 100  # Of one prompt; people fill them in.
 
 MAX_COMPARED = 500
 """Names that an unknown one is compared with, each cut to `MAX_COMPARED_CHARS`: comparing takes

@@ -33,14 +33,9 @@ PATH = "/callback"
 MAX_HEAD_BYTES = 32 * 1024
 """Of a request. Codes may have some thousand bytes, and a browser adds cookies."""
 
-CONNECTION_SECONDS = 10.0
-"""For one connection: its request and the response to it."""
-
-MAX_CONNECTIONS = 16
-"""At a time. A browser opens two or three; more than this are closed at once."""
-
-MAX_DESCRIPTION_CHARS = 300
-"""Of what an authorization server says about an error."""
+CONNECTION_SECONDS = 10.0  # For one connection: its request and the response to it.
+MAX_CONNECTIONS = 16  # At a time. A browser opens two or three; more than this are closed at once.
+MAX_DESCRIPTION_CHARS = 300  # Of what an authorization server says about an error.
 
 Host = Literal["127.0.0.1", "localhost"]
 

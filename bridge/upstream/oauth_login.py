@@ -34,11 +34,7 @@ from mcp.shared.auth import (
     OAuthToken,
 )
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
-from mcp.types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    CLIENT_INFO_META_KEY,
-    PROTOCOL_VERSION_META_KEY,
-)
+from mcp.types import CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY, PROTOCOL_VERSION_META_KEY
 from mcp_types.version import LATEST_MODERN_VERSION
 from pydantic import AnyUrl, ValidationError
 
@@ -64,8 +60,7 @@ CLIENT_NAME = "mcp-code-bridge"
 MAX_REQUESTS = 40
 """Requests of one login. The longest login of the SDK makes half as many, with some redirects."""
 
-MAX_FAILURE_CHARS = 300
-"""Longest text of the SDK about a failure."""
+MAX_FAILURE_CHARS = 300  # Longest text of the SDK about a failure.
 
 _PROBES: tuple[tuple[dict[str, Any], dict[str, str]], ...] = (
     (
@@ -317,9 +312,7 @@ def _challenge(response: httpx2.Response, scopes: str) -> httpx2.Response:
     if scopes:
         parts.append(f'scope="{scopes}"')
     return httpx2.Response(
-        401,
-        headers={"www-authenticate": f"Bearer {', '.join(parts)}"},
-        request=response.request,
+        401, headers={"www-authenticate": f"Bearer {', '.join(parts)}"}, request=response.request
     )
 
 

@@ -23,14 +23,9 @@ logger = logging.getLogger(__name__)
 MAX_DOCUMENT_BYTES = 256 * 1024
 """Of metadata, a registration or a token response. Real ones have some thousand bytes."""
 
-RESPONSE_SECONDS = 15.0
-"""For one request, from connecting to the response's last byte."""
-
-_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")
-"""A scope by the specification (RFC 6749)."""
-
-MAX_SCOPE_CHARS = 1024
-"""Of all scopes of a login; scopes beyond this are left out."""
+RESPONSE_SECONDS = 15.0  # For one request, from connecting to the response's last byte.
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}")  # A scope by the specification (RFC 6749).
+MAX_SCOPE_CHARS = 1024  # Of all scopes of a login; scopes beyond this are left out.
 
 
 class WebError(Exception):

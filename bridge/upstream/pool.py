@@ -68,8 +68,7 @@ class OpenAdmission:
 CALL_SECONDS = 60.0
 """Default timeout of a call, where neither caller nor configuration sets one; as most clients."""
 
-START_SECONDS = 30.0
-"""Default timeout of a start."""
+START_SECONDS = 30.0  # Default timeout of a start.
 
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 """Largest message in either direction: the limit of the channel into a sandbox."""
@@ -234,12 +233,7 @@ class Pool:
         return await self._server(server).tools(refresh=refresh, patient=patient)
 
     async def call_tool(
-        self,
-        server: str,
-        tool: str,
-        arguments: Mapping[str, Json],
-        *,
-        timeout: float | None = None,
+        self, server: str, tool: str, arguments: Mapping[str, Json], *, timeout: float | None = None
     ) -> dict[str, Json]:
         """Call a tool, starting its server if needed.
 

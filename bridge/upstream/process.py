@@ -237,14 +237,9 @@ def _own_tag() -> str:
 EXIT_SECONDS = 2.0
 """After stdin is closed, as in the specification; real servers take 10 to 500 ms."""
 
-TERM_SECONDS = 2.0
-"""After SIGTERM: time for a server's own handlers, as in the SDK."""
-
-KILL_SECONDS = 1.0
-"""After SIGKILL, per round: only the kernel has to act."""
-
-KILL_ROUNDS = 4
-"""How often the tree is read and killed, in case it forked meanwhile."""
+TERM_SECONDS = 2.0  # After SIGTERM: time for a server's own handlers, as in the SDK.
+KILL_SECONDS = 1.0  # After SIGKILL, per round: only the kernel has to act.
+KILL_ROUNDS = 4  # How often the tree is read and killed, in case it forked meanwhile.
 
 STOP_SECONDS = EXIT_SECONDS + TERM_SECONDS + KILL_ROUNDS * KILL_SECONDS + 1.0
 """Longest that `Child.stop` takes; the last second is for reading /proc on a busy machine."""
@@ -255,8 +250,7 @@ POLL_SECONDS = 0.25
 READ_BYTES = 256 * 1024
 """One read, and the pipe's size where it can be set: big results need fewer wake-ups."""
 
-_EXISTENCE_SIGNAL = 0
-"""Signal 0 only checks whether a process exists."""
+_EXISTENCE_SIGNAL = 0  # Signal 0 only checks whether a process exists.
 
 
 class Child:

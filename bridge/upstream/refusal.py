@@ -57,10 +57,7 @@ class Refusal:
 
 
 def refusal_of(
-    response: httpx2.Response,
-    spec: ServerSpec,
-    login: Login | None,
-    earlier: Refusal | None = None,
+    response: httpx2.Response, spec: ServerSpec, login: Login | None, earlier: Refusal | None = None
 ) -> Refusal:
     """Return a response with an error status as a `Refusal`.
 

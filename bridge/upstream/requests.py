@@ -405,9 +405,7 @@ class Requests:
             "it was told to stop."
         )
         return CallTimeoutError(
-            msg,
-            server=self._spec.name,
-            remedy="Ask for less; the user can raise `call_timeout`.",
+            msg, server=self._spec.name, remedy="Ask for less; the user can raise `call_timeout`."
         )
 
     async def _translate_error(

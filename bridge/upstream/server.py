@@ -46,11 +46,8 @@ from bridge.upstream.failure import lost_error
 from bridge.upstream.listing import MIN_CACHE_SECONDS, Kind, suggestion
 from bridge.upstream.requests import Call, ExpiredError, Requests, announces_changes
 
-MAX_CHARS = 300
-"""Of a server's introduction, which is repeated wherever servers are listed."""
-
-_MAX_READ = 4_000
-"""Characters of a server's `instructions` that are searched for it."""
+MAX_CHARS = 300  # Of a server's introduction, which is repeated wherever servers are listed.
+_MAX_READ = 4_000  # Characters of a server's `instructions` that are searched for it.
 
 
 def introduction(client: ClientSession) -> str:

@@ -23,8 +23,7 @@ ALL_LOGS_BYTES = 128 * 1024 * 1024
 """Of the logs of all servers, past ones included, checked when a log is begun. Each running server
 adds at most `LOG_BYTES`."""
 
-MAX_LOG_FILES = 1000
-"""In the directory: the logs of servers that are no longer configured stay."""
+MAX_LOG_FILES = 1000  # In the directory: the logs of servers that are no longer configured stay.
 
 TAIL_BYTES = 2048
 """Kept in memory for error messages: enough for a traceback's end or a usage text."""

@@ -58,8 +58,7 @@ FLUSH_SECONDS = 0.5
 
 _BLANK = re.compile(rb"\n\n+")
 
-YIELD_EVERY = 64
-"""Lines handled before other tasks run."""
+YIELD_EVERY = 64  # Lines handled before other tasks run.
 
 # An authorization request (RFC 6749), as `mcp-remote` and others print it for their user.
 _LOGIN = re.compile(r"https?://[!#-&(-;=?-~]+[?&]response_type=code[!#-&(-;=?-~]*")
@@ -392,10 +391,7 @@ def explain_spawn_failure(
             f"Install it, or give its full path as `command` {place}.",
         )
     if isinstance(error, FileNotFoundError) and not Path(spec.cwd or ".", command).exists():
-        return (
-            f"There is no file {command}.",
-            f"Correct `command` {place}.",
-        )
+        return (f"There is no file {command}.", f"Correct `command` {place}.")
     if isinstance(error, FileNotFoundError):
         return (
             f"The interpreter that {command} names is missing.",
@@ -413,7 +409,4 @@ def explain_spawn_failure(
             "Give it a `#!` line, or name its interpreter as `command`.",
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (
-        f"The system says: {reason}.",
-        f"Correct `command`, `args` and `env` {place}.",
-    )
+    return (f"The system says: {reason}.", f"Correct `command`, `args` and `env` {place}.")

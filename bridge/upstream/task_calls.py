@@ -23,14 +23,12 @@ from bridge.upstream.client_features import Roots, answer_input_requests
 EXTENSION = "io.modelcontextprotocol/tasks"
 
 FIRST_POLL_SECONDS = 0.1
-MOST_POLL_SECONDS = 5.0
-"""Between two `tasks/get`; within these bounds `pollIntervalMs` counts."""
+MOST_POLL_SECONDS = 5.0  # Between two `tasks/get`; within these bounds `pollIntervalMs` counts.
 
 LAST_RESERVED = -32000
 """JSON-RPC's codes, up to here, reject a request; but a task shows that it was accepted."""
 
-CANCEL_SECONDS = 2.0
-"""For `tasks/cancel`."""
+CANCEL_SECONDS = 2.0  # For `tasks/cancel`.
 
 Method = Literal["tasks/get", "tasks/result", "tasks/update", "tasks/cancel"]
 
@@ -98,12 +96,7 @@ def _is_of_tool(error: UpstreamError) -> bool:
 
 
 async def _poll(
-    server: str,
-    what: str,
-    task: Mapping[str, Json],
-    about: dict[str, Json],
-    ask: Ask,
-    roots: Roots,
+    server: str, what: str, task: Mapping[str, Json], about: dict[str, Json], ask: Ask, roots: Roots
 ) -> dict[str, Json]:
     answered: set[str] = set()
     pause = FIRST_POLL_SECONDS

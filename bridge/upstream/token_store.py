@@ -147,8 +147,7 @@ async def _run_in_thread(ask: Callable[[], Result], seconds: float) -> Result:
     raise KeyringError(f"it failed ({type(faults[0]).__name__})") from None
 
 
-MAX_FILE_BYTES = 1024 * 1024
-"""Of one login; a token response has at most a quarter of this."""
+MAX_FILE_BYTES = 1024 * 1024  # Of one login; a token response has at most a quarter of this.
 
 LOCK_SECONDS = 30.0
 """How long to wait while another process locks the same login; a renewal takes less."""
@@ -179,8 +178,7 @@ class Key:
     def digest(self) -> str:
         """The stem of the login's file name."""
         parts = (self.server, self.address, self.definition)
-        text = "\0".join(parts).encode("utf-8", "surrogatepass")
-        return hashlib.sha256(text).hexdigest()[:32]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, kw_only=True)

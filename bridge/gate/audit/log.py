@@ -382,8 +382,7 @@ class AuditLog:
 
     def _oldest(self) -> str:
         """Return the first day whose files are kept."""
-        today = date.fromisoformat(when(self._now())[:10])
-        return (today - timedelta(days=self._days)).isoformat()
+        return (date.fromisoformat(when(self._now())[:10]) - timedelta(days=self._days)).isoformat()
 
     def _leave(self) -> None:
         """Close the file, remembering how it ended."""

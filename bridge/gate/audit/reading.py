@@ -68,10 +68,7 @@ def records_since(directory: Path, places: dict[str, int]) -> list[Mapping[str, 
 
 
 def _since(
-    folder: int,
-    files: Sequence[Found],
-    places: dict[str, int],
-    needles: Collection[bytes] = (b"",),
+    folder: int, files: Sequence[Found], places: dict[str, int], needles: Collection[bytes] = (b"",)
 ) -> Iterator[Mapping[str, Json]]:
     """Yield records from where each file was read up to, of lines that have one of some texts."""
     for file in files:

@@ -341,13 +341,7 @@ def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
     return value
 
 
-_NAMES = {
-    str: "a text",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    type(None): "null",
-}
+_NAMES = {str: "a text", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
 
 _BINARY = object()  # In the place of what is no JSON.
 

@@ -19,11 +19,8 @@ if TYPE_CHECKING:
 
     from bridge.guest.schema.typetext import Names
 
-MAX_SIGNATURE_CHARS = 1_500
-"""Of a signature in a message."""
-
-MAX_KEYS_CHARS = 200
-"""Of a result's keys in a message."""
+MAX_SIGNATURE_CHARS = 1_500  # Of a signature in a message.
+MAX_KEYS_CHARS = 200  # Of a result's keys in a message.
 
 
 class _LeftOut:

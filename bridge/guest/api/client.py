@@ -33,20 +33,14 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
 
-RECEIVE_BYTES = 256 * 1024
-"""Most bytes read from the socket at once."""
-
-HELD_RESULT = "held_result"
-"""The error code of a call refused because of the placeholders in it."""
+RECEIVE_BYTES = 256 * 1024  # Most bytes read from the socket at once.
+HELD_RESULT = "held_result"  # The error code of a call refused because of the placeholders in it.
 
 _REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
 """How the host's replies begin: gives the id when the rest cannot be parsed."""
 
-clients: List[Client] = []
-"""This process's client."""
-
-earlier_threads: Set[Any] = set()
-"""Threads of a session's earlier runs, which make no more calls."""
+clients: List[Client] = []  # This process's client.
+earlier_threads: Set[Any] = set()  # Threads of a session's earlier runs, which make no more calls.
 
 
 class ReplyFuture:
@@ -373,10 +367,7 @@ class Client:
         self._close(reason)
 
     def _deliver(
-        self,
-        line: bytes,
-        texts: List[bytearray],
-        here: Optional[asyncio.AbstractEventLoop] = None,
+        self, line: bytes, texts: List[bytearray], here: Optional[asyncio.AbstractEventLoop] = None
     ) -> None:
         try:
             reply = read_reply(line, texts)

@@ -65,10 +65,7 @@ class Display:
     """
 
     def __init__(
-        self,
-        client: Client,
-        shown_bytes: int = 1024 * 1024,
-        frame_bytes: int = MAX_FRAME_BYTES,
+        self, client: Client, shown_bytes: int = 1024 * 1024, frame_bytes: int = MAX_FRAME_BYTES
     ) -> None:
         self._client = client
         self._frame_bytes = frame_bytes
@@ -325,14 +322,9 @@ MAX_SIDE = 2000
 """Pixels. Services that run models refuse larger pictures where there are several, and scale what
 is over about 1600 down themselves."""
 
-STEPS = 8
-"""Sizes that are tried until one fits."""
-
-MAX_PARTS = 20
-"""Of a list that are looked at, whether all of them are parts of figures."""
-
-MAX_DEPTH = 3
-"""Of lists in such lists."""
+STEPS = 8  # Sizes that are tried until one fits.
+MAX_PARTS = 20  # Of a list that are looked at, whether all of them are parts of figures.
+MAX_DEPTH = 3  # Of lists in such lists.
 
 MAX_OVERHANG = 2.0
 """How many times its own size a figure's picture may get for what hangs over its edge."""

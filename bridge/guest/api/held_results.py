@@ -27,11 +27,8 @@ if TYPE_CHECKING:
     Step = Union[str, int]
     State = Tuple[str, int, str, Tuple[Step, ...], bool]
 
-MAX_LINE_CHARS = 120
-"""Longest source line in a message."""
-
-MAX_LEAVES = 64
-"""Exceptions of a group that are examined."""
+MAX_LINE_CHARS = 120  # Longest source line in a message.
+MAX_LEAVES = 64  # Exceptions of a group that are examined.
 
 ADVICE = (
     "What held calls return can only be passed on: to later held calls, as it is or in f-strings, "
@@ -61,8 +58,7 @@ _STOPPING_METHODS = (
 )
 """Uses that need the value itself, and the methods that Python calls for them."""
 
-_first = ""
-"""Why the program was stopped; empty if it was not."""
+_first = ""  # Why the program was stopped; empty if it was not.
 
 
 class HeldResultError(BaseException):

@@ -18,17 +18,10 @@ if TYPE_CHECKING:
 
     from bridge.guest.api.client import Client
 
-MAX_TRIES = 20
-"""Tries of one update, repeated when another program changed the value first."""
-
-REPORT_SECONDS = 0.1
-"""Least time between reports sent; a loop may report a million times."""
-
-MAX_MESSAGE = 200
-"""Longest message of a report, in characters; a longer one is cut."""
-
-_MOST = 1e300
-"""Largest number in a report; excludes infinity."""
+MAX_TRIES = 20  # Tries of one update, repeated when another program changed the value first.
+REPORT_SECONDS = 0.1  # Least time between reports sent; a loop may report a million times.
+MAX_MESSAGE = 200  # Longest message of a report, in characters; a longer one is cut.
+_MOST = 1e300  # Largest number in a report; excludes infinity.
 
 _RUNS = "bridge://runs/"
 

@@ -6,17 +6,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Set
 
-FILENAME = "<run_python>"
-"""A program's file name in tracebacks; a session's programs are numbered."""
+FILENAME = "<run_python>"  # A program's file name in tracebacks; a session's programs are numbered.
 
 _NUMBERED = "<run_python %d>"
 _NUMBERED_HEAD = _NUMBERED.partition("%")[0]
 
-SKILL_HEAD = "<skill "
-"""How a skill's file name begins."""
-
-_program_files: Set[str] = set()
-"""File names of programs that came from files."""
+SKILL_HEAD = "<skill "  # How a skill's file name begins.
+_program_files: Set[str] = set()  # File names of programs that came from files.
 
 
 def file_name(number: int) -> str:

@@ -233,8 +233,7 @@ class Server:
         return described(self._tools.server)
 
     def __repr__(self) -> str:
-        server = self._tools.server
-        return "<MCP server %r: %s>" % (server["name"], listed(self._tools.aliases()))
+        return "<MCP server %r: %s>" % (self._tools.server["name"], listed(self._tools.aliases()))
 
 
 def described(server: Mapping[str, Any]) -> List[Dict[str, Any]]:

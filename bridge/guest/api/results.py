@@ -39,8 +39,7 @@ MAX_COMPARED = 1_000
 """Values of a structure that are compared with a text, to see whether it repeats one of them."""
 
 _OF_BLOCK = {key: key for key in ("uri", "name", "mimeType", "annotations")}
-_OF_BLOCK["mime_type"] = "mimeType"
-"""What a value of one block tells of it."""
+_OF_BLOCK["mime_type"] = "mimeType"  # What a value of one block tells of it.
 
 _TEXT_METHODS = frozenset(
     (
@@ -118,8 +117,7 @@ class _Parted:
 
     _parts: Parts
 
-    _item: Any = None
-    """The plain type's own `__getitem__`, if it has one."""
+    _item: Any = None  # The plain type's own `__getitem__`, if it has one.
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_parts":

@@ -25,8 +25,7 @@ else:
     ModuleSpec = type(sys.__spec__)
 
 PACKAGE = "skills"
-UNKNOWN = "unknown_skill"
-"""The host's error code for an unknown skill."""
+UNKNOWN = "unknown_skill"  # The host's error code for an unknown skill.
 
 
 class Finder:
@@ -132,8 +131,7 @@ class Finder:
                 own[alias] = Server(Tools(runtime.send, server, runtime.of_server))
 
 
-_ONLY_AST = 0x0400
-"""`ast.PyCF_ONLY_AST`, without importing that."""
+_ONLY_AST = 0x0400  # `ast.PyCF_ONLY_AST`, without importing that.
 
 
 class _Package(types.ModuleType):

@@ -23,11 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set
 
-MAX_DEPTH = 50
-"""Levels of one constant."""
-
-MAX_DEFINITIONS = 100
-"""Functions and classes that go along."""
+MAX_DEPTH = 50  # Levels of one constant.
+MAX_DEFINITIONS = 100  # Functions and classes that go along.
 
 _GIVEN = frozenset(
     (

@@ -18,15 +18,13 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, FrozenSet, Iterator, List, NoReturn, Optional, Set
 
-MAX_TEXT_CHARS = 24_000
-"""Longest traceback; the middle of a longer one is cut."""
+MAX_TEXT_CHARS = 24_000  # Longest traceback; the middle of a longer one is cut.
 
 MAX_LIBRARY_FRAMES = 3
 """Library frames below the program's last: the first, and the last two. Tracebacks from pandas and
 matplotlib have ten, which can cost more tokens than a program's output."""
 
-_GAP = "<left out>"
-"""File name of the frame that replaces omitted ones."""
+_GAP = "<left out>"  # File name of the frame that replaces omitted ones.
 
 MAX_FRAMES = 2000
 """Last frames of a traceback that are formatted: more than the default recursion limit. A program
@@ -34,8 +32,7 @@ that raised the limit may have a million."""
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 
-packages_offered = False
-"""Whether runs may request packages; used by hints."""
+packages_offered = False  # Whether runs may request packages; used by hints.
 
 
 def register_source(source: str, name: str = FILENAME) -> None:

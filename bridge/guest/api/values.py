@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 else:
     _Object = dict
 
-MAX_DEPTH = 256
-"""Deepest nesting sent: well below what either side's JSON reader takes."""
-
-MAX_PATH = 200
-"""Characters of where it is, in a refusal of one nested deeper."""
-
-MAX_NAMES_SHOWN = 40
-"""Names listed in one error message."""
+MAX_DEPTH = 256  # Deepest nesting sent: well below what either side's JSON reader takes.
+MAX_PATH = 200  # Characters of where it is, in a refusal of one nested deeper.
+MAX_NAMES_SHOWN = 40  # Names listed in one error message.
 
 
 class MCPError(RuntimeError):

@@ -27,8 +27,7 @@ _ESCAPE = re.compile(
     r"""\\(?:x([0-9a-fA-F]{2})|u[0-9a-fA-F]{4}|U(000[1-9a-fA-F][0-9a-fA-F]{4}|0010[0-9a-fA-F]{4})|(.))|\""""
 )
 
-_SAME = frozenset('\\"nrtbf')
-"""Escapes with the same meaning in both languages."""
+_SAME = frozenset('\\"nrtbf')  # Escapes with the same meaning in both languages.
 
 
 def literal_as_json(text: str) -> str:

@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 _ascii = json_text.encoder(ascii_only=True)
 _text = json_text.encoder()
 
-PREFIX = "heldResult"
-"""Begins and ends a mark, inside the edges."""
-
-EDGE = "\x1f"
-"""A character that `strip` removes and that ordinary texts do not contain."""
+PREFIX = "heldResult"  # Begins and ends a mark, inside the edges.
+EDGE = "\x1f"  # A character that `strip` removes and that ordinary texts do not contain.
 
 SEAL = (
     r"""aA!b"B#c'C&d(D)e*E+f,F-g.G/h0H1i2I3j4J5k6K7l8L9m:M;"""
@@ -42,11 +39,8 @@ a text, or splitting at it, changes the mark."""
 WHOLE = "$heldResult"
 """The only key of an object that stands for a result or a part of it, keeping its type."""
 
-LABEL = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}result of #"
-"""How a label begins."""
-
-MAX_PATH = 400
-"""Most bytes of a path into a result; ends a loop that would go ever deeper."""
+LABEL = "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}result of #"  # How a label begins.
+MAX_PATH = 400  # Most bytes of a path into a result; ends a loop that would go ever deeper.
 
 
 class Unknown:

@@ -45,8 +45,7 @@ else:
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Default limit on a line, in either direction: fits a 10 MB result."""
 
-MAX_ID = 2**53
-"""Below this, ids are exact in every JSON implementation."""
+MAX_ID = 2**53  # Below this, ids are exact in every JSON implementation.
 
 MAX_DIGITS = 1_000
 """Most digits of an integer in a guest's frame: parsing takes time quadratic in their number."""
@@ -55,11 +54,8 @@ MAX_VALUES = 250_000
 """Most JSON values in a program's frame. As objects they take about 200 bytes each, and about a
 second of the host's time in all."""
 
-_COUNT_BYTES = 256 * 1024
-"""Size of the pieces in which the values of a line are counted."""
-
-_SIZE_CHARS = 16
-"""Most characters of a line that announces raw bytes."""
+_COUNT_BYTES = 256 * 1024  # Size of the pieces in which the values of a line are counted.
+_SIZE_CHARS = 16  # Most characters of a line that announces raw bytes.
 
 
 class WireError(Exception):
@@ -70,8 +66,7 @@ class FrameTooLargeError(WireError):
     """A line is longer than the limit; the rest of the stream cannot be read."""
 
 
-PROTOCOL = 2
-"""Protocol version, sent in `hello`; raised when a frame changes its meaning."""
+PROTOCOL = 2  # Protocol version, sent in `hello`; raised when a frame changes its meaning.
 
 
 class _Fresh:

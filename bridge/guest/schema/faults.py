@@ -101,8 +101,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 def type_problem(value: Any, kinds: Sequence[str]) -> Found:
     """Return that a value is of none of the types."""
     wanted = " or ".join(NAMES[kind] for kind in kinds)
-    text = "must be %s, not %s%s" % (wanted, told(value), cure(value, kinds))
-    return Found(text, TYPE, kinds)
+    return Found("must be %s, not %s%s" % (wanted, told(value), cure(value, kinds)), TYPE, kinds)
 
 
 def choice_problem(value: Any, choices: Sequence[Any]) -> Optional[Found]:

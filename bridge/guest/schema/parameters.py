@@ -33,8 +33,7 @@ MAX_SCHEMAS = 1_000
 MAX_PARAMETERS = 10_000
 """Read of one tool; with more, what is not read counts among the other arguments it takes."""
 
-MAX_DEFAULT_CHARS = 40
-"""Of a default that is shown; a longer one is the server's affair."""
+MAX_DEFAULT_CHARS = 40  # Of a default that is shown; a longer one is the server's affair.
 
 
 _NAME = r"[`'\"]?[A-Za-z_]\w*[`'\"]?"

@@ -17,14 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, FrozenSet, List, Set, Tuple
 
-MAX_LEAVES = 64
-"""Schemas that one stands for, once references and combinations are taken apart."""
-
-MAX_DEPTH = 48
-"""Nesting of values compared."""
-
-ANYTHING = "anything"
-"""A type that stands for all of them."""
+MAX_LEAVES = 64  # Schemas that one stands for, once references and combinations are taken apart.
+MAX_DEPTH = 48  # Nesting of values compared.
+ANYTHING = "anything"  # A type that stands for all of them.
 
 _TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
 _KINDS = (

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 MAX_PARAMETERS = 250
 """Written out; the largest tools seen in the wild have some sixty. The rest are taken too."""
 
-MAX_NAME_CHARS = 100
-"""Of a parameter that is written out."""
+MAX_NAME_CHARS = 100  # Of a parameter that is written out.
 
 
 class Argument:
@@ -89,11 +88,8 @@ class Head:
 # --- docstrings: What is said of a tool beside its types: descriptions, units, limits, defaults.
 
 MAX_PARAMETER_CHARS = 240
-MAX_FIELD_CHARS = 120
-"""Of one parameter's description, and of one key's."""
-
-MAX_DOCUMENTED = 64
-"""Parameters with a line of their own."""
+MAX_FIELD_CHARS = 120  # Of one parameter's description, and of one key's.
+MAX_DOCUMENTED = 64  # Parameters with a line of their own.
 
 MAX_PATTERN_CHARS = 60
 

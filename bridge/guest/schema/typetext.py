@@ -18,27 +18,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Tuple
 
-MAX_SCHEMAS = 500
-"""Written out for one tool's arguments, or for its results."""
-
-MAX_LEVELS = 8
-"""Of objects and lists in each other."""
-
-MAX_NESTING = 40
-"""Of schemas in each other, references and unions included."""
-
-MAX_FIELDS = 60
-"""Of one object that are written out."""
-
-MAX_MEMBERS = 16
-"""Of a union."""
+MAX_SCHEMAS = 500  # Written out for one tool's arguments, or for its results.
+MAX_LEVELS = 8  # Of objects and lists in each other.
+MAX_NESTING = 40  # Of schemas in each other, references and unions included.
+MAX_FIELDS = 60  # Of one object that are written out.
+MAX_MEMBERS = 16  # Of a union.
 
 MAX_LITERALS = 40
 MAX_LITERAL_CHARS = 80
 """Of a `Literal`: how many values, and how long each. Longer ones become their types."""
 
-MAX_TYPE_CHARS = 1_200
-"""Of one annotation; a longer one is `Any`."""
+MAX_TYPE_CHARS = 1_200  # Of one annotation; a longer one is `Any`.
 
 MAX_INLINE_CHARS = 160
 """Of one object that is written where it is used; a longer one is `dict`. As in search."""
@@ -62,11 +52,7 @@ class Names:
     """How a module's text refers to builtins and `typing`, and which class names are taken."""
 
     def __init__(
-        self,
-        *,
-        builtins: str = "",
-        shadowed: Collection[str] = (),
-        inline: bool = False,
+        self, *, builtins: str = "", shadowed: Collection[str] = (), inline: bool = False
     ) -> None:
         """Set how to refer to them.
 
@@ -254,8 +240,7 @@ class TypeWriter:
             # After a few described places come any others, as far as the schema says.
             closed = members and "items" not in schema
             members += [] if closed else [self._parts(items, place, level + 1)]
-        inside = " | ".join(self._union(members))
-        return "%s[%s]" % (self.names.builtin("list"), inside)
+        return "%s[%s]" % (self.names.builtin("list"), " | ".join(self._union(members)))
 
     def _object(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
@@ -267,11 +252,7 @@ class TypeWriter:
             inside = "Any"
             if not names and isinstance(others, Mapping):
                 inside = " | ".join(self._parts(others, (*path, "value"), level + 1))
-            return "%s[%s, %s]" % (
-                self.names.builtin("dict"),
-                self.names.builtin("str"),
-                inside,
-            )
+            return "%s[%s, %s]" % (self.names.builtin("dict"), self.names.builtin("str"), inside)
         name = ""
         if not self.names.inline:
             name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
@@ -328,8 +309,7 @@ class TypeWriter:
         parts = dict.fromkeys(part for member in members for part in member)
         if "Any" in parts or len(parts) > MAX_MEMBERS or not parts:
             return ["Any"]
-        ordered = [part for part in parts if part != "None"]
-        return ordered + (["None"] if "None" in parts else [])
+        return [part for part in parts if part != "None"] + (["None"] if "None" in parts else [])
 
     def _merge(self, schema: Any, into: Dict[str, Any], depth: int, all_of: bool) -> None:
         """Put all that a schema and its parts say of an object into one schema."""

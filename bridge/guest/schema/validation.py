@@ -42,11 +42,8 @@ if TYPE_CHECKING:
 MAX_STEPS = 10_000
 """Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
 
-MAX_DEPTH = 48
-"""Nesting of schemas followed, references included."""
-
-_MAX_BRANCHES = 64
-"""Branches of one `anyOf` that are tried."""
+MAX_DEPTH = 48  # Nesting of schemas followed, references included.
+_MAX_BRANCHES = 64  # Branches of one `anyOf` that are tried.
 
 _ANNOTATIONS = frozenset({"type", "title", "description", "default", "examples", "format"})
 _CERTAIN = {"string": str, "boolean": bool, "integer": int, "null": type(None)}
@@ -166,8 +163,7 @@ class _Check:
             for key, item in value.items():
                 part = properties.get(str(key), others)
                 if part is False:
-                    hint = near(key, properties)
-                    return Found("has no key %s%s" % (shown(key), hint), KEYS)
+                    return Found("has no key %s%s" % (shown(key), near(key, properties)), KEYS)
                 found = self.check(item, part, depth + 1)
                 if found is not None:
                     return found.under(str(key))
@@ -193,8 +189,7 @@ class _Check:
             return found
         prefix, items = _places(schema)
         if items is False and len(value) > len(prefix):
-            text = "must have at most %d items, not %d"
-            return Found(text % (len(prefix), len(value)), OTHER)
+            return Found("must have at most %d items, not %d" % (len(prefix), len(value)), OTHER)
         checked = len(value) if items is not True else min(len(value), len(prefix))
         for index in range(checked):
             part = prefix[index] if index < len(prefix) else items

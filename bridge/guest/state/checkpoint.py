@@ -30,11 +30,8 @@ VERSION = 3
 
 LENGTH_BYTES = 8
 
-EVERYTHING = "*"
-"""Stands for all names if the whole checkpoint cannot be read."""
-
-MAX_LOST = 200
-"""Losses reported one by one; the rest is counted."""
+EVERYTHING = "*"  # Stands for all names if the whole checkpoint cannot be read.
+MAX_LOST = 200  # Losses reported one by one; the rest is counted.
 
 MAX_REASON_CHARS = 300
 

@@ -38,8 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-PART_BYTES = 512 * 1024
-"""Size of a part, far below the limit on a frame."""
+PART_BYTES = 512 * 1024  # Size of a part, far below the limit on a frame.
 
 MAX_SOURCE_CHARS = 2 * 1024 * 1024
 """Most source text of functions, for tracebacks; the newest sources are kept."""
@@ -48,8 +47,7 @@ MAX_FILES = 2_000
 MAX_LOOKED_AT = 20_000
 """Files of the workspace that are examined; a program may have unpacked an archive."""
 
-MAX_DEPTH = 32
-"""Nested directories below the workspace."""
+MAX_DEPTH = 32  # Nested directories below the workspace.
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -17,8 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict
 
-ALLOWED = "allowed"
-"""The answer for an attempt that was not refused."""
+ALLOWED = "allowed"  # The answer for an attempt that was not refused.
 
 _WRITABLE = ("/tmp", "/workspace")
 

@@ -28,26 +28,13 @@ if TYPE_CHECKING:
 
 OUT = "out"
 
-PIECE_BYTES = 256 * 1024
-"""Size of a piece, far below the limit on a frame."""
-
-MAX_FILES = 100
-"""Default of `out_files`: each file costs a line in the result."""
-
-MAX_BYTES = 64 * 1024 * 1024
-"""Default of `out_bytes`."""
-
-MAX_DEPTH = 8
-"""Nested directories; each is kept open while its entries are read."""
-
-MAX_ENTRIES = 2000
-"""Names examined in all, files or not."""
-
-MAX_PROBLEMS = 20
-"""Problems reported one by one; the rest is counted."""
-
-MAX_SECONDS = 20.0
-"""After this no further file is read. The host gives up a little later."""
+PIECE_BYTES = 256 * 1024  # Size of a piece, far below the limit on a frame.
+MAX_FILES = 100  # Default of `out_files`: each file costs a line in the result.
+MAX_BYTES = 64 * 1024 * 1024  # Default of `out_bytes`.
+MAX_DEPTH = 8  # Nested directories; each is kept open while its entries are read.
+MAX_ENTRIES = 2000  # Names examined in all, files or not.
+MAX_PROBLEMS = 20  # Problems reported one by one; the rest is counted.
+MAX_SECONDS = 20.0  # After this no further file is read. The host gives up a little later.
 
 SETTLE_SECONDS = 0.02
 """Resolution of file times. A file changed within this time may change again unseen,

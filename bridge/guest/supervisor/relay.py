@@ -18,15 +18,7 @@ import time
 
 from bridge.guest.descriptors import CHUNK_BYTES, Outbox, read_some
 from bridge.guest.processes import EXIT_NOTICE, Children
-from bridge.guest.protocol.wire import (
-    MAX_FRAME_BYTES,
-    Output,
-    Ping,
-    Pong,
-    Stop,
-    encode,
-    json_start,
-)
+from bridge.guest.protocol.wire import MAX_FRAME_BYTES, Output, Ping, Pong, Stop, encode, json_start
 from bridge.guest.supervisor.lines import MAX_NOTICE_BYTES, Lines
 from bridge.guest.supervisor.output_buffer import PIECE_BYTES, Capture
 
@@ -402,8 +394,7 @@ def _read_rest(fd: int) -> List[bytes]:
 # --- what the host sends ------------------------------------------------------------------------
 
 _STOPS = {encode(Stop(late=late)).rstrip(b"\n"): late for late in (True, False)}
-_PING = encode(Ping()).rstrip(b"\n")
-"""Lines for the supervisor, beside a session's next run."""
+_PING = encode(Ping()).rstrip(b"\n")  # Lines for the supervisor, beside a session's next run.
 
 _HEADS = (b'{"type":"stop",', _PING)
 _RUN = b'{"type":"run",'
@@ -426,9 +417,7 @@ class Incoming:
     """
 
     def __init__(
-        self,
-        on_stop: Callable[[bool], None],
-        on_ping: Callable[[], None] = lambda: None,
+        self, on_stop: Callable[[bool], None], on_ping: Callable[[], None] = lambda: None
     ) -> None:
         self._on_stop = on_stop
         self._on_ping = on_ping

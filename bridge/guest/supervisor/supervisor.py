@@ -309,11 +309,7 @@ class OutputFiles:
 
 
 def _exited_frame(
-    notice: Optional[Dict[str, int]],
-    children: Children,
-    timed_out: bool,
-    kills: int,
-    kept: bool,
+    notice: Optional[Dict[str, int]], children: Children, timed_out: bool, kills: int, kept: bool
 ) -> Exited:
     if notice is not None:
         return Exited(

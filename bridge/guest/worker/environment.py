@@ -67,8 +67,7 @@ def conclude(client: Client) -> None:
 # --- files ---------------------------------------------------------------------------------------
 
 
-_workspace = ""
-"""The working directory when the first program started."""
+_workspace = ""  # The working directory when the first program started.
 
 
 def _write_input_files(run: Run) -> Optional[Done]:

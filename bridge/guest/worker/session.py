@@ -261,16 +261,14 @@ def _flush() -> None:
 
 # --- the inventory --------------------------------------------------------------------------------
 
-MAX_NAMES = 40
-"""Names listed; the rest is counted."""
+MAX_NAMES = 40  # Names listed; the rest is counted.
 
 MAX_NAME_CHARS = 200
 
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _FLAT = (int, float, complex, str, bytes, bytearray, bool, type(None), range, memoryview)
 
-UNKNOWN = -1
-"""Stands for an unknown size."""
+UNKNOWN = -1  # Stands for an unknown size.
 
 
 def inventory(names: Dict[str, Any]) -> Tuple[List[List[Any]], int]:
@@ -331,7 +329,6 @@ def _array_size(value: Any) -> int:
 
 def _kind(value: Any) -> str:
     try:
-        name = type.__getattribute__(type(value), "__qualname__")
-        return str(name)[:MAX_NAME_CHARS]
+        return str(type.__getattribute__(type(value), "__qualname__"))[:MAX_NAME_CHARS]
     except Exception:
         return "object"

@@ -71,12 +71,7 @@ def prepare() -> None:
 
 
 def main(
-    channel: int,
-    control: int,
-    stdout: int,
-    stderr: int,
-    is_init: bool,
-    modules: Sequence[str],
+    channel: int, control: int, stdout: int, stderr: int, is_init: bool, modules: Sequence[str]
 ) -> NoReturn:
     """Prepare this forked process, run the program that arrives, and exit.
 

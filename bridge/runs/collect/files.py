@@ -20,14 +20,9 @@ from bridge.rpc.channel import Redact, RedactStream
 from bridge.runs.collect.collected_output import Collected
 from bridge.runs.file_names import name_problem, quoted
 
-MAX_PART_BYTES = 1024 * 1024
-"""Of one frame; a supervisor sends a quarter of it."""
-
-MAX_MISSING = 20
-"""Told of; the last says how many more there were."""
-
-OUT = "out"
-"""The directory's name in messages."""
+MAX_PART_BYTES = 1024 * 1024  # Of one frame; a supervisor sends a quarter of it.
+MAX_MISSING = 20  # Told of; the last says how many more there were.
+OUT = "out"  # The directory's name in messages.
 
 
 @dataclass(kw_only=True)
@@ -54,11 +49,7 @@ class FilesOut:
     """Takes those of one run."""
 
     def __init__(
-        self,
-        limits: Limits,
-        *,
-        artifacts: RunArtifacts | None = None,
-        clear: Redact | None = None,
+        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
     ) -> None:
         self._artifacts = artifacts
         self._clear = clear

@@ -11,27 +11,23 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MAX_SIDE = 8192
-"""Pixels; services refuse larger ones."""
+MAX_SIDE = 8192  # Pixels; services refuse larger ones.
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNK_HEAD = 8
 _CHECKSUM = 4
 
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""A PNG's colour type to the samples of a pixel."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # A PNG's colour type to the samples of a pixel.
 
 _DEPTHS = {0: (1, 2, 4, 8, 16), 2: (8, 16), 3: (1, 2, 4, 8), 4: (8, 16), 6: (8, 16)}
 
 _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2))
-_LAST_PASS = (0, 1, 1, 2)
-"""Of an interlaced PNG: where each begins, and its steps."""
+_LAST_PASS = (0, 1, 1, 2)  # Of an interlaced PNG: where each begins, and its steps.
 
 MAX_CHUNKS = 20_000
 """Of a PNG: ten times what libpng makes of the largest. A million that are empty take seconds."""
 
-MAX_SEGMENTS = 4096
-"""Of a JPEG before the picture itself; likewise. A camera writes some dozens."""
+MAX_SEGMENTS = 4096  # Of a JPEG before the picture itself; likewise. A camera writes some dozens.
 
 
 @dataclass(frozen=True, kw_only=True)

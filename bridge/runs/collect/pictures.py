@@ -28,8 +28,7 @@ from bridge.runs.collect.collected_output import Collected
 from bridge.runs.collect.picture_formats import Picture, examine, mended, mime_of
 from bridge.text import valid_text, visible
 
-MAX_PAGE_TEXT = 4_000
-"""Characters of what is made of a page; the page itself is kept."""
+MAX_PAGE_TEXT = 4_000  # Characters of what is made of a page; the page itself is kept.
 
 MAX_STEPS = 50_000
 """Tags and texts of one page that are looked at: a tenth of a second. Others follow no text."""
@@ -150,25 +149,15 @@ def svg_text(text: str, limit: int = MAX_PAGE_TEXT) -> tuple[str, bool]:
     return whole[:limit], at >= len(text) and len(whole) <= limit and size <= limit
 
 
-MAX_ITEMS = 20
-"""Of a result. What is shown after them is counted only."""
-
-MAX_PICTURES = 10
-"""Of a result, as pictures: clients and models take few. Others are kept only."""
-
-MAX_TEXT = 8_000
-"""Characters of one text."""
-
-MAX_TEXTS = 32_000
-"""Characters of all texts together: about what a run's output may be by default."""
-
-MAX_SOURCE = 1024 * 1024
-"""Characters of a text that are looked at and kept."""
+MAX_ITEMS = 20  # Of a result. What is shown after them is counted only.
+MAX_PICTURES = 10  # Of a result, as pictures: clients and models take few. Others are kept only.
+MAX_TEXT = 8_000  # Characters of one text.
+MAX_TEXTS = 32_000  # Characters of all texts together: about what a run's output may be by default.
+MAX_SOURCE = 1024 * 1024  # Characters of a text that are looked at and kept.
 
 MAX_NOTE = 300
 
-_NOT_SHOWN = "not shown"
-"""How a guest's note begins on a picture that is only to be kept."""
+_NOT_SHOWN = "not shown"  # How a guest's note begins on a picture that is only to be kept.
 
 _NO_ROOM = f"{_NOT_SHOWN}: there is no room for it in this result"
 
@@ -205,11 +194,7 @@ class ShownItems:
     """Takes those of one run."""
 
     def __init__(
-        self,
-        limits: Limits,
-        *,
-        artifacts: RunArtifacts | None = None,
-        clear: Redact | None = None,
+        self, limits: Limits, *, artifacts: RunArtifacts | None = None, clear: Redact | None = None
     ) -> None:
         self._artifacts = artifacts
         self._clear = clear
@@ -248,9 +233,7 @@ class ShownItems:
         kept = [item.artifact for item, less in items if less and item.artifact is not None]
         self._count = MAX_ITEMS
         return Collected(
-            shown=tuple(item for item, _ in items),
-            artifacts=tuple(kept),
-            missing=tuple(missing),
+            shown=tuple(item for item, _ in items), artifacts=tuple(kept), missing=tuple(missing)
         )
 
     def discard(self) -> None:

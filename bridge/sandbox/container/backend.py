@@ -251,11 +251,7 @@ class ContainerBackend(Backend):
             )
             if command is not None:
                 isolation = await examined_isolation(
-                    connection.api,
-                    config,
-                    isolation,
-                    connection.examinations,
-                    self._keep_unremoved,
+                    connection.api, config, isolation, connection.examinations, self._keep_unremoved
                 )
             sandbox = await stack.enter_async_context(
                 run_container(

@@ -65,11 +65,7 @@ class SystemRunner:
     cwd: Path | None = None
 
     async def __call__(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float,
-        on_line: Callable[[str], None] | None = None,
+        self, argv: Sequence[str], *, timeout: float, on_line: Callable[[str], None] | None = None
     ) -> CommandResult:
         """Run `argv` without a terminal or stdin and wait for its end, at most `timeout` seconds.
 
@@ -218,10 +214,7 @@ async def _end(process: Process) -> None:
     if process.returncode is not None:
         return
     with anyio.CancelScope(shield=True):
-        for number, patience in (
-            (signal.SIGTERM, 5.0),
-            (signal.SIGKILL, KILL_SECONDS),
-        ):
+        for number, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, KILL_SECONDS)):
             # The command leads its own session, so its group is its children and nobody else's.
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)

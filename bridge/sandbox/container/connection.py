@@ -375,8 +375,7 @@ class Connector:
                 oci_runtime=choice.current,
             )
             try:
-                endpoint = await service.start()
-                return await self._connect(endpoint, choice, service)
+                return await self._connect(await service.start(), choice, service)
             except OciRuntimeError:
                 await service.aclose()
                 if not choice.replace(choice.current or ""):

@@ -148,12 +148,7 @@ class ImageStatus:
 
 
 def describe(
-    engine: EngineKind,
-    name: str,
-    facts: ImageFacts | None,
-    *,
-    guest_digest: str,
-    version: str,
+    engine: EngineKind, name: str, facts: ImageFacts | None, *, guest_digest: str, version: str
 ) -> ImageStatus:
     """Return an image's status from the engine's facts.
 

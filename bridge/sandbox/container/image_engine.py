@@ -24,11 +24,7 @@ import docker.errors
 import requests.exceptions
 import urllib3.exceptions
 
-from bridge.errors import (
-    ImageBuildError,
-    ImageMissingError,
-    ImagePullError,
-)
+from bridge.errors import ImageBuildError, ImageMissingError, ImagePullError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.facts import EngineKind
 
@@ -230,8 +226,7 @@ class _Tail:
         if document.get("progressDetail"):
             return ""
         where = f"{document['id']}: " if document.get("id") else ""
-        line = f"{where}{document.get('stream') or document.get('status') or ''}".strip()
-        return line[:1000]
+        return f"{where}{document.get('stream') or document.get('status') or ''}".strip()[:1000]
 
 
 def build_failure(engine: str, doing: str, told: str) -> ImageBuildError:

@@ -100,8 +100,7 @@ class SocketService:
         environ: The process's environment.
     """
 
-    origin = ""
-    """What its endpoint is called in messages."""
+    origin = ""  # What its endpoint is called in messages.
 
     def __init__(self, prefix: str, runtime_dir: Path, environ: Mapping[str, str]) -> None:
         self._directory = runtime_dir / f"{prefix}-{os.getpid()}-{secrets.token_hex(3)}"

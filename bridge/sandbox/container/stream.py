@@ -166,11 +166,7 @@ class AttachedStream:
     """
 
     def __init__(
-        self,
-        connection: socket,
-        leftover: bytes,
-        *,
-        feeding: AttachedStream | None = None,
+        self, connection: socket, leftover: bytes, *, feeding: AttachedStream | None = None
     ) -> None:
         self._feeding = feeding
         self._socket = connection

@@ -184,9 +184,5 @@ async def _remove_nameless(engine: ImageEngine, image: str) -> None:
 
 async def _remove(engine: ImageEngine, name: str) -> None:
     """Remove an unused image; if that fails, a later build tries again."""
-    with (
-        anyio.CancelScope(shield=True),
-        anyio.move_on_after(60.0),
-        suppress(SandboxError),
-    ):
+    with anyio.CancelScope(shield=True), anyio.move_on_after(60.0), suppress(SandboxError):
         await engine.remove(name)

@@ -20,12 +20,7 @@ from typing import Any
 
 import anyio
 import httpx2
-from lightkube.config.client_adapter import (
-    AsyncClient,
-    ConnectionParams,
-    ExecAuth,
-    verify_cluster,
-)
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams, ExecAuth, verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import NameValue, User
 from lightkube.core.exceptions import ConfigError

@@ -220,5 +220,4 @@ def _words(pod: Document) -> str:
 
 def cut(text: object) -> str:
     """Return what a cluster or a pod says, on one line, bounded."""
-    line = " ".join(str(text or "no reason given").split()).rstrip(".")
-    return line[:MAX_MESSAGE_CHARS]
+    return " ".join(str(text or "no reason given").split()).rstrip(".")[:MAX_MESSAGE_CHARS]

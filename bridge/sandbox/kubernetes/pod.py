@@ -162,10 +162,7 @@ def _spec(limits: Limits, settings: Kubernetes, image: str, user: str) -> dict[s
             "seccompProfile": _seccomp(settings.seccomp),
         },
         "containers": [_container(limits, settings, image)],
-        "volumes": [
-            _memory("tmp", limits.tmp_bytes),
-            _memory("workspace", limits.workspace_bytes),
-        ],
+        "volumes": [_memory("tmp", limits.tmp_bytes), _memory("workspace", limits.workspace_bytes)],
     }
 
 

@@ -21,8 +21,7 @@ from bridge.sandbox.kubernetes.stream import BrokenStreamError, PodStream
 STATUS_SECONDS = 3.0  # How long the cluster may take to know of an end; kubelets take about one.
 
 FIRST_POLL_SECONDS = 0.05
-LAST_POLL_SECONDS = 1.0
-"""Intervals of asking for a pod's status."""
+LAST_POLL_SECONDS = 1.0  # Intervals of asking for a pod's status.
 
 
 class PodSandbox:

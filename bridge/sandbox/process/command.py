@@ -43,8 +43,7 @@ TMP = "/tmp"
 SHM = "/dev/shm"
 
 HOSTNAME = "sandbox"
-UID = 65534
-"""The user id inside, and outside too if the bridge is root. It owns nothing anywhere."""
+UID = 65534  # The user id inside, and outside too if the bridge is root. It owns nothing anywhere.
 
 SHM_BYTES = 16 * MEBIBYTE  # For /dev/shm, which multiprocessing's locks need.
 

@@ -89,8 +89,7 @@ def shebang(head: bytes) -> list[str]:
     """Return the words of a script's first line; empty for what is no script."""
     if not head.startswith(b"#!"):
         return []
-    line = head[2:].partition(b"\n")[0]
-    return os.fsdecode(line).split()
+    return os.fsdecode(head[2:].partition(b"\n")[0]).split()
 
 
 def _head(path: Path) -> bytes:

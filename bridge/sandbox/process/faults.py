@@ -89,8 +89,7 @@ _SETUID = re.compile(r"in setuid mode|installed setuid|setuid", re.IGNORECASE)
 
 
 def not_installed(command: str) -> SandboxError:
-    message = f"bubblewrap ({command}) is not installed."
-    return EngineNotFoundError(message, remedy=INSTALL_REMEDY)
+    return EngineNotFoundError(f"bubblewrap ({command}) is not installed.", remedy=INSTALL_REMEDY)
 
 
 def classify(said: str, kernel: KernelSettings) -> SandboxError:

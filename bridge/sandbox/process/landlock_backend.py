@@ -339,7 +339,7 @@ class LandlockBackend(UnnamespacedBackend[Findings]):
             details={
                 "interpreter": f"{found.interpreter.executable} ({found.interpreter.version})",
                 "landlock": f"version {found.around.landlock_abi}",
-                "control groups": unnamespaced.names_or_none(sorted(found.around.controllers)),
+                "control groups": ", ".join(sorted(found.around.controllers)) or "none",
                 "packages": ", ".join(found.interpreter.packages) or "none",
                 "directories": str(found.base),
             },

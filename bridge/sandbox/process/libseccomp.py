@@ -34,8 +34,7 @@ from bridge.sandbox.syscalls import (
 LIBRARY = "libseccomp.so.2"
 
 INSTRUCTION_BYTES = 8
-MAX_INSTRUCTIONS = 4096
-"""BPF_MAXINSNS: the kernel takes no longer program."""
+MAX_INSTRUCTIONS = 4096  # BPF_MAXINSNS: the kernel takes no longer program.
 
 _ALLOW = 0x7FFF0000
 _ERRNO = 0x00050000

@@ -23,11 +23,8 @@ from bridge.sandbox.ownership import process_start
 from bridge.sandbox.process.libseccomp import numbers
 from bridge.sandbox.process.monitor import descendants, processes_by_proc
 
-INTERVAL, RECHECK = 0.05, 0.01
-"""Seconds between two looks, below the limit and above it."""
-
-LOOKS = 3
-"""Looks above the limit before a kill: the processes' sizes are not read all at once."""
+INTERVAL, RECHECK = 0.05, 0.01  # Seconds between two looks, below the limit and above it.
+LOOKS = 3  # Looks above the limit before a kill: the processes' sizes are not read all at once.
 
 _SIZE = re.compile(rb"^(\w+):\s+(\d+) kB$", re.MULTILINE)
 

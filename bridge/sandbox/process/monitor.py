@@ -35,8 +35,7 @@ SIGNAL_BASE = 128
 SWEEP_SECONDS = 8.0  # For killed processes to end; less than the bridge waits for this process.
 
 _PAUSE_SECONDS = 0.002
-_LOOKS = 5
-"""Most searches for processes that the search before missed, before killing those found."""
+_LOOKS = 5  # Most searches for processes that the search before missed, before killing those found.
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4

@@ -156,5 +156,4 @@ def _is_directory(place: int, name: str) -> bool:
 
 
 def _open(name: str, place: int | None) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(name, flags, dir_fd=place)
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)

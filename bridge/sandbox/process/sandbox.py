@@ -173,12 +173,7 @@ class LaunchPipes:
     """
 
     def __init__(
-        self,
-        opened: ExitStack,
-        *,
-        texts: Mapping[str, str],
-        data: Sequence[bytes],
-        examines: bool,
+        self, opened: ExitStack, *, texts: Mapping[str, str], data: Sequence[bytes], examines: bool
     ) -> None:
         self._open: set[int] = set()
         opened.callback(self._close_all)

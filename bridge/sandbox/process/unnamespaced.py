@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import pwd
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -127,11 +127,6 @@ def weaker_processes(*, adopts: bool) -> str:
         "processes: no namespace of their own; what detaches itself twice can outlive the run, "
         "confined, until its CPU time is used up"
     )
-
-
-def names_or_none(groups: Sequence[str]) -> str:
-    """Return the cgroup controllers found, as text for `doctor`."""
-    return ", ".join(sorted(groups)) or "none"
 
 
 MAX_UNREMOVED = 100  # Most unremoved directories remembered; the next bridge reaps those beyond it.
