@@ -140,7 +140,7 @@ HARMLESS = {
         "[os.waitpid(pid, 0) for pid in pids]"
     ),
     "a large parent of short commands": (
-        "kept = hold(bytearray(size * 3 // 4))\n"
+        "kept = hold(bytearray(size * 5 // 8))\n"
         "for _ in range(200):\n"
         "    pid = os.posix_spawn(sys.executable, ['python3', '--version'], {})\n"
         "    os.waitpid(pid, 0)"
@@ -148,7 +148,7 @@ HARMLESS = {
     "a command that is not executed yet": (
         "os.mkfifo('gate')\n"
         "fork(lambda: (time.sleep(0.5), os.open('gate', os.O_WRONLY)))\n"
-        "kept = hold(bytearray(size * 3 // 4))\n"
+        "kept = hold(bytearray(size * 5 // 8))\n"
         "first = [(os.POSIX_SPAWN_OPEN, 0, 'gate', os.O_RDONLY, 0)]\n"
         "args = [sys.executable, '--version']\n"
         "os.waitpid(os.posix_spawn(sys.executable, args, {}, file_actions=first), 0)"
@@ -159,7 +159,7 @@ HARMLESS = {
         "    kept = hold(mmap.mmap(file.fileno(), size // 4))\n"
         "more = hold(bytearray(size * 5 // 8))"
     ),
-    "memory given back": "for _ in range(20): hold(bytearray(size * 3 // 4))",
+    "memory given back": "for _ in range(20): hold(bytearray(size * 5 // 8))",
 }
 
 
