@@ -349,7 +349,7 @@ _NAMES = {
     type(None): "null",
 }
 
-_BINARY = object()  # In the place of what is no JSON.
+_BINARY = object()  # Replaces a value that is not JSON.
 
 
 def _plain(shape: Json) -> Json:
