@@ -40,7 +40,7 @@ def _kind(code: int) -> str:
 _KINDS = "".join(map(_kind, range(256))).encode()
 """Lower or upper case, digit, line end, other space, quote, other mark, anything else."""
 
-_CONTINUED = bytes(range(0x80, 0xC0))  # What a character beyond ASCII has besides its first byte.
+_CONTINUED = bytes(range(0x80, 0xC0))  # Bytes after the first of a character beyond ASCII.
 _ALIKE = bytes.maketrans(b"Aq", b"ap")  # Letters of either case are alike, and all marks.
 
 _MORE = (

@@ -42,7 +42,7 @@ from bridge.tasks import background_task
 from bridge.text import counted
 
 TERMINAL = "terminal"  # Whose runs these are; see `RunRequest.principal`.
-CLIENT = "cli"  # What stands in the record of them where a client's name stands.
+CLIENT = "cli"  # The client's name in the record of these runs.
 TIMED_OUT = 124  # What coreutils' `timeout` exits with.
 
 

@@ -48,7 +48,7 @@ def restore_of(target: Target, raw: bytes | None, kept: Kept, journal: Journal) 
     for each in sorted(file.entries, key=lambda entry: entry.index):
         entry, there = store.entry(each.table, each.name), present.entries(each.table)
         if entry is None:
-            why.append((each.name, "the bridge's file no longer has it"))
+            why.append((each.name, "the bridge's file does not have it"))
         elif each.name in there and there[each.name] != entry.value:
             staying.append(each)
             why.append((each.name, TAKEN))

@@ -114,8 +114,8 @@ class Discovery:
         warnings: Mistakes in the files, for their owners.
         stamp: Equal to `survey(context).stamp()` while no file has changed.
         references: Files that the configurations name, read or missing; not part of the stamp.
-        own_limits: How many seconds clients wait for a call of the bridge, as its entry in their
-            user's file has it, by source.
+        own_limits: Seconds that clients wait for a call of the bridge, by source, as set in the
+            bridge's entry in the user's file.
     """
 
     servers: tuple[ServerSpec, ...]
@@ -204,7 +204,7 @@ def discover(context: DiscoveryContext) -> Discovery:
 
 
 def _own_limits(files: Iterable[tuple[Location, Parsed]]) -> dict[str, float]:
-    """Return the time limits of calls of the bridge; not a project's, which anyone may have set."""
+    """Return the time limits of the bridge's calls, without a project's, which anyone may set."""
     limits: dict[str, float] = {}
     for location, parsed in files:
         for entry in () if location.in_project else parsed.entries:

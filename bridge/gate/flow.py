@@ -19,8 +19,8 @@ from bridge.settings.policy import FlowRule
 if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
-MAX_SERVERS = 500  # Servers counted apart. Beyond, every server counts as called.
-MAX_LABELS = 500  # Labels counted apart; a policy has fewer. Beyond, every label counts as read.
+MAX_SERVERS = 500  # Servers counted separately. Beyond, every server counts as called.
+MAX_LABELS = 500  # Labels counted separately. Beyond, every label counts as read.
 MAX_CALLERS = 5  # Tools named for each server and each label: the first ones.
 MAX_LED = 12  # Calls that a decision names.
 MAX_SHOWN_CHARS = 120  # Characters of a call's name in a decision.

@@ -160,10 +160,10 @@ class _Pin:
 
 @dataclass(frozen=True)
 class _New:
-    """A definition that is allowed; `anew` if it may stand beside others of its tool."""
+    """A definition that is allowed; `always` if it may be stored next to others of its tool."""
 
     pin: _Pin
-    anew: bool
+    always: bool
 
 
 _Pinned = dict[tuple[str, str], tuple[_Pin, ...]]
@@ -225,11 +225,11 @@ class Pins:
             )
         return ""
 
-    async def keep(self, tool: Tool, server_definition: str = "", *, anew: bool = False) -> str:
+    async def keep(self, tool: Tool, server_definition: str = "", *, always: bool = False) -> str:
         """Remember a tool's definition, as it is being allowed; return what is noted about it.
 
         Args:
-            anew: Whether it is allowed for good, even if an earlier definition was allowed.
+            always: Whether it is allowed permanently, even if an earlier definition was allowed.
 
         Returns:
             That only its texts changed since it was last allowed; empty if they did not.
@@ -238,7 +238,7 @@ class Pins:
         text = _digests(tool).text
         if self._kept is None or (pin is not None and text in pin.texts):
             return ""
-        if pin is None and not anew and self.change(tool, server_definition):
+        if pin is None and not always and self.change(tool, server_definition):
             return ""
         pin = self._known(tool, server_definition)
         texts = () if pin is None else pin.texts
@@ -249,9 +249,9 @@ class Pins:
         key = server_definition or tool.server, tool.name
         unstored = self._unstored.get(key)
         # What another bridge would ask about is not stored because a text changed here.
-        anew = anew or pin in self._before(tool, server_definition)
-        anew = anew or (unstored is not None and unstored.pin is pin and unstored.anew)
-        self._unstored[key] = _New(new, anew)
+        always = always or pin in self._before(tool, server_definition)
+        always = always or (unstored is not None and unstored.pin is pin and unstored.always)
+        self._unstored[key] = _New(new, always)
         if not self._damage:
             await self._store()
         return "its description changed" if texts and text not in texts else ""
@@ -502,7 +502,7 @@ def _added(stored: _Stored, news: Mapping[tuple[str, str], _New], servers: _Serv
             known[name] = dict(last)
     for key, new in news.items():
         pins = tools.get(key, ())
-        if pins and not new.anew:
+        if pins and not new.always:
             continue
         if not pins and len(tools) >= MAX_TOOLS:
             logger.warning("%d tools are remembered, and %s.%s has no room", MAX_TOOLS, *key)

@@ -432,7 +432,7 @@ class Gate:
         if not context.policy.spec.present or call.definition is None:
             return ""
         always = approval is not None and approval.holds == "always"
-        return await context.pins.keep(call.definition, call.server_definition, anew=always)
+        return await context.pins.keep(call.definition, call.server_definition, always=always)
 
     async def _audit_call(
         self, pending: PendingCall, decided: _Decided, approval: Approval | None, note: str

@@ -37,7 +37,7 @@ READ_BYTES = 64 * 1024 * 1024
 """Bytes that uv may write beyond twice `max_bytes`: metadata that it read to choose versions."""
 
 WATCH_SECONDS = 0.25  # Between two looks at how much it has written.
-Say = Callable[[str], Awaitable[None]]  # Tells the user how it gets on.
+Say = Callable[[str], Awaitable[None]]  # Reports progress to the user.
 
 _NETWORK = (
     *("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"),

@@ -198,7 +198,7 @@ def frame_cost(line: bytes, told_bytes: int = MAX_DONE_BYTES) -> int:
     narrow = line.isascii() and b"\\u" not in line
     # of a text with a character beyond Unicode's first plane
     text = len(line) * (1 if narrow else 4)
-    # No value takes more memory besides its text than a nested object.
+    # Next to its text, no value takes more memory than a nested object.
     return size - len(line) + text + 160 * (values + 1)
 
 

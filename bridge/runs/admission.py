@@ -15,7 +15,7 @@ from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
-from bridge.catalog.program.edits import edited
+from bridge.catalog.program.edits import apply_edits
 from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.server_references import References
@@ -26,8 +26,8 @@ from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, ProgramChecks, stopped
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import Reading, advised, read, refused
-from bridge.sandbox.flavour import remembered
+from bridge.runs.reading import Reading, add_findings, read, refused
+from bridge.sandbox.flavour import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
 from bridge.servers.servers import Servers
@@ -146,9 +146,9 @@ class Admission:
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
             result = stopped(run_id, run.request.code, run.check.verdict, limits.timeout)
-            return advised(result, run.program)
+            return add_findings(result, run.program)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
-        return run if refusal is None else advised(refusal, program)
+        return run if refusal is None else add_findings(refusal, program)
 
     async def connect(self, run: PreparedRun) -> tuple[PreparedRun, dict[str, tuple[Tool, ...]]]:
         """Connect a run's servers, all at the same time; return the run, and the tools of each.
@@ -185,7 +185,7 @@ class Admission:
     ) -> tuple[RunRequest, Reading, Check]:
         """Return a run's program with its certain mistakes fixed, if that is certain for all."""
         edits = check.verdict.edits
-        new = edited(request.code.removeprefix("\ufeff"), edits) if edits else None
+        new = apply_edits(request.code.removeprefix("\ufeff"), edits) if edits else None
         if new is None:
             return request, program, check
         fixed = replace(request, code=new[0])
@@ -224,7 +224,7 @@ class Admission:
             self._table(request),
             self._settings.guard,
             session=bool(request.session),
-            python=partial(remembered, self._settings, "python"),
+            python=partial(recall, self._settings, "python"),
         )
 
     def _table(self, request: RunRequest) -> NameTable:

@@ -87,7 +87,7 @@ def _reading(program: ReadProgram, table: NameTable, mode: GuardMode, session: b
             code=code, read_as=read_as, scan=scan, references=nothing, reach=None, survey=tree
         )
     survey = Survey(tree)
-    names = table.given(survey)
+    names = table.resolve(survey)
     if not session:
         # In a session an earlier program may have defined them; the guest finds out.
         survey.given = names
@@ -131,8 +131,8 @@ def refused(run_id: str, scan: Scan, timeout: float) -> RunResult:
     )
 
 
-def advised(result: RunResult, program: Reading) -> RunResult:
-    """Return a run's result with how its program was read, and with the guard's findings."""
+def add_findings(result: RunResult, program: Reading) -> RunResult:
+    """Return a result with the program's repairs and the guard's findings."""
     scan, told = program.scan, {found.rule for found in result.findings}
     # A syntax error is reported once.
     own = [found for found in scan.findings if found.rule != SYNTAX or SYNTAX not in told]

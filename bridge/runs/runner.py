@@ -19,7 +19,7 @@ from bridge.runs.checks import stopped, with_notes
 from bridge.runs.execution import Executions
 from bridge.runs.places import Place, Places
 from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import advised
+from bridge.runs.reading import add_findings
 from bridge.servers.servers import Servers
 from bridge.upstream.client_features import on_behalf_of
 
@@ -83,7 +83,7 @@ class Runner:
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
         result = await self._places.run(run, in_place)
-        return advised(result, program)
+        return add_findings(result, program)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:

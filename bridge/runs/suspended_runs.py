@@ -1,9 +1,8 @@
 """Runs that outlive the request that asked for them.
 
 Owns all runs of the server's clients. A run continues in a task of the engine's while no request of
-its client is open: the client got questions as the answer to its request and repeats it with its
-answers, or it got an answer because it would not have waited for the result. The run is found again
-by a secret, or by its id.
+its client is open. The client received questions and repeats its request with the answers, or it
+received an early answer because it does not wait for the result. A secret or its id finds the run.
 
 What a client leaves behind is bounded: how many runs may wait so, and how long. A run whose client
 does not come back is cancelled.
@@ -214,7 +213,7 @@ class SuspendedRuns:
         return self._suspend(run)
 
     def task(self, secret: str, owner: Hashable) -> SuspendedRun:
-        """Return the run that continues under an id, with or without the replica; asking keeps it.
+        """Return the run that continues under an id, which may lack its prefix; extend its time.
 
         Raises:
             InvalidRequestError: There is none, or it belongs to another caller.
@@ -222,8 +221,8 @@ class SuspendedRuns:
         run = self._found(secret) or self._found(self._prefix + secret)
         if run is None or run.owner != owner:
             message = (
-                "There is no such task. Its result was read, it was cancelled, no one read it for "
-                f"{WAIT_SECONDS / 60:g} minutes, or it never was."
+                "There is no such task. Its result was read, it was cancelled, it was unread for "
+                f"{WAIT_SECONDS / 60:g} minutes, or it never existed."
             )
             raise InvalidRequestError(message, remedy="To retry a run, pass `code` as well.")
         run.scope.deadline = anyio.current_time() + WAIT_SECONDS

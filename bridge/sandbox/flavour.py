@@ -11,7 +11,7 @@ from bridge.settings import Settings
 logger = logging.getLogger(__name__)
 
 
-def remembered(settings: Settings, fact: str) -> str:
+def recall(settings: Settings, fact: str) -> str:
     """Return the "flavour" or the "python" of the last sandbox; empty if that is unknown.
 
     The bridge's guide, which names them, must not wait for an engine.
@@ -23,7 +23,7 @@ def remembered(settings: Settings, fact: str) -> str:
 
 
 def remember(settings: Settings, fact: str, text: str) -> None:
-    """Store a fact about the sandbox that programs run in now."""
+    """Store a fact about the sandbox of the latest program."""
     path = settings.state_dir / fact
     try:
         if not path.exists() or path.read_text(encoding="utf-8") != text:

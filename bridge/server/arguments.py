@@ -43,7 +43,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    given = as_declared(arguments, input_schema(1, 1))
+    given = convert_arguments(arguments, input_schema(1, 1))
     refuse_unknown("run_python", given, _KNOWN)
     if given.get("apply") is not None:
         return _apply(given)
@@ -66,7 +66,7 @@ def parse_request(arguments: Mapping[str, Json] | None) -> RunRequest | ApplyReq
     )
 
 
-def as_declared(
+def convert_arguments(
     arguments: Mapping[str, Json] | None,
     schema: Mapping[str, Any],
     texts: Iterable[str] = ("code",),

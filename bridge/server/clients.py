@@ -27,7 +27,7 @@ from bridge.errors import CannotAskError
 from bridge.gate.question import one_line
 from bridge.model import Json
 from bridge.runs.suspended_runs import SuspendedRun, SuspendedRuns, Waiting
-from bridge.server.known_clients import KnownClient, known
+from bridge.server.known_clients import KnownClient, find_client
 from bridge.upstream.client_features import Method
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 Context = ServerRequestContext[Any]
 
 DEFAULT_LEVEL = "info"  # Log level of clients that used `initialize` and have set none.
-ROOTS_SECONDS = 2.0  # For a client's roots, which it has at hand.
+ROOTS_SECONDS = 2.0  # Time for a client to list its roots.
 
 LOOK_SECONDS = 1.0
 """Time between checks whether a client that was asked over HTTP is still connected."""
@@ -129,7 +129,7 @@ def _as_json(result: BaseModel) -> dict[str, Json]:
 def known_client(context: Context) -> KnownClient:
     """Return what is known of the client that sent a request."""
     held = context.session.client_params
-    return known("" if held is None else held.client_info.name)
+    return find_client("" if held is None else held.client_info.name)
 
 
 def has_roots(context: Context) -> bool:
@@ -166,7 +166,7 @@ class RunClient:
         self._came = anyio.Event()
 
     def attach(self, context: Context, *, answers: bool = False) -> None:
-        """Use a request for messages and questions; `answers`: it repeats the one before."""
+        """Use a request for messages and questions; with `answers` it repeats the previous one."""
         self._context = self._capable = context
         self.request = anyio.CancelScope()
         self._came.set()
@@ -290,7 +290,7 @@ class HandshakeClient(RunClient):
             scope.cancel()
 
         with anyio.move_on_after(self._patience):
-            # Over HTTP a question whose request got its answer first is asked in the next request.
+            # Over HTTP, a question that its request's answer overtook is asked in the next request.
             while not (answers or faults):
                 while (context := self._context) is None:
                     await self._came.wait()

@@ -15,7 +15,7 @@ from bridge.commands.line import parse_line
 from bridge.errors import InvalidRequestError
 from bridge.model import CommandRequest, CommandResult, Json
 from bridge.render.commands import compact_command, structured_command
-from bridge.server.arguments import as_declared, field, parse_timeout, refuse_unknown
+from bridge.server.arguments import convert_arguments, field, parse_timeout, refuse_unknown
 from bridge.server.content import RESULT_SIZE, Kind, output_schema, record_schema, tool_result
 from bridge.settings import RecordPlace
 from bridge.settings.commands import CommandProfile
@@ -140,7 +140,7 @@ def parse_command(
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    given = as_declared(arguments, _input_schema(profiles), ("stdin",))
+    given = convert_arguments(arguments, _input_schema(profiles), ("stdin",))
     given = {name: value for name, value in given.items() if value is not None}
     refuse_unknown(COMMAND_TOOL, given, _KNOWN)
     return CommandRequest(

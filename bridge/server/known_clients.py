@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ANSWERED_AT = 0.9
-"""The share of a client's time limit after which a call is answered; the rest is for the way."""
+"""Share of a client's time limit before a call is answered; the rest is for delivery."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,8 @@ class KnownClient:
         source: Its name among discovery's sources, whose files may set its limit.
         seconds: How long it waits for a call in spite of progress; infinite if progress is enough.
         variable: The variable with its limit in milliseconds, which the bridge inherits from it.
-        parses_text: Takes a text that is JSON for structured content, and refuses the result if it
-            is no object, as for `print(1+1)`; it always shows the text.
+        parses_text: Parses JSON text as structured content and refuses the result if that is not
+            an object, as for `print(1+1)`; it always shows the text.
         shows_failures: Shows its model failed results as JSON with `_meta`: 500 tokens, not 74.
     """
 
@@ -48,6 +48,6 @@ _CLIENTS: Mapping[str, KnownClient] = {
 }
 
 
-def known(name: str) -> KnownClient:
+def find_client(name: str) -> KnownClient:
     """Return what is known of a client; its name begins with one of the table's."""
     return next((_CLIENTS[each] for each in _CLIENTS if name.startswith(each)), KnownClient())

@@ -75,7 +75,7 @@ def is_modern(context: Context) -> bool:
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
-def continued(arguments: Mapping[str, Json] | None) -> str:
+def continued_run_id(arguments: Mapping[str, Json] | None) -> str:
     """Return the id of the run that a call continues to wait for; empty if it asks for another."""
     given = arguments or {}
     number = given.get("retry_of")
@@ -83,10 +83,10 @@ def continued(arguments: Mapping[str, Json] | None) -> str:
     return number if isinstance(number, str) and not other else ""
 
 
-def running(run: SuspendedRun) -> RunResult:
-    """Return the answer to a client that would not wait for the run's end."""
+def running_result(run: SuspendedRun) -> RunResult:
+    """Return the answer to a client that does not wait for the run's end."""
     summary = (
-        "The run continues, and its client waits no longer for an answer. Read the result within "
+        "The run continues, but its client stops waiting for an answer. Read the result within "
         f'{WAIT_SECONDS / 60:g} minutes: run_python(retry_of="{run.run_id}"), without code.'
     )
     return RunResult(run_id=run.run_id, status="running", summary=summary)
@@ -149,8 +149,7 @@ class Runs:
         """Run a program, or resume a suspended run. Every failure is a result.
 
         Returns:
-            The run's result or that it continues, questions for its client, or the task that it
-            became.
+            The run's result, a note that it continues, questions for its client, or its task.
         """
         try:
             run = await self._run_of(context, params)
@@ -197,7 +196,7 @@ class Runs:
             client.attach(context, answers=True)
             run.take(answers_of(params.input_responses))
             return run
-        if number := continued(params.arguments):
+        if number := continued_run_id(params.arguments):
             run = suspended.task(number, owner)
             run.request = request
             assert isinstance(run.client, RunClient)
@@ -223,7 +222,7 @@ class Runs:
                 outcome = await engine.suspended.follow(run, patience=patience)
                 if not isinstance(outcome, str):
                     return outcome
-                return new_task(run, outcome) if has_tasks(context) else running(run)
+                return new_task(run, outcome) if has_tasks(context) else running_result(run)
         finally:
             client.detach(context)
         return failed_run(BridgeError("The client has disconnected."))

@@ -18,7 +18,7 @@ from bridge.catalog.search import DEFAULT_LIMIT, MAX_LIMIT
 from bridge.errors import BridgeError, InvalidRequestError
 from bridge.model import Json
 from bridge.runs import Engine
-from bridge.server.arguments import as_declared, refuse_unknown
+from bridge.server.arguments import convert_arguments, refuse_unknown
 from bridge.server.content import RESULT_SIZE, result_or_error, tool_result
 from bridge.servers.guide import has_match, starting_line
 from bridge.servers.project_servers import waiting_line
@@ -110,7 +110,7 @@ def parse_search(arguments: Mapping[str, Json] | None) -> SearchRequest:
     Raises:
         InvalidRequestError: They are unusable; the text says what to pass instead.
     """
-    given = as_declared(arguments, search_tool().input_schema, ("query",))
+    given = convert_arguments(arguments, search_tool().input_schema, ("query",))
     given = {name: value for name, value in given.items() if value is not None}
     refuse_unknown(SEARCH_TOOL, given, _KNOWN)
     query = given.get("query")

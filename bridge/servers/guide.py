@@ -22,7 +22,7 @@ from bridge.catalog.typed_stubs import server_stub
 from bridge.errors import BridgeError, UsageError
 from bridge.guest.schema.names import nearest
 from bridge.model import Json, Limits, Tool
-from bridge.sandbox.flavour import remembered
+from bridge.sandbox.flavour import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.configuration import server_instructions
 from bridge.servers.project_servers import waiting_line
@@ -107,8 +107,8 @@ class GuestGuide:
         allowed = settings.dependencies.allow if settings.packages_allowed else ()
         return Offers(
             packages=tuple(entry.text for entry in allowed),
-            data=remembered(settings, "flavour") == "data",
-            python=remembered(settings, "python"),
+            data=recall(settings, "flavour") == "data",
+            python=recall(settings, "python"),
             directories=settings.offered_directories,
             roots=root_names(roots, map(str, settings.roots)),
             time_zone=time_zone(settings.environ),

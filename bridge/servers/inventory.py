@@ -157,7 +157,7 @@ class ToolInventory:
         return tools.get(tool)
 
     def reader(self, name: str, tool: str) -> Callable[[Mapping[str, Json]], dict[str, Json]]:
-        """Return what takes a tool's results apart, as it wraps them and sent them before."""
+        """Return a function that unwraps a tool's results, by its schema and earlier results."""
         found = self.tool(name, tool)
         if found is None:
             return call_parts

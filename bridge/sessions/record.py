@@ -25,7 +25,7 @@ ID_BYTES = 16
 """Of a session's id, from the system's source of randomness: over HTTP it is what it is had by."""
 
 MAX_HELD = 40  # Names listed; the others are counted.
-MAX_LOST = 40  # Likewise of what a checkpoint lacks; the last says how many more there are.
+MAX_LOST = 40  # Missing parts of a checkpoint listed; the last line counts the others.
 
 KEPT_AFTER_TIMEOUT = (
     "The session's state is kept: what the program had done until then is there for the next run."

@@ -12,7 +12,7 @@ import json
 from bridge.model import Json, Provenance
 from bridge.store import Store, Transaction
 
-MAX_NAMES = 200  # Told apart, so that one can be forgotten; the others share an entry that stays.
+MAX_NAMES = 200  # Names with an entry of their own, which can be removed; others share one.
 
 SKILLS = "skills"
 

@@ -149,9 +149,9 @@ class Connection:
         task_required: Tools with `taskSupport: required`; None before `tools/list`.
         view_only: Listed tools that only the server's own view may call.
         updates: The tasks that wait for resources to change.
-        roots: What `roots/list` is answered with.
-        roots_asked: The server asked for the client's roots; set once it was answered.
-        rootless: It got none.
+        roots: The answer to `roots/list`.
+        roots_asked: Exists once the server asked for the client's roots; set after the answer.
+        rootless: The server asked for roots and got none.
         roots_shared: The client's roots have not changed since the server got them.
     """
 

@@ -205,10 +205,10 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
 
 def repair_body(data: bytes) -> bytes:
     """Return a message that the SDK's models accept, or the error of the request it answers."""
-    return repair_message(data, _decoded)
+    return repair_message(data, _decode)
 
 
-def _decoded(data: bytes) -> bytes:
+def _decode(data: bytes) -> bytes:
     message = decode_line(Line(data))
     return data if message is None or isinstance(message, Noise) else encode(message).encode()
 

@@ -438,9 +438,9 @@ class UpstreamServer:
             yield connection
 
     async def _share_roots(self, connection: Connection) -> None:
-        """See that a server that asks for the client's roots has them before it is called.
+        """Give the client's roots to a server that asks for them, before its next call.
 
-        It asks when it starts, perhaps for no client; and it has to ask again if they changed.
+        A server asks when it starts, perhaps for no client, and again when the roots change.
         """
         client = connection.client if self._roots is None and current_caller() else None
         async with self._sharing:
@@ -448,14 +448,14 @@ class UpstreamServer:
                 return
             with anyio.move_on_after(PROBE_SECONDS / 4), suppress(Exception):
                 if connection.roots_asked is None:
-                    # One that asks when it starts does so before it answers this.
+                    # A server that asks when it starts does so before it answers this.
                     await client.list_tools()
                 elif connection.roots_asked.is_set():
                     connection.roots_asked = anyio.Event()
                     await client.send_notification(RootsListChangedNotification())
                 if connection.roots_asked is not None:
                     await connection.roots_asked.wait()
-                    # It takes the answer before it answers this.
+                    # The server reads the roots before it answers this.
                     await client.list_tools()
             connection.roots_shared = True
 

@@ -26,7 +26,7 @@ for n in range(3):
     ]
 )
 def engine_name(request: pytest.FixtureRequest) -> Any:
-    """The backend that the bridge is told to use."""
+    """The backend that the bridge uses."""
     return request.param
 
 

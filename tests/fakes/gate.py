@@ -57,8 +57,8 @@ def flow_state(notes: Notes) -> Any:
 def pins(notes: Notes, change: str = "") -> Any:
     """Return pins that tell the same change of every tool."""
 
-    async def keep(*_: Any, anew: bool = False, **__: Any) -> str:
-        notes.append("pin for good" if anew else "pin")
+    async def keep(*_: Any, always: bool = False, **__: Any) -> str:
+        notes.append("pin permanently" if always else "pin")
         return ""
 
     return made(Pins, change=lambda *_, **__: change, keep=keep)
@@ -137,7 +137,7 @@ def replay(answer: Mapping[str, Any] | None, *, unknown: bool = False) -> Any:
 
     def answered(*_: Any, **__: Any) -> Any:
         if unknown:
-            raise OutcomeUnknownError("nobody knows")
+            raise OutcomeUnknownError("no record")
         return answer
 
     return made(Replay, RunJournal(), answer=answered)

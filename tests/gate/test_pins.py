@@ -123,7 +123,7 @@ async def test_a_changed_tool_is_taken_for_what_it_is_only_for_good(file: Store)
     await pins.keep(changed)
     assert pins.change(changed) != ""
     assert Pins(file).change(changed) != ""
-    await pins.keep(changed, anew=True)
+    await pins.keep(changed, always=True)
     assert pins.change(changed) == Pins(file).change(changed) == ""
 
 
@@ -134,7 +134,7 @@ async def test_two_projects_may_use_two_versions_of_a_server(file: Store) -> Non
         replace(TOOL, output_schema={"type": str(number)}) for number in range(MAX_DEFINITIONS + 1)
     ]
     for version in versions:
-        await pins.keep(version, anew=True)
+        await pins.keep(version, always=True)
     assert [bool(Pins(file).change(version)) for version in versions] == [
         True,
         *[False] * MAX_DEFINITIONS,
@@ -183,7 +183,7 @@ async def test_a_damaged_record_makes_every_tool_one_to_ask_about(file: Store, t
     assert str(file.directory) not in pins.change(TOOL)
     await pins.keep(TOOL)
     assert "cannot be read" in pins.change(TOOL)
-    await pins.keep(TOOL, anew=True)
+    await pins.keep(TOOL, always=True)
     assert pins.change(TOOL) == ""
     assert _text(file) == text
     _remove(file)
@@ -303,7 +303,7 @@ async def test_a_server_that_is_pinned_in_full_is_asked_about_for_every_change(
     await pins.keep(changed)
     assert pins.change(changed) == "its description changed"
     assert other.change(changed) == ""
-    await pins.keep(changed, anew=True)
+    await pins.keep(changed, always=True)
     assert pins.change(changed) == Pins(file, "git".__eq__).change(TOOL) == ""
 
 

@@ -2,8 +2,8 @@
 
 Each server of `real_servers.toml` is called three times, in a new directory of one name: by the
 SDK's client, by a program that asks for whole results, and by one that reads the parts of the
-values. Then a program like a model's says what it must. What servers ask of the web is answered
-here.
+values. Then a program like a model's says what it must. A local server answers their
+requests to the web.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ PLACES = {
 ANY: TypeAdapter[Any] = TypeAdapter(dict[str, Any])
 
 WHOLE = {"structuredContent": None, "_meta": None, "error": None, "isError": False}
-"""What goes without saying in a result."""
+"""The parts of a plain result."""
 
 RAW = """
 async def seen(tool, arguments):

@@ -33,9 +33,9 @@ SYNCHRONOUS = {
 FAILING = [
     *("mcp_work_shop.fail()", "mcp_raw.refuse()", "mcp_raw.deep(depth=5000)", "mcp_raw.ask_user()"),
     *("mcp_raw.crash()", "mcp_raw.killed()", "runtime.call_tool('work-shop', 'no_such_tool')"),
-    *("runtime.call_tool(nobody, 'x')", "runtime.call_tool('bro' + 'ken', 'x')"),
-    *("runtime.call_tool_raw(nobody, 'x')", "runtime.list_tools(nobody)"),
-    *("runtime.list_tools('bro' + 'ken')", "runtime.query_tool_docs(nobody)"),
+    *("runtime.call_tool(absent, 'x')", "runtime.call_tool('bro' + 'ken', 'x')"),
+    *("runtime.call_tool_raw(absent, 'x')", "runtime.list_tools(absent)"),
+    *("runtime.list_tools('bro' + 'ken')", "runtime.query_tool_docs(absent)"),
     "runtime.query_tool_docs('work-shop', 'no_such_tool')",
     "runtime.search_tool_docs('?!')",
 ]
@@ -64,7 +64,7 @@ async def value_of(engine: Engine, code: str, servers: tuple[str, ...] | None = 
 async def test_every_failed_call_raises_the_one_documented_error(engine: Engine) -> None:
     """Whatever failed, `except MCPError` catches it, and the error says what it was."""
     code = f"""
-nobody = "no" + "body"
+absent = "ab" + "sent"
 errors = []
 async def attempt(statement):
     try:

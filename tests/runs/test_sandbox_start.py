@@ -1,4 +1,4 @@
-"""What a sandbox is started with and told: no run and no way to servers is in its start."""
+"""A sandbox's start and frames hold no run's data and no way to servers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ len(json.dumps(everything))
 
 @dataclass
 class Tap(FakeBackend):
-    """Keeps all that sandboxes are started with and told, and may be slow to start one."""
+    """A backend that records what sandboxes receive, and may start them slowly."""
 
     seconds: float = 0
     heard: bytearray = field(default_factory=bytearray)
@@ -73,7 +73,7 @@ async def _results(
     return [result.result for result in results]
 
 
-async def test_a_sandbox_is_told_nothing_of_how_servers_are_reached(
+async def test_a_sandbox_receives_no_way_to_reach_servers(
     settings: Settings, tmp_path: Path
 ) -> None:
     """Not their directories, commands, arguments, environment, addresses or headers.

@@ -82,8 +82,8 @@ PROMISES = {
     "kept-through-the-gate": "What outlives a run is written through the gate: no program replaces "
     "or removes a skill that a person wrote or approved unless that person says so, a copy stays, "
     "and the change is recorded first.",
-    "kept-names": "Whoever learns of what a run left has read what that run had read; names, "
-    "times, sizes, existence and a server's errors count too.",
+    "kept-names": "A run that learns what another run left counts as having read what that "
+    "run had read; names, times, sizes, existence and a server's errors count too.",
     "shown-as-sent": "A question, a plan and the audit log show each character of a call's "
     "arguments but known secrets, or give length and digest of what they leave out. No two "
     "different calls are shown alike.",

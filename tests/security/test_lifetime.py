@@ -109,7 +109,7 @@ async def test_what_ignores_every_signal_ends_at_its_deadline(arena: Arena) -> N
     """Attack 9: all signals blocked and ignored, then stopped, its first process if it can."""
     assert control(STUBBORN).out == "ESCAPED\n"
     found = (await arena.attack(STUBBORN + STOP, timeout=1)).result
-    # In gVisor the first process can be stopped: then the host ends it all, and hears nothing more.
+    # In gVisor the first process can be stopped: then the host ends all, and receives no report.
     said = ("ESCAPED\n", "") if arena.kind == "gvisor" else ("ESCAPED\n",)
     assert found.reason == "timeout", found
     assert found.stdout in said, found
@@ -138,7 +138,7 @@ async def test_killing_the_first_process_is_a_crash(arena: Arena) -> None:
 
 
 @pytest.mark.guarantee("calls-end")
-async def test_a_run_that_is_called_off_takes_all_with_it(arena: Arena, tmp_path: Path) -> None:
+async def test_a_cancelled_run_ends_its_processes_and_calls(arena: Arena, tmp_path: Path) -> None:
     """Attack 14: as a client's cancellation arrives; the server's call goes too."""
     started, cancelled = tmp_path / "started", tmp_path / "cancelled"
     code = f"await mcp_work_shop.slow(started={str(started)!r}, cancelled={str(cancelled)!r})"

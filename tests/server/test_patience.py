@@ -15,7 +15,7 @@ from mcp.types import ElicitResult, Implementation
 from bridge.runs import Engine
 from bridge.server import known_clients
 from bridge.server.app import build_server
-from bridge.server.known_clients import KnownClient, known
+from bridge.server.known_clients import KnownClient, find_client
 from tests.asker_rig import asker, text_of
 from tests.engine_rig import ListFinder
 from tests.fakes.backend import FakeBackend
@@ -36,16 +36,16 @@ def finder() -> ListFinder:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that hardly waits."""
+    """A client that stops waiting at once."""
     monkeypatch.setattr(known_clients, "_CLIENTS", {NAME: KnownClient(seconds=0.05)})
 
 
 def connected(server: Any, era: str, **more: Any) -> Client:
-    """Return that client."""
+    """Return a client that stops waiting at once."""
     return Client(server, mode=era, client_info=Implementation(name=NAME, version="1"), **more)
 
 
-async def told(client: Client, code: str) -> str:
+async def early_id(client: Client, code: str) -> str:
     """Run a program that takes longer; return the id that the answer tells a model to read."""
     result = await client.call_tool("run_python", {"code": code})
     assert (result.is_error, record_of(result)["status"]) == (False, "running")
@@ -70,11 +70,11 @@ async def test_a_client_that_would_give_up_gets_an_answer_and_its_model_the_whol
 ) -> None:
     """What the program printed, or what went wrong; once."""
     async with connected(build_server(engine, principal="me"), era) as client:
-        number = await told(client, f"{TASKS}print(6 * 7)")
+        number = await early_id(client, f"{TASKS}print(6 * 7)")
         result = await read(client, number)
         assert text_of(result) == "42\n"
         assert record_of(result)["runId"] == number
-        failed = await read(client, await told(client, f"{TASKS}1 / 0"))
+        failed = await read(client, await early_id(client, f"{TASKS}1 / 0"))
         assert failed.is_error
         assert "ZeroDivisionError" in text_of(failed)
         gone = await client.call_tool("run_python", {"retry_of": number})
@@ -98,7 +98,7 @@ async def test_a_question_waits_until_the_model_is_back(
     async with web(engine) as url:
         server: Any = url if remote else build_server(engine, principal="me")
         async with connected(server, era, elicitation_callback=elicit) as client:
-            number = await told(client, code)
+            number = await early_id(client, code)
             assert not asked.is_set()
             assert "Ann" in text_of(await read(client, number))
 
@@ -110,7 +110,7 @@ async def test_only_its_owner_reads_a_run(engine: Engine, era: str) -> None:
         connected(build_server(engine, principal="me"), era) as mine,
         connected(build_server(engine, principal="you"), era) as yours,
     ):
-        number = await told(mine, f"{TASKS}print('mine')")
+        number = await early_id(mine, f"{TASKS}print('mine')")
         answer = await yours.call_tool("run_python", {"retry_of": number})
         assert answer.is_error
         assert "There is no such task" in text_of(answer)
@@ -120,7 +120,7 @@ async def test_only_its_owner_reads_a_run(engine: Engine, era: str) -> None:
 async def test_several_requests_read_one_run(engine: Engine) -> None:
     """A model may ask twice at a time."""
     async with connected(build_server(engine, principal="me"), "legacy") as client:
-        number = await told(client, f"{TASKS}print('once')")
+        number = await early_id(client, f"{TASKS}print('once')")
         texts: list[str] = []
 
         async def ask() -> None:
@@ -138,9 +138,9 @@ async def test_several_requests_read_one_run(engine: Engine) -> None:
 async def test_a_run_whose_model_does_not_come_back_is_cancelled(
     engine: Engine, backend: FakeBackend, era: str
 ) -> None:
-    """As one whose user is not answering."""
+    """Like a run whose user does not answer."""
     async with connected(build_server(engine, principal="me"), era) as client:
-        await told(client, "import time\ntime.sleep(60)")
+        await early_id(client, "import time\ntime.sleep(60)")
         (run,) = engine.suspended.runs()
         assert 500 < run.scope.deadline - anyio.current_time() < 600
         run.scope.deadline = anyio.current_time()
@@ -152,7 +152,7 @@ async def test_a_cancelled_request_still_cancels_its_run(
 ) -> None:
     """Also one that reads a run."""
     async with connected(build_server(engine, principal="me"), "legacy") as client:
-        number = await told(client, "import time\ntime.sleep(60)")
+        number = await early_id(client, "import time\ntime.sleep(60)")
         (run,) = engine.suspended.runs()
         monkeypatch.setattr(known_clients, "_CLIENTS", {})
         async with anyio.create_task_group() as tasks:
@@ -188,6 +188,6 @@ def test_a_call_is_answered_a_tenth_before_the_limit_that_holds_for_its_client(
     environ: Mapping[str, str],
     seconds: float,
 ) -> None:
-    """What its user set counts; else what it does by itself."""
+    """The user's limit counts; without one, the client's own."""
     monkeypatch.undo()
-    assert known(name).patience(configured, environ) == pytest.approx(seconds)
+    assert find_client(name).patience(configured, environ) == pytest.approx(seconds)

@@ -137,7 +137,7 @@ async def test_over_http_no_server_gets_a_client_s_roots(
 async def test_a_server_with_a_directory_keeps_it(
     settings: Settings, backend: FakeBackend, tmp_path: Path
 ) -> None:
-    """It would replace its own by the client's roots."""
+    """Roots would replace the server's own directory."""
     roots, own = Roots(Path("/")), tmp_path / "own"
     own.mkdir()
     async with opened(settings, backend, filesystem(str(own))) as engine:
@@ -162,7 +162,7 @@ async def test_a_server_with_a_directory_keeps_it(
     ],
 )
 def test_only_what_is_empty_or_refused_is_explained(result: Any, explained: bool) -> None:
-    """What holds something stays as it is."""
+    """Other results stay unchanged."""
     before = str(result)
     explain_missing_roots(result)
     assert (WHY in str(result)) is explained

@@ -102,7 +102,7 @@ def _web(road: str) -> Iterator[str]:
 
 
 class Road:
-    """A connection to a server that sends what it is told."""
+    """A connection to a server that sends the given lines."""
 
     def __init__(self, portal: BlockingPortal, pool: Pool) -> None:
         self._portal, self._pool = portal, pool
@@ -114,7 +114,7 @@ class Road:
 
 @pytest.fixture(scope="module")
 def roads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Road]]:
-    """Each way by which a result comes."""
+    """Each transport for results."""
     rig = Rig(tmp_path_factory.mktemp("roads"))
     playback = rig.spec(sys.executable, str(SERVERS / "playback.py"), str(rig.directory))
     with ExitStack() as stack:

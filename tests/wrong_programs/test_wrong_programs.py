@@ -110,7 +110,7 @@ async def test_a_mistake_that_shows_in_the_run_names_the_fix_too(tmp_path: Path)
 
 
 def _is_read_as_meant(result: RunResult) -> bool:
-    """Return whether a program with a mistake ran as it was certainly meant, and was told so."""
+    """Return whether a program with a mistake ran as meant, and its result says so."""
     told = any(found.rule == "read-as" for found in result.findings)
     return told and result.status == "success"
 

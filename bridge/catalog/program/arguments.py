@@ -38,11 +38,11 @@ def helper_parameters(helper: Helper) -> Parameters:
     return Parameters(schema, len(helper.positional), also)
 
 
-def by_name(node: ast.Call, given: Mapping[str, str]) -> dict[str, ast.expr]:
+def read_call_tool(node: ast.Call, given: Mapping[str, str]) -> dict[str, ast.expr]:
     """Return the server, tool and arguments of a `call_tool`, however the program gives them.
 
     Args:
-        given: What texts that name both a server and a tool mean; see `NameTable.given`.
+        given: What texts that name both a server and a tool mean; see `NameTable.resolve`.
     """
     bound = dict(zip(("server", "tool", "arguments"), node.args, strict=False))
     for keyword in node.keywords:
@@ -82,7 +82,7 @@ class CallArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class CallText:
     """What the text of a call shows.
 
     Attributes:
@@ -113,7 +113,7 @@ class ArgumentReader:
         self._survey = survey
         self._left = 0
 
-    def given(self, node: ast.Call, context: Context) -> Given:
+    def read(self, node: ast.Call, context: Context) -> CallText:
         """Return what the text shows of a call's arguments."""
         starred = any(isinstance(item, ast.Starred) for item in node.args)
         kwargs: dict[str, Json] = {}
@@ -134,13 +134,13 @@ class ArgumentReader:
         scalar = isinstance(values[-1], ast.Constant | ast.JoinedStr) and all(
             isinstance(value, ast.Constant | ast.JoinedStr) for value in values[1:]
         )
-        return Given(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
+        return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
 
-    def bound(
+    def bind(
         self, node: ast.Call, parameters: Parameters | None, context: Context
     ) -> CallArguments:
         """Return the arguments of a call of a tool; without its parameters, those by name."""
-        given = self.given(node, context)
+        given = self.read(node, context)
         if parameters is None:
             found = CallArguments(open=bool(node.args) or given.unpacked)
             bound: Mapping[str, Json] = given.kwargs

@@ -284,12 +284,12 @@ class AwaitRules:
                 f"in {quoted(name)}, which is no async function; write `async def {name}(...)` and "
                 f"`await {name}(...)` where it is called"
             )
-            edits = self._asynchronous(scope.node)
+            edits = self._make_asynchronous(scope.node)
         else:
             where = "in a `lambda`, which cannot await; write an `async def` instead"
         self._report.add(node, "await-outside-async", "deny", f"`{what}` {where}", edits)
 
-    def _asynchronous(self, function: ast.FunctionDef) -> tuple[Edit, ...]:
+    def _make_asynchronous(self, function: ast.FunctionDef) -> tuple[Edit, ...]:
         """Return the edits that make a function asynchronous and await its calls.
 
         There are none if a call is not awaited at once, or made where `await` is not allowed.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.arguments import ArgumentReader, by_name, helper_parameters
+from bridge.catalog.program.arguments import ArgumentReader, helper_parameters, read_call_tool
 from bridge.catalog.program.certainty import Certainty
 from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, quoted
 from bridge.catalog.program.survey import Context, Survey
@@ -235,7 +235,7 @@ class CallRules:
         self, node: ast.Call, severity: Callable[[str], Severity], context: Context
     ) -> None:
         """`runtime.call_tool("server", "tool", {...})`."""
-        bound = by_name(node, self._survey.given)
+        bound = read_call_tool(node, self._survey.given)
         server_name, tool_name = (getattr(bound.get(n), "value", None) for n in ("server", "tool"))
         if not isinstance(server_name, str) or not isinstance(tool_name, str):
             return
@@ -279,7 +279,7 @@ class CallRules:
         if self._report.exhausted or self._seconds_left <= 0:
             return
         parameters = callee.parameters
-        given = self._given.given(node, context)
+        given = self._given.read(node, context)
         started = time.perf_counter()
         _, wrong = parameters.bind_all(given.args, given.kwargs)
         self._seconds_left -= time.perf_counter() - started

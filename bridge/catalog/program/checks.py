@@ -1,9 +1,8 @@
 """The preflight: checks before a run whether a program fits the tools it calls. Pure.
 
-Returns the verdict, and has the rule on names that nothing defines: undefined-name. A mistake is
-certain if it fails, or has not the intended effect, in every possible run: not if an `except`
-catches it, not if it may not be reached, not if it depends on data. Only certain mistakes stop a
-run; all others are notes.
+Returns the verdict, and has the rule on undefined names. A mistake is certain if it fails, or lacks
+the intended effect, in every possible run. An `except`, a branch or dependence on data makes it
+uncertain. Only certain mistakes stop a run; all others are notes.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Verdict:
     Attributes:
         findings: In the order of the lines.
         omitted: Number of findings left out.
-        edits: What fixes all that is certain; empty if that is not known.
+        edits: The fixes of all certain mistakes; empty if one has no known fix.
     """
 
     findings: tuple[Finding, ...] = ()

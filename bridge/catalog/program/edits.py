@@ -28,7 +28,7 @@ class Edit:
     node: ast.stmt | ast.expr
 
 
-def edited(code: str, edits: Iterable[Edit]) -> tuple[str, str] | None:
+def apply_edits(code: str, edits: Iterable[Edit]) -> tuple[str, str] | None:
     """Return the changed text, and the changes in words; None if a node is not found in it."""
     lines = code.encode().splitlines(keepends=True)
     starts = [0]

@@ -16,7 +16,7 @@ from bridge.catalog.program.arguments import (
     COMPUTED,
     ArgumentReader,
     CallArguments,
-    by_name,
+    read_call_tool,
 )
 from bridge.catalog.program.survey import Context, Scope, Survey
 from bridge.catalog.program.symbols import (
@@ -173,7 +173,7 @@ class _Reader:
                 context,
                 symbol.server.name,
                 tool,
-                self._given.bound(node, parameters, context),
+                self._given.bind(node, parameters, context),
             )
         elif symbol is not None and symbol.kind == HELPER and symbol.helper is not None:
             self._account(node.func)
@@ -187,7 +187,7 @@ class _Reader:
         if base is None or base.kind != SERVER or base.server is None or base.server.known:
             return
         self._account(function)
-        given = self._given.bound(node, None, context)
+        given = self._given.bind(node, None, context)
         self._found(node, context, base.server.name, function.attr, given)
 
     def _helper(self, node: ast.Call, symbol: Symbol, context: Context) -> None:
@@ -197,7 +197,7 @@ class _Reader:
             return
         bound = self._positions(node, symbol.helper.positional)
         if bound is not None and name in BY_NAME:
-            bound = by_name(node, self._survey.given)
+            bound = read_call_tool(node, self._survey.given)
         if bound is None:
             self._anything(node.lineno, f"{symbol.name} with arguments that cannot be seen")
             return

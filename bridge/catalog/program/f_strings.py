@@ -1,7 +1,7 @@
 """Rewrites f-strings that only Python 3.12 reads for older Pythons. Pure.
 
-In the braces of an f-string, Python 3.12 takes quotes like those around it, and backslashes. An
-older Python takes neither: the outer quotes become others, and a text with a backslash `chr(...)`.
+In the braces of an f-string, Python 3.12 accepts the enclosing quotes, and backslashes. An older
+Python accepts neither. The outer quotes are replaced, and a text with a backslash uses `chr(...)`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _START = re.compile(r"(\b[a-zA-Z]{1,2}|)(\"\"\"|'''|\"|')|#[^\n]*")
 _QUOTES = ('"', "'", '"""', "'''")
 
 
-def for_older_python(code: str) -> str:
-    """Return a program whose f-strings older Pythons read; itself if nothing is to be changed."""
+def rewrite_f_strings(code: str) -> str:
+    """Return a program whose f-strings older Pythons read; itself if no change is needed."""
     try:
         return _Rewriter(code).program()
     except (IndexError, RecursionError, SyntaxError, ValueError):
-        # No f-string that Python 3.12 reads.
+        # Not an f-string that Python 3.12 reads.
         return code
 
 
@@ -49,7 +49,7 @@ class _Rewriter:
             yield char
 
     def _literal(self, match: re.Match[str], *, inside: bool) -> str:
-        """Return a string or a comment; what stands inside a field without backslashes."""
+        """Return a string or a comment; inside a field, write it without backslashes."""
         self._at = match.end()
         prefix, quote = match[1], match[2]
         if quote is None:
@@ -70,13 +70,13 @@ class _Rewriter:
         self._at += len(quote)
         whole = f"{prefix}{quote}{body}{quote}"
         if inside and "\\" in body and not is_f:
-            return _spelled(ast.literal_eval(whole))
+            return _spell_text(ast.literal_eval(whole))
         if quote in fields or ("\n" in fields and len(quote) == 1):
             quote = next(one for one in _QUOTES if _fits(one, body, fields))
         return f"{prefix}{quote}{body}{quote}"
 
     def _field(self) -> str:
-        """Return a field with its braces: an expression, and what says how to show it."""
+        """Return a field with its braces: an expression with its conversion and format."""
         self._at += 1
         field = "{" + "".join(self._pieces("}:!"))
         while self._text[self._at] != "}":
@@ -94,7 +94,7 @@ def _fits(quote: str, body: str, fields: str) -> bool:
     return quote not in body and body[-1:] != quote[0]
 
 
-def _spelled(text: str) -> str:
+def _spell_text(text: str) -> str:
     """Return an expression of a text without a backslash."""
     pieces = (piece for piece in re.split(r"([^ -~]|[\\'\"])", text) if piece)
     parts = [f"chr({ord(p)})" if re.match(r"[^ -~]|[\\'\"]", p) else repr(p) for p in pieces]

@@ -35,7 +35,7 @@ _ALSO = {
     **{"true": "True", "false": "False", **dict.fromkeys(("null", "nil", "undefined"), "None")},
     **{"xrange": "range", "unicode": "str"},
 }
-"""What other libraries and languages call what there is."""
+"""Names in other libraries and languages for what the bridge has."""
 
 _VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
 
@@ -94,11 +94,11 @@ class NameTable:
         found = nearest(spelling(name), [*self._owners, *self._members])
         return self.find(found)
 
-    def given(self, survey: Survey) -> dict[str, str]:
+    def resolve(self, survey: Survey) -> dict[str, str]:
         """Return the names that a program uses and does not define, each with its certain path.
 
-        A text counts too if it alone says which tool `call_tool` calls. A well-known name that is
-        not imported has its import statement.
+        A text counts too if it alone names the tool of a `call_tool`. A well-known name that is not
+        imported has its import statement.
         """
         called = {id(node.func) for node, _ in survey.every(ast.Call)}
         asked = {id(node.value): node.attr for node, _ in survey.every(ast.Attribute)}

@@ -2,7 +2,7 @@
 
 `REPAIRS` is the list: each has words for the result ("read as: ...") and a function from a text to
 texts that may be meant. A repaired text counts only if it parses. The fewest repairs win. A text
-that parses is returned unchanged, but for one that is the arguments of `run_python` as JSON.
+that parses is returned unchanged, unless it is the JSON of `run_python`'s arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from bridge.catalog.program.f_strings import for_older_python
+from bridge.catalog.program.f_strings import rewrite_f_strings
 from bridge.catalog.program.parsing import SYNTAX, Unread, parse
 from bridge.model import RunRequest
 
@@ -37,7 +37,7 @@ _CHARACTERS = {
     **dict.fromkeys("–—−‐‑", "-"),
     **{"≤": "<=", "≥": ">=", "≠": "!=", "（": "(", "）": ")", "，": ",", "：": ":"},
 }
-"""Characters that editors and converters put in place of Python's."""
+"""Characters that editors and converters write for Python's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,18 +68,18 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
         return dataclasses.replace(read, read_as="; ".join(filter(None, (words, read.read_as))))
     tree = parse(code)
     if isinstance(tree, Unread):
-        read = _repaired(code, tree)
+        read = _repair(code, tree)
         if read.read_as == _F_STRINGS and python() not in {"", *_OLDER}:
             # Only this Python is too old for it.
             return dataclasses.replace(read, code=code, read_as="")
         return read
     newer = sys.version_info >= (3, 12) and python() in _OLDER
-    if newer and (older := for_older_python(code)) != code:
+    if newer and (older := rewrite_f_strings(code)) != code:
         return ReadProgram(code=older, tree=parse(older), read_as=_F_STRINGS)
     return ReadProgram(code=code, tree=tree)
 
 
-def _repaired(code: str, why: Unread) -> ReadProgram:
+def _repair(code: str, why: Unread) -> ReadProgram:
     """Try the repairs one by one, then two and three of them together."""
     left = ATTEMPTED_CHARS if why.finding.rule == SYNTAX else 0
     level: dict[str, tuple[str, ...]] = {code: ()}
@@ -208,7 +208,7 @@ _OLDER = frozenset({"3.9", "3.10", "3.11"})
 _F_STRINGS = "f-strings with nested quotes, written for an older Python"
 
 REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
-    (_F_STRINGS, lambda text: (for_older_python(text),)),
+    (_F_STRINGS, lambda text: (rewrite_f_strings(text),)),
     ("the text in the Markdown fence", _without_fence),
     ("the lines after the prompts", _without_prompts),
     ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),

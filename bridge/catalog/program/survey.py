@@ -140,7 +140,7 @@ class Survey:
         stored: Attributes that are assigned to.
         shared: Names that some function declares `global` or `nonlocal`.
         given: Names that the run gives the program in addition to the usual ones, with what they
-            mean; see `NameTable.given`.
+            mean; see `NameTable.resolve`.
     """
 
     def __init__(self, tree: ast.Module) -> None:

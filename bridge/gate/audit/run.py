@@ -47,7 +47,7 @@ WHOLE_RECORDS = 10
 """Refused calls of one kind that are recorded each; further ones are counted, and recorded together
 at the run's end."""
 
-MAX_KINDS = 50  # Kinds of refused calls that are counted apart; all others are counted together.
+MAX_KINDS = 50  # Kinds of refused calls counted separately; all others are counted together.
 
 REFUSAL_BYTES = 256 * 1024
 """Bytes of the records of refused calls in one run, without the counts at its end."""

@@ -343,7 +343,7 @@ def _replaced(value: Json, of: Callable[[Mark], Json]) -> Json:
 
 _NAMES = {str: "a text", bool: "a boolean", int: "a number", float: "a number", type(None): "null"}
 
-_BINARY = object()  # In the place of what is no JSON.
+_BINARY = object()  # Replaces a value that is not JSON.
 
 
 def _plain(shape: Json) -> Json:

@@ -1,8 +1,8 @@
 """From a call's Python arguments to a tool's JSON arguments.
 
 Owns the conversion of the guest's own values, and the signature that `help()` shows. A mistake is
-an `ArgumentsError` before anything is sent: a `TypeError`, and an `MCPError` as whatever else is
-wrong with a call.
+an `ArgumentsError` before anything is sent: a `TypeError`, and an `MCPError` like every failed
+call.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Parameters(binding.Parameters):
         value = convert(with_source_texts(value, schema, self.root), schema, self.root)
         return to_json(value, "%s: argument %r" % (self.title, name))
 
-    def told(self, value: Any) -> str:
-        """Return the keys of a result that is no fitting argument."""
+    def describe_value(self, value: Any) -> str:
+        """Return the keys of a result that does not fit as an argument."""
         keys = listed(map(repr, value))[:MAX_KEYS_CHARS] if isinstance(value, Result) else ""
         return "; this result has the keys: %s" % keys if keys else ""

@@ -235,7 +235,7 @@ class Client:
             self._write(line)
 
     def activity(self) -> Tuple[int, bool]:
-        """Return how many calls the program has begun, and whether one is under way."""
+        """Return how many calls the program has begun, and whether one is running."""
         return self._begun, bool(self._waiting)
 
     def fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""What `help()` prints of the bridge's objects in a program: a line for each thing they have."""
+"""What `help()` prints of the bridge's objects in a program: a line for each member."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, Mapping
 
 MAX_SENTENCE_CHARS = 120
-"""Of a description, behind a tool's signature."""
+"""Characters of a description after a tool's signature."""
 
 
 def sentence(tool: Mapping[str, Any]) -> str:
-    """Return the beginning of what a tool's server says of it, as one line."""
+    """Return the first sentence of a tool's description, as one line."""
     text = " ".join(str(tool.get("description") or "").split())
     return text.split(". ")[0][:MAX_SENTENCE_CHARS]
 
 
 def show_help(*things: Any) -> None:
-    """Print what there is to know of a server, of `runtime` or, as `help` does, of anything."""
+    """Print help on a server or `runtime`; on anything else, do what `help` does."""
     if len(things) == 1 and isinstance(things[0], (Server, ServerModule)):
         print("\n".join(_server(things[0]._tools.server)))
     elif len(things) == 1 and things[0] is sys.modules.get("mcp.runtime"):
@@ -38,8 +38,8 @@ def _server(server: Mapping[str, Any]) -> Iterator[str]:
     yield "mcp_%s%s" % (server["alias"], ": " + about if about else "")
     head = "mcp_%s" % server["alias"]
     for tool in server.get("tools") or ():
-        told = "  # " + sentence(tool) if sentence(tool) else ""
-        yield "  %s%s" % (signature_text(server, tool)[len(head) :], told)
+        comment = "  # " + sentence(tool) if sentence(tool) else ""
+        yield "  %s%s" % (signature_text(server, tool)[len(head) :], comment)
     yield "Each call needs `await`. All of one tool: help(%s.name)" % head
 
 
@@ -52,5 +52,5 @@ def _runtime(module: Any) -> Iterator[str]:
             continue
         signature = inspect.signature(helper)
         plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-        told = str(inspect.Signature(plain))
-        yield "%s%s%s" % ("await " if inspect.iscoroutinefunction(helper) else "", name, told)
+        shown = str(inspect.Signature(plain))
+        yield "%s%s%s" % ("await " if inspect.iscoroutinefunction(helper) else "", name, shown)

@@ -1,6 +1,6 @@
 """Binds the arguments of a call to a tool's parameters, and names all that is wrong with them.
 
-The guest binds the values of a call before it is sent, the host those that a program's text shows.
+The guest binds a call's values before it sends them; the host binds those in a program's text.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Parameters:
         self.synonyms = synonyms(self.all)
         self.by_name: Dict[str, Parameter] = {**self.synonyms, **own}
         self.by_name.update((name, own[also[name]]) for name in also if name not in own)
-        # By argument, what needs no check: most calls have plain strings where those are wanted.
+        # Arguments that need no check: most calls have plain strings where the schema wants them.
         self._certain: Dict[str, Any] = {}
         self._whole = not _WHOLE.isdisjoint(self.root)
         self._fills = self._whole or bool(filled({}, self.root, self.root))
@@ -125,11 +125,11 @@ class Parameters:
         if value is None and not parameter.required:
             del bound[name]
             return
-        text = "is given a value that does not fit: %s%s" % (text, self.told(value))
+        text = "is given a value that does not fit: %s%s" % (text, self.describe_value(value))
         wrong.append(Wrong("wrong-value", parameter.alias, text))
 
-    def told(self, value: Any) -> str:
-        """Return what else to say of a wrong value."""
+    def describe_value(self, value: Any) -> str:
+        """Return more on a wrong value for the message."""
         return ""
 
     def _names(self, given: Mapping[str, Any], unknown: Sequence[str], wrong: List[Wrong]) -> None:

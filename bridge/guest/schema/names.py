@@ -1,7 +1,6 @@
 """How programs spell the names of servers, tools and parameters, and which name is nearest.
 
-The one search for a nearest name: the host uses it for what a program's text shows, the guest for
-what a run shows.
+The host searches the nearest name for a program's text, the guest for a run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PARAMETER_NAMES = {
     **dict.fromkeys(("tool_name", "name"), "tool"),
     **dict.fromkeys(("args", "params", "parameters", "kwargs", "input"), "arguments"),
 }
-"""What programs call the parameters of `call_tool`, besides their own names."""
+"""Other names that programs use for the parameters of `call_tool`."""
 
 _LIKELY = 12
 """Names compared letter by letter, after a quick choice by pairs of letters."""

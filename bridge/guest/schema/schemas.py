@@ -168,7 +168,7 @@ def convert(value: Any, schema: Any, root: Any) -> Any:
     """Return `value` as the JSON value that it means under `schema`; itself where nothing does."""
     try:
         if type(value) is str:
-            return _parsed(value, leaves(schema, root))
+            return _parse_text(value, leaves(schema, root))
         if _is_plain(value):
             return value
         return _converted(value, wanted_types(leaves(schema, root)), 0)
@@ -177,7 +177,7 @@ def convert(value: Any, schema: Any, root: Any) -> Any:
         return value
 
 
-def _parsed(text: str, found: List[Mapping[str, Any]]) -> Any:
+def _parse_text(text: str, found: List[Mapping[str, Any]]) -> Any:
     """Return a text that is the JSON, or the choice in another case, that the schemas want."""
     wanted = wanted_types(found)
     if ANYTHING in wanted:

@@ -97,7 +97,7 @@ def make_task(loop: Any, coroutine: Any, **options: Any) -> Any:
 
 
 def _tell_task_errors() -> None:
-    """Print the errors that no one asked tasks for; Python does so when a task is deleted."""
+    """Print unretrieved errors of tasks; Python prints one when its task is deleted."""
     for task in list(_tasks):
         if task.done() and getattr(task, "_log_traceback", False):
             context = {"message": "Task exception was never retrieved", "task": task}
@@ -112,16 +112,16 @@ def _describe(coroutine: Any) -> str:
     return "%s (line %d)" % (name, frame.f_lineno)
 
 
-# --- what was not sent ----------------------------------------------------------------------------
+# --- unsent calls ---------------------------------------------------------------------------------
 
 
 def note_unsent(name: str) -> None:
-    """Name what the run ended without."""
+    """Add a task or coroutine that the run did not finish."""
     _unsent.append(name[:200])
 
 
 def take_unsent() -> List[str]:
-    """Return what the run ended without: 20 names, and how many more."""
+    """Return up to 20 unfinished tasks and coroutines, and the count of others."""
     names, more = _unsent[:20], len(_unsent) - 20
     _unsent.clear()
     return [*names, "%d more" % more] if more > 0 else names
@@ -131,7 +131,7 @@ def take_unsent() -> List[str]:
 
 
 def watch_pools() -> None:
-    """From now on, remember the work that programs give to pools of threads."""
+    """Start to record the work that programs give to thread pools."""
 
     def patch() -> None:
         pool: Any = sys.modules["concurrent.futures.thread"].ThreadPoolExecutor
@@ -147,7 +147,7 @@ def watch_pools() -> None:
 
 
 def finish_threads(names: Iterable[Any]) -> None:
-    """Wait for a run's threads, and bring forward what Python would say of it in a later run.
+    """Wait for a run's threads, and print Python's warnings on the run before it ends.
 
     Args:
         names: The values that the session keeps.
@@ -173,16 +173,16 @@ def _is_new(coroutine: Any) -> bool:
     return id(coroutine) not in _never_awaited and getcoroutinestate(coroutine) == CORO_CREATED
 
 
-def set_threads_aside() -> None:
-    """Drop what the threads that are left print from now on."""
+def silence_threads() -> None:
+    """Drop all later output of the remaining threads."""
     earlier_threads.update(_threads())
     if earlier_threads:
         for stream in (sys.__stdout__, sys.__stderr__):
             if stream is not None and "write" not in stream.__dict__:
-                stream.write = _dropping(stream.write)  # type: ignore[method-assign]
+                stream.write = _drop_late(stream.write)  # type: ignore[method-assign]
 
 
-def _dropping(write: Callable[[str], int]) -> Callable[[str], int]:
+def _drop_late(write: Callable[[str], int]) -> Callable[[str], int]:
     def write_current(text: str) -> int:
         return len(text) if threading.current_thread() in earlier_threads else write(text)
 

@@ -1,8 +1,8 @@
 """A session's process: runs one program after another in one namespace.
 
 Owns what is kept between programs (globals, the event loop, the working directory) and how a
-program is interrupted. Between two programs the process waits; threads that did not end go on, but
-make no calls and print nothing.
+program is interrupted. Between two programs the process waits; threads that did not end continue,
+but make no calls and print nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bridge.guest.worker.leftovers import (
     finish_threads,
     make_task,
     run_to_end,
-    set_threads_aside,
+    silence_threads,
     watch_pools,
 )
 from bridge.guest.worker.program import Program, ending
@@ -95,7 +95,7 @@ class Session:
             done = Done("exception", 1, error=str(error), error_type="Interrupted")
         finally:
             self._running = False
-        set_threads_aside()
+        silence_threads()
         return done
 
     def _run_program(self, run: Run) -> Done:

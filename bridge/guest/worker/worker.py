@@ -107,7 +107,7 @@ def _await_run(channel: int, modules: Sequence[str]) -> Run:
     """Import modules until a run arrives; return the run."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
-    # A run that waits for its sandbox arrives earlier, and is not to pay for these imports.
+    # A run that waits for its sandbox arrives earlier and must not wait for these imports.
     early = _interrupted(poller, imports.OWN) or poller.poll(100)
     if not early and not _interrupted(poller, modules):
         warm_up()
@@ -130,7 +130,7 @@ def warm_up() -> None:
 
 
 def _pass_parsed(module: str, name: str) -> None:
-    """Make a parser return what is data already: results are parsed when a program gets them."""
+    """Make a parser return data unchanged: a program's results are parsed already."""
     found: Any = sys.modules[module]
     parse = getattr(found, name)
 

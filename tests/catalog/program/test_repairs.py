@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.edits import edited
+from bridge.catalog.program.edits import apply_edits
 from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.repairs import read_program
 from bridge.catalog.program.survey import Survey
@@ -147,7 +147,7 @@ def with_awaits(code: str) -> str | None:
     tree = parse(code)
     assert isinstance(tree, ast.Module)
     edits = check_program(Survey(tree), [FORGE], {FORGE.name: FORGE.alias}).edits
-    found = edited(code, edits) if edits else None
+    found = apply_edits(code, edits) if edits else None
     return None if found is None else found[0]
 
 

@@ -16,7 +16,7 @@ MAIN = "async def main():\n    for n in range(3): asyncio.create_task(save(n))\n
 
 THREE_WRITES = {
     "tasks at top level": "for n in range(3): asyncio.create_task(save(n))",
-    "tasks beside an await": "[asyncio.create_task(save(n)) for n in range(3)]\nawait save(3)",
+    "tasks next to an await": "[asyncio.create_task(save(n)) for n in range(3)]\nawait save(3)",
     "tasks of main": MAIN + "await main()",
     "asyncio.run": MAIN + "asyncio.run(main())",
     "asyncio.run in a loop": MAIN + "await asyncio.sleep(0)\nasyncio.run(main())",
