@@ -22,7 +22,8 @@ from bridge.guest.imports import OnImport
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Set
-IDLE_SECONDS = 1.0
+
+IDLE_SECONDS = 1.0  # Without a call, or work of a thread; then what is left is cancelled.
 
 _unsent: List[str] = []
 _loops: Set[Any] = set()
@@ -40,6 +41,11 @@ async def run_to_end(main: Any) -> Any:
         value = await main
     except (sys.modules["asyncio"].CancelledError, Interrupted):
         raise
+    except SystemExit:
+        # A program that ends itself starts nothing more.
+        if sys.modules["asyncio"]._get_running_loop() is not None:
+            await cancel_tasks(_other_tasks())
+        raise
     except BaseException:
         await _finish_tasks()
         raise
@@ -53,15 +59,48 @@ async def _finish_tasks() -> None:
     if asyncio._get_running_loop() is None:
         # A child that the program forked.
         return
-    own, before, quiet_since = asyncio.current_task(), clients[0].activity(), time.monotonic()
-    while tasks := asyncio.all_tasks() - {own}:
+    idle = Idle()
+    while tasks := _other_tasks():
         await asyncio.wait(tasks, timeout=IDLE_SECONDS / 20)
-        now, before = before, clients[0].activity()
-        if before != now or before[1]:
-            quiet_since = time.monotonic()
-        elif time.monotonic() - quiet_since > IDLE_SECONDS:
+        if idle.is_over(()):
             await cancel_tasks(tasks)
             return
+
+
+def _other_tasks() -> Set[Any]:
+    asyncio: Any = sys.modules["asyncio"]
+    tasks: Set[Any] = asyncio.all_tasks() - {asyncio.current_task()}
+    return tasks
+
+
+class Idle:
+    """Tells when a program that has ended makes no more progress.
+
+    One that calls again and again, such as a heartbeat, gets ten seconds between its calls.
+    """
+
+    def __init__(self) -> None:
+        self._seen: Any = None
+        self._looked = self._quiet_since = time.monotonic()
+        self._between_calls = 0.0
+
+    def is_over(self, threads: Iterable[threading.Thread]) -> bool:
+        """Return whether nothing was called, and no thread computed, for a second."""
+        now, (begun, under_way) = time.monotonic(), clients[0].activity()
+        seen = (begun, [_cpu_seconds(thread) for thread in threads])
+        if under_way or seen != self._seen:
+            self._quiet_since = now
+        if not under_way:
+            self._between_calls += now - self._looked
+        self._seen, self._looked = seen, now
+        return now - self._quiet_since > IDLE_SECONDS or self._between_calls > 10 * IDLE_SECONDS
+
+
+def _cpu_seconds(thread: threading.Thread) -> float:
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread.ident or 0))
+    except OSError:  # it has ended
+        return -1.0
 
 
 async def cancel_tasks(tasks: Iterable[Any], main: Any = None) -> None:
@@ -155,14 +194,19 @@ def finish_threads(names: Iterable[Any]) -> None:
     for work in list(_pool_work):
         if not work.cancelled():
             work.exception()
-    for thread in _threads():
-        if not thread.daemon:
-            thread.join()
-    for value in names:
-        if type(value) is types.CoroutineType and _is_new(value):
+    idle = Idle()
+    while (threads := [one for one in _threads() if not one.daemon]) and not idle.is_over(threads):
+        threads[0].join(IDLE_SECONDS / 20)
+    for thread in threads:
+        note_unsent("thread %s" % thread.name)
+    kept = [value for value in names if type(value) is types.CoroutineType]
+    for value in kept:
+        if _is_new(value):
             # Kept, so that Python does not warn of it in a later run.
             _never_awaited[id(value)] = value
             note_unsent("%s (not awaited)" % _describe(value))
+    for number in _never_awaited.keys() - set(map(id, kept)):
+        _never_awaited.pop(number).close()
     _tell_task_errors()
     gc.collect()
 
@@ -177,9 +221,30 @@ def silence_threads() -> None:
     """Drop all later output of the remaining threads."""
     earlier_threads.update(_threads())
     if earlier_threads:
+        _follow_threads()
         for stream in (sys.__stdout__, sys.__stderr__):
             if stream is not None and "write" not in stream.__dict__:
                 stream.write = _drop_late(stream.write)  # type: ignore[method-assign]
+
+
+def _follow_threads() -> None:
+    """Count threads that a thread of an earlier run starts, such as timers, as of that run."""
+    start: Any = threading.Thread.start
+    if start.__name__ == "start_as_parent":
+        return
+
+    def start_as_parent(self: threading.Thread) -> None:
+        if threading.current_thread() in earlier_threads:
+            earlier_threads.add(self)
+        start(self)
+
+    threading.Thread.start = start_as_parent  # type: ignore[method-assign]
+
+
+def cancel_timers(loop: Any) -> None:
+    """Cancel what a session's loop would call in a later run."""
+    for timer in list(getattr(loop, "_scheduled", ())):
+        timer.cancel()
 
 
 def _drop_late(write: Callable[[str], int]) -> Callable[[str], int]:
@@ -192,7 +257,9 @@ def _drop_late(write: Callable[[str], int]) -> Callable[[str], int]:
 def _threads() -> List[threading.Thread]:
     """Return the run's threads, without those of pools, which wait for work of later runs."""
     pools: Any = sys.modules.get("concurrent.futures.thread")
+    processes: Any = sys.modules.get("concurrent.futures.process")
     others = [threading.main_thread(), *(pools._threads_queues if pools else ())]
+    others += processes._threads_wakeups if processes else ()
     return [
         thread
         for thread in threading.enumerate()

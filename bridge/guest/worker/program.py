@@ -285,12 +285,30 @@ class Program:
 
         In a session the name keeps the value, and in a plan it may be a placeholder.
         """
-        try:
-            done = Done("ok", has_result=True, result=_plain(value), assigned=True)
-            fits = len(encode(done)) <= self._result_bytes
-        except BaseException:
-            return Done("ok")
-        return done if fits else Done("ok")
+        with suppress(BaseException):  # too deep, or NaN
+            if _is_small_data(value, self._result_bytes):
+                return Done("ok", has_result=True, result=_plain(value), assigned=True)
+        return Done("ok")
+
+
+def _is_small_data(value: Any, most: int) -> bool:
+    """Return whether a value is plain data of at most about `most` bytes, without making a copy."""
+    queue = [value]
+    while queue and most >= 0:
+        item = queue.pop()
+        if isinstance(item, (dict, list, tuple)):
+            most -= len(item) + 2
+            if most >= 0:
+                queue += [*item.keys(), *item.values()] if isinstance(item, dict) else item
+        elif isinstance(item, str):
+            most -= len(item)
+        elif isinstance(item, int):
+            most -= 8 + item.bit_length() // 3
+        elif item is None or isinstance(item, float):
+            most -= 8
+        else:
+            return False
+    return most >= 0
 
 
 def _plain(value: Any) -> Any:

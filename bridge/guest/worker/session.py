@@ -20,6 +20,7 @@ from bridge.guest.protocol.wire import Done
 from bridge.guest.worker.environment import arrange, conclude
 from bridge.guest.worker.leftovers import (
     cancel_tasks,
+    cancel_timers,
     finish_threads,
     make_task,
     run_to_end,
@@ -193,7 +194,9 @@ class Session:
         loop.set_task_factory(make_task)
         task = loop.create_task(run_to_end(coroutine))
         try:
-            return loop.run_until_complete(task)
+            value = loop.run_until_complete(task)
+            cancel_timers(loop)
+            return value
         except Interrupted as error:
             self._cancel(loop, task)
             raise error

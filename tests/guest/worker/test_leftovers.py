@@ -22,7 +22,7 @@ THREE_WRITES = {
     "asyncio.run in a loop": MAIN + "await asyncio.sleep(0)\nasyncio.run(main())",
     "run_until_complete": MAIN + "asyncio.get_event_loop().run_until_complete(main())",
     "tasks of tasks": MAIN + "asyncio.create_task(main())",
-    "a task before an error": MAIN + "await main()\nraise SystemExit(0)",
+    "a task before an error": MAIN + "try:\n    asyncio.run(main())\nfinally: pass",
     "gather as the last line": "asyncio.gather(*[save(n) for n in range(3)])",
     "threads": "import threading\nfor n in range(3):\n"
     "    threading.Thread(target=lambda n=n: asyncio.run(save(n))).start()",
@@ -74,6 +74,72 @@ def test_a_task_that_makes_no_calls_is_cancelled_and_named(guest_on: Any, wait: 
     )
     assert (finished.value, finished.stderr) == ("done", "")
     assert finished.outcome.unsent == ["beat (line 3)"]
+
+
+def test_what_calls_again_and_again_does_not_hold_a_run_open(guest_on: Any) -> None:
+    finished = guest_on.run(
+        "import asyncio\nasync def beat():\n    while True:\n"
+        "        await mcp_git_hub.echo(text='x')\n        await asyncio.sleep(0.9)\n"
+        "asyncio.create_task(beat())\nawait asyncio.sleep(0)\n'done'"
+    )
+    assert (finished.value, finished.outcome.unsent) == ("done", ["beat (line 5)"])
+
+
+def test_a_program_that_ends_itself_starts_nothing_more(guest_on: Any) -> None:
+    finished = guest_on.run(
+        SAVE + "asyncio.create_task(save(1))\nimport sys\nawait asyncio.sleep(0)\n"
+        "asyncio.create_task(save(2))\nsys.exit('stop')"
+    )
+    assert [call.params["arguments"]["text"] for call in finished.calls] == ["1"]
+    assert "save (line 2)" in finished.outcome.unsent
+
+
+LIVING = {
+    "a worker": "import queue, threading\njobs = queue.Queue()\n"
+    "threading.Thread(target=jobs.get, name='worker').start()",
+    "a timer": "import threading\nthreading.Timer(3600, print).start()",
+    "a pool of processes": "from concurrent.futures import ProcessPoolExecutor\n"
+    "pool = ProcessPoolExecutor(2)\nlist(pool.map(abs, [-1, 2]))",
+}
+
+
+@pytest.mark.parametrize("program", LIVING.values(), ids=LIVING)
+def test_a_session_goes_on_beside_what_lives_on(
+    session: Session,  # noqa: F811
+    program: str,
+) -> None:
+    assert session.run(program + "\n1").value == 1
+    assert session.run("2").value == 2
+
+
+def test_a_thread_that_computes_is_waited_for(session: Session) -> None:  # noqa: F811
+    computed = session.run(
+        "import threading, time\ndone = []\ndef work():\n"
+        "    end = time.thread_time() + 1.5\n    while time.thread_time() < end: pass\n"
+        "    print('computed')\nthreading.Thread(target=work).start()"
+    )
+    assert (computed.stdout, computed.outcome.unsent) == ("computed\n", [])
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        (
+            "def tick():\n    asyncio.run(mcp_git_hub.echo(text='x')); again()\n"
+            "def again():\n    t = threading.Timer(0.05, tick); t.daemon = True; t.start()\n"
+            "again()"
+        ),
+        "await asyncio.sleep(0)\nasyncio.get_running_loop().call_later(0.2, print, 'late')",
+    ],
+    ids=["timers", "call_later"],
+)
+def test_what_an_earlier_run_scheduled_does_nothing_in_a_later_one(
+    session: Session,  # noqa: F811
+    late: str,
+) -> None:
+    session.run("import asyncio, threading, time\n" + late)
+    after = session.run("time.sleep(0.3)\nawait asyncio.sleep(0.3)\n1")
+    assert (after.value, after.calls, after.stdout) == (1, [], "")
 
 
 def test_many_names_are_counted(guest_on: Any) -> None:

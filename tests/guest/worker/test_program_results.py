@@ -159,3 +159,22 @@ def test_a_large_value_that_cannot_be_printed_is_told_of(make_guest: Any) -> Non
     finished = make_guest().run(code, limits={"result_bytes": 1000})
     told = "list of 1,000; it cannot be printed: ValueError"
     assert finished.outcome == Done("ok", result_repr=told)
+
+
+@pytest.mark.parametrize(
+    ("program", "result"),
+    [
+        ("x = [1, 'a']", [1, "a"]),
+        ("x = (print('side', i) for i in range(3))", None),
+        ("import itertools\nx = itertools.count()", None),
+        ("x = ['a' * 30] * 100_000", None),
+        ("x = []\nx.append(x)\ny = x", None),
+        ("x = float('nan')", None),
+    ],
+)
+def test_a_last_assignment_is_a_result_if_it_is_small_data(
+    guest_on: Any, program: str, result: Any
+) -> None:
+    finished = guest_on.run(program)
+    assert (finished.outcome.result, finished.stdout) == (result, "")
+    assert finished.outcome.outcome == "ok"
