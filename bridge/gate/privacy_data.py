@@ -117,6 +117,7 @@ _NO_PHONE = re.compile(
     r"\+[0-9]{1,3}\.[0-9]{1,7}(?:[+-][0-9]{1,3}\.[0-9]*)?$"  # coordinates
     r"|\+(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])(?:[0-9]{4}|[0-9]{6})?$"
     r"|00[0-9]{1,9}$"  # a number with zeros before it
+    r"|00.*  "  # columns
 )
 _BESIDE_DIGITS = re.compile(r"[0-9]\s*$"), re.compile(r"\s*[0-9]")
 
@@ -204,7 +205,10 @@ def _remainder(text: str) -> int:
     return int("".join(str(int(character, 36)) for character in text)) % 97
 
 
-_CARD = re.compile(r"(?<![\w.,@-])[2-6](?:[ -]?[0-9]){12,18}(?![\w@-])(?!\.[0-9])")
+_CARD = re.compile(
+    r"(?<![\w.,@-])[2-6](?:[0-9]{12,18}|[0-9]{3}(?:[ -][0-9]{2,6}){2,4})(?![\w@-])(?!\.[0-9])"
+)
+"""In one piece or in groups as on the card, of which the first has four digits."""
 
 
 def cards(text: str) -> Iterator[Found]:

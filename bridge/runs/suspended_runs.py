@@ -70,6 +70,7 @@ class SuspendedRun:
         client: What its starter wants to find again with it.
         begun: When it began, by the clock on the wall.
         over: Set once nothing of it is left.
+        followers: How many requests wait for it now.
     """
 
     def __init__(self, owner: Hashable, request: Hashable, client: object) -> None:
@@ -84,6 +85,7 @@ class SuspendedRun:
         self.changed = anyio.Event()
         self.collected = anyio.Event()
         self.over = anyio.Event()
+        self.followers = 0
         self._count = 0
 
     def note_change(self) -> None:
@@ -186,27 +188,34 @@ class SuspendedRuns:
     ) -> RunResult | Waiting | str:
         """Return the run's result, or what its client has to be asked first.
 
-        Cancelling this cancels the run.
+        Cancelling this cancels the run, unless another request follows it.
 
         Args:
             patience: Seconds after which the run continues without a request; the id by which it
                 is found again is returned.
         """
         run.scope.deadline = math.inf
+        run.followers += 1
         try:
             with anyio.move_on_after(patience):
                 await self._wait(run)
             if run.result is None and not run.unseen():
                 number = self._prefix + run.run_id
                 if number in self._waiting or self._make_room(len(self._waiting)):
-                    return self._keep(run, number)
+                    self._keep(run, number)
+                    if run.followers > 1:
+                        run.scope.deadline = math.inf
+                    return number
                 await self._wait(run)
         except BaseException:
-            # Its client is gone: it leaves nothing.
-            run.scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await run.over.wait()
+            # Its client is gone: it leaves nothing that no other request waits for.
+            if run.followers == 1:
+                run.scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await run.over.wait()
             raise
+        finally:
+            run.followers -= 1
         if run.result is not None:
             run.collected.set()
             return run.result
@@ -225,7 +234,8 @@ class SuspendedRuns:
                 f"{WAIT_SECONDS / 60:g} minutes, or it never existed."
             )
             raise InvalidRequestError(message, remedy="To retry a run, pass `code` as well.")
-        run.scope.deadline = anyio.current_time() + WAIT_SECONDS
+        if not run.followers:
+            run.scope.deadline = anyio.current_time() + WAIT_SECONDS
         return run
 
     def resume(self, secret: str, owner: Hashable, request: Hashable) -> SuspendedRun:

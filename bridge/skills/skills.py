@@ -36,7 +36,6 @@ class SkillUse:
     """The skills that one program names.
 
     Attributes:
-        known: Names of all there are; None if the program mentions none.
         skills: Those it names, and those that these name.
         servers: That they use.
         dynamic: Whether one of them picks servers in a way that does not show.
@@ -44,7 +43,6 @@ class SkillUse:
         review: What of them this run may use.
     """
 
-    known: frozenset[str] | None = None
     skills: tuple[Skill, ...] = ()
     servers: tuple[str, ...] = ()
     dynamic: bool = False
@@ -108,7 +106,7 @@ class Skills:
             return NO_SKILLS
         if not self.may_list(request.principal):
             # The error does not say which skills there are.
-            return SkillUse(known=frozenset(named), review=self.review(request, run))
+            return SkillUse(review=self.review(request, run))
         there = await self.shelf.all()
         found: dict[str, Skill] = {}
         left = list(named)
@@ -124,7 +122,6 @@ class Skills:
             left += named_skills(skill.code.tree)
         uses = [self.shelf.references(skill.code) for skill in found.values() if skill.code]
         return SkillUse(
-            known=frozenset(there),
             skills=tuple(found.values()),
             servers=tuple(dict.fromkeys(name for use in uses for name in use.servers)),
             dynamic=any(use.dynamic for use in uses),

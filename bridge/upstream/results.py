@@ -47,7 +47,7 @@ def parse_result(answer: Mapping[str, Json]) -> dict[str, Json]:
     return result
 
 
-_FIELDS = frozenset(("content", "structuredContent", "isError", "task", "taskId", "resultType"))
+_FIELDS = frozenset(("content", "structuredContent", "task", "taskId", "resultType"))
 """Fields that tell a result, or a task, from an object that a server sent as its result."""
 
 

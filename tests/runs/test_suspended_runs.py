@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import AsyncIterator, Mapping
 
@@ -234,6 +235,55 @@ async def test_a_client_that_cancels_its_request_cancels_its_run(runs: Suspended
         await started.wait()
         tasks.cancel_scope.cancel()
     assert runs.live == 0
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+async def test_a_run_that_two_requests_follow_goes_on_until_the_last_is_cancelled(
+    runs: SuspendedRuns, leaving: int
+) -> None:
+    """Whichever leaves first."""
+    run = runs.start(OWNER, REQUEST, None, _linger)
+    scopes = [anyio.CancelScope(), anyio.CancelScope()]
+
+    async def follow(scope: anyio.CancelScope) -> None:
+        with scope:
+            await runs.follow(run)
+
+    async with anyio.create_task_group() as tasks:
+        for scope in scopes:
+            tasks.start_soon(follow, scope)
+        await until(lambda: run.followers == 2)
+        scopes[leaving].cancel()
+        await until(lambda: run.followers == 1)
+        assert not run.over.is_set()
+        assert not run.scope.cancel_called
+        scopes[1 - leaving].cancel()
+    assert runs.live == run.followers == 0
+
+
+async def test_a_run_that_a_request_follows_has_no_deadline_by_another_s_patience(
+    runs: SuspendedRuns,
+) -> None:
+    """Nor by one that only looks for it; the last to leave sets it."""
+    run = runs.start(OWNER, REQUEST, None, _linger)
+    over = anyio.CancelScope()
+
+    async def follow() -> None:
+        with over:
+            await runs.follow(run)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        await until(lambda: run.followers == 1)
+        number = await runs.follow(run, patience=0)
+        assert isinstance(number, str)
+        runs.task(number, OWNER)
+        assert run.scope.deadline == math.inf
+        over.cancel()
+    assert runs.live == 0
+    alone = runs.start(OWNER, REQUEST, None, _linger)
+    assert isinstance(await runs.follow(alone, patience=0), str)
+    assert alone.scope.deadline < math.inf
 
 
 async def test_only_so_many_runs_wait(runs: SuspendedRuns) -> None:

@@ -39,6 +39,12 @@ JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
         ({"toolResult": {"a": 1}}, {"content": [], "structuredContent": {"a": 1}}),
         ({"toolResult": {"content": [TEXT]}}, {"content": [TEXT]}),
         ({"a": 1, "_meta": {}}, {"content": [], "structuredContent": {"a": 1}}),
+        (
+            {"isError": True, "message": "boom"},
+            {"content": [], "structuredContent": {"message": "boom"}, "isError": True},
+        ),
+        ({"isError": True}, {"content": [], "isError": True}),
+        ({"isError": False, "a": 1}, {"content": [], "structuredContent": {"a": 1}}),
         ({}, {"content": []}),
         ({RAW: []}, {"content": []}),
         ({RAW: None}, {"content": []}),

@@ -39,7 +39,7 @@ _PREFIX = "mcp_"
 _PACKAGE = "mcp.servers"
 _CALLS = frozenset(
     """
-    call_tool call_tool_raw complete describe_server get_prompt list_prompts list_resource_templates
+    call_tool call_tool_raw complete get_prompt list_prompts list_resource_templates
     list_resources list_tools query_tool_docs read_resource watch_resource
     """.split()  # noqa: SIM905 - as words they can be read
 )
@@ -221,6 +221,8 @@ class _Reader:
                 self._chooses |= not known
 
     def _server_argument(self, node: ast.Call, helper: str, context: Context) -> None:
+        # A server that does not start is described without its tools.
+        self._chooses |= helper == "describe_server"
         if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
             # Without a server, the only argument is the resource.
             return

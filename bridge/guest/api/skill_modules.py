@@ -67,6 +67,9 @@ class Finder:
             spec.submodule_search_locations = []
             return spec
         if "." in name or self._find(name) is None:
+            if name in self._missing:
+                # `from skills import` drops the text of a ModuleNotFoundError.
+                raise ImportError(self._missing[name], name=fullname)
             return None
         return ModuleSpec(fullname, self, origin=file_of(name))  # type: ignore[arg-type]
 
@@ -94,9 +97,12 @@ class Finder:
         exec(compile(tree, file_of(name), "exec", dont_inherit=True), own)
         self._loaded[name] = source
 
-    def missing(self, name: str) -> str:
-        """Return the host's message for an unknown skill."""
-        return self._missing.get(name, "there is no skill %r" % name)
+    def missing(self, name: str, error: ImportError) -> str:
+        """Return what to say of a skill that there is not; empty if the error is another."""
+        if error.name != "%s.%s" % (PACKAGE, name):
+            return ""
+        found = isinstance(error, ModuleNotFoundError) and "there is no skill %r" % name
+        return self._missing.get(name, found or "")
 
     def names(self) -> List[str]:
         """Return the names of all skills."""
@@ -145,10 +151,11 @@ class _Package(types.ModuleType):
         fullname = "%s.%s" % (PACKAGE, name)
         try:
             __import__(fullname)
-        except ModuleNotFoundError as error:
-            if error.name != fullname:
+        except ImportError as error:
+            message = finder.missing(name, error)
+            if not message:
                 raise
-            raise AttributeError(finder.missing(name)) from None
+            raise AttributeError(message) from None
         found = sys.modules[fullname].__dict__[name]
         self.__dict__[name] = found
         return found
