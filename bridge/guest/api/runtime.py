@@ -454,14 +454,24 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     return found
 
 
+_defined: List[str] = []
+"""Builtins for servers and helpers: the next run of a session has its own."""
+
+
 def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """Define names by their paths or imports, as builtins: the program's own come first."""
+    while _defined:
+        builtins.__dict__.pop(_defined.pop(), None)
     for name, path in names.items():
         if " " in path:
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
             continue
         first, _, member = path.partition(".")
+        if hasattr(builtins, name):
+            continue
+        if first in found:
+            _defined.append(name)
         owner = found[first] if first in found else getattr(builtins, first)
         setattr(builtins, name, getattr(owner, member) if member else owner)
 
