@@ -65,10 +65,7 @@ class NameTable:
 
     @cached_property
     def _members(self) -> Mapping[str, dict[str, bool]]:
-        """By spelling, the paths of tools and helpers, each with whether its server is listed.
-
-        A tool's name alone means none while a server that counts as much may have it too.
-        """
+        """By spelling, the paths of tools and helpers, each with whether its server is listed."""
         found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
         marks = [not self._listed.isdisjoint((one.name, one.alias)) for one in self._servers]
         unknown = {mark for mark, one in zip(marks, self._servers, strict=True) if not one.known}
@@ -76,7 +73,7 @@ class NameTable:
             for entry in server.tools:
                 path = f"{PREFIX}{server.alias}.{entry.alias}"
                 for tool in {entry.alias, spelling(entry.tool.name)} - {"", "_"}:
-                    if not unknown & {listed, True}:
+                    if not unknown & {listed, True}:  # Else another may have it too.
                         found[tool][path] = listed
                     for owner in (server.alias, spelling(server.name)):
                         found[spelling(f"{owner}_{tool}")][path] = listed
@@ -128,14 +125,12 @@ class NameTable:
     def undefined(self, survey: Survey) -> Iterator[ast.Name]:
         """Yield each use of a name that neither the program nor the run defines.
 
-        Names of the standard library are missing imports. Of names that the program may try out,
-        as their `NameError` is caught, there is none.
+        Names of the standard library are missing imports; one whose error is caught is tried out.
         """
         known = survey.names | BUILTINS | OWN_GLOBALS
         known |= {f"{PREFIX}{alias}" for alias in self.aliases.values()}
-        uses = list(survey.every(ast.Name))
-        known |= {node.id for node, context in uses if not _CATCHES.isdisjoint(context.caught)}
-        for node, _ in uses:
+        known |= {n.id for n, at in survey.every(ast.Name) if not _CATCHES.isdisjoint(at.caught)}
+        for node, _ in survey.every(ast.Name):
             name = node.id
             if name not in known and isinstance(node.ctx, ast.Load) and not import_for(name):
                 yield node

@@ -105,11 +105,7 @@ def _repair(code: str, why: Unread) -> ReadProgram:
 
 
 def _argument(code: str) -> str | None:
-    """Return the `code` of a text that is the arguments of `run_python` as JSON.
-
-    Raises:
-        InvalidRequestError: It has other arguments too: the run would not have them.
-    """
+    """Return the `code` of a text that is `run_python`'s arguments as JSON; refuse others in it."""
     if not code.lstrip().startswith("{") or '"code"' not in code:
         return None
     try:
@@ -165,11 +161,9 @@ def _is_words(statement: ast.stmt) -> bool:
 def _without_prompts(text: str) -> Iterator[str]:
     """Yield what follows the prompts, without the output in between."""
     if text.lstrip().startswith(">>>"):
-        prompt = re.compile(r"\s*(?:>>>|\.\.\.)(?: (.*)|$)")
-        lines = [(prompt.match(line), line) for line in text.splitlines()]
+        lines = [(re.match(r"\s*(?:>>>|\.\.\.)(?: (.*)|$)", s), s) for s in text.splitlines()]
         output = [line for match, line in lines if not match and line.strip()]
-        several = sum(match is not None for match, _ in lines) > 1
-        if not output or (several and not any(map(_is_code, output))):
+        if not output or (any(m for m, _ in lines[1:]) and not any(map(_is_code, output))):
             yield "\n".join((match[1] or "") if match else "" for match, _ in lines)
 
 

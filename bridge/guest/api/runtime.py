@@ -462,16 +462,14 @@ def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """Define names by their paths or imports, as builtins: the program's own come first."""
     while _defined:
         builtins.__dict__.pop(_defined.pop(), None)
-    for name, path in names.items():
+    for name in names.keys() - vars(builtins).keys():
+        path = names[name]
         if " " in path:
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
             continue
         first, _, member = path.partition(".")
-        if hasattr(builtins, name):
-            continue
-        if first in found:
-            _defined.append(name)
+        _defined.extend([name] if first in found else ())
         owner = found[first] if first in found else getattr(builtins, first)
         setattr(builtins, name, getattr(owner, member) if member else owner)
 

@@ -83,8 +83,7 @@ def are_arguments(
         names: Every name of every parameter.
     """
     first = wanted_types(leaves(parameters[0].schema, root)) if parameters else frozenset()
-    fits = first.isdisjoint((ANYTHING, "object")) and all(key in names for key in keys)
-    return fits and len(keys) > 0
+    return bool(keys) and first.isdisjoint((ANYTHING, "object")) and set(names).issuperset(keys)
 
 
 _DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})
