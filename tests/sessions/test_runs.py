@@ -50,6 +50,18 @@ os.mkdir("deep"); os.chdir("deep"); open("a.txt", "w").write("kept")
     assert (await run(engine, "total", session="other")).reason == "exception"
 
 
+async def test_a_server_s_names_are_those_of_the_run_that_uses_them(
+    settings: Settings, backend: FakeBackend
+) -> None:
+    """Built-in names stay."""
+    async with reopened(settings, backend, workshop()) as engine:
+        code = "f = lambda: json.dumps(true)\n[(await add(a=1, b=2)).sum, f()]"
+        assert await value(engine, code) == [3, "true"]
+        code = "import builtins\n[hasattr(builtins, 'ad' + 'd'), f()]"
+        assert await value(engine, code) == [False, "true"]
+        assert await value(engine, "(await add(a=1, b=3)).sum") == 4
+
+
 async def test_runs_of_one_session_go_one_after_another_and_others_beside_them(
     engine: Engine, tmp_path: Path
 ) -> None:

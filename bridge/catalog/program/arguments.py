@@ -101,7 +101,8 @@ class CallText:
         """Whether there are arguments that the text does not show: unpacked, or in one dict."""
         alone = len(self.args) == 1 and not self.kwargs and self.args[0] == COMPUTED
         alone = alone and not self.scalar
-        if alone and are_arguments((), parameters.by_name, parameters.all, parameters.root):
+        names = parameters.by_name
+        if alone and are_arguments(names, names, parameters.all, parameters.root):
             return True
         return self.starred or self.unpacked
 

@@ -38,7 +38,7 @@ class _Rewriter:
         depth = 0
         while self._at < len(self._text):
             char = self._text[self._at]
-            if ends and not depth and char in ends:
+            if not depth and char in ends and not self._text.startswith("!=", self._at):
                 return
             match = _START.match(self._text, self._at)
             if match:
@@ -72,7 +72,7 @@ class _Rewriter:
         if inside and "\\" in body and not is_f:
             return _spell_text(ast.literal_eval(whole))
         if quote in fields or ("\n" in fields and len(quote) == 1):
-            quote = next(one for one in _QUOTES if _fits(one, body, fields))
+            quote = next((one for one in _QUOTES if _fits(one, body, fields)), quote)
         return f"{prefix}{quote}{body}{quote}"
 
     def _field(self) -> str:

@@ -38,8 +38,7 @@ _ALSO = {
 """Names in other libraries and languages for what the bridge has."""
 
 _VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
-
-_VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
+_CATCHES = frozenset({"NameError", "Exception", "BaseException", "*"})
 
 
 class NameTable:
@@ -68,12 +67,14 @@ class NameTable:
     def _members(self) -> Mapping[str, dict[str, bool]]:
         """By spelling, the paths of tools and helpers, each with whether its server is listed."""
         found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
-        for server in self._servers:
-            listed = server.name in self._listed or server.alias in self._listed
+        marks = [not self._listed.isdisjoint((one.name, one.alias)) for one in self._servers]
+        unknown = {mark for mark, one in zip(marks, self._servers, strict=True) if not one.known}
+        for listed, server in zip(marks, self._servers, strict=True):
             for entry in server.tools:
                 path = f"{PREFIX}{server.alias}.{entry.alias}"
                 for tool in {entry.alias, spelling(entry.tool.name)} - {"", "_"}:
-                    found[tool][path] = listed
+                    if not unknown & {listed, True}:  # Else another may have it too.
+                        found[tool][path] = listed
                     for owner in (server.alias, spelling(server.name)):
                         found[spelling(f"{owner}_{tool}")][path] = listed
         for name in HELPERS:
@@ -124,10 +125,11 @@ class NameTable:
     def undefined(self, survey: Survey) -> Iterator[ast.Name]:
         """Yield each use of a name that neither the program nor the run defines.
 
-        Names of the standard library are missing imports.
+        Names of the standard library are missing imports; one whose error is caught is tried out.
         """
         known = survey.names | BUILTINS | OWN_GLOBALS
         known |= {f"{PREFIX}{alias}" for alias in self.aliases.values()}
+        known |= {n.id for n, at in survey.every(ast.Name) if not _CATCHES.isdisjoint(at.caught)}
         for node, _ in survey.every(ast.Name):
             name = node.id
             if name not in known and isinstance(node.ctx, ast.Load) and not import_for(name):

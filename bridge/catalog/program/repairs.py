@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from bridge.catalog.program.f_strings import rewrite_f_strings
 from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest
 
 ATTEMPTED_CHARS = 1024 * 1024
@@ -104,7 +105,7 @@ def _repair(code: str, why: Unread) -> ReadProgram:
 
 
 def _argument(code: str) -> str | None:
-    """Return the `code` of a text that is the arguments of `run_python` as JSON."""
+    """Return the `code` of a text that is `run_python`'s arguments as JSON; refuse others in it."""
     if not code.lstrip().startswith("{") or '"code"' not in code:
         return None
     try:
@@ -112,7 +113,12 @@ def _argument(code: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     inner = given.get("code")
-    return inner if given.keys() <= _ARGUMENTS and isinstance(inner, str) else None
+    if not given.keys() <= _ARGUMENTS or not isinstance(inner, str):
+        return None
+    if others := ", ".join(f"`{name}`" for name in given if name != "code"):
+        message = f"The text of `code` is a JSON object that holds {others} too. Nothing was run."
+        raise InvalidRequestError(message, remedy=f"Pass {others} as an argument of its own.")
+    return inner
 
 
 # --- the repairs ---------------------------------------------------------------------------------
@@ -130,14 +136,14 @@ def _without_fence(text: str) -> Iterator[str]:
         above = any(line.strip() for line in lines[:first])
         first, last = (-1, last) if above else (first, len(lines))
     outside = lines[: max(first, 0)] + lines[last + 1 :]
-    if not any(map(_is_code, filter(str.strip, outside))):
+    if not any(map(_is_code, filter(str.strip, [*outside, "\n".join(outside)]))):
         yield "\n".join(lines[first + 1 : last])
 
 
 def _is_code(line: str) -> bool:
     """Return whether a line may be part of a program, or of a text in one."""
     plain = re.sub(r"`[^`]*`", "", line).strip()
-    if re.search(r"=|[\[\]{}\\]|\"\"\"|'''|^[@)#]", plain):
+    if re.search(r"=|[\[\]{}\\]|\"\"\"|'''|^[@)#]|\w\((?!e?s\))", plain):
         return True
     for text in (plain, f"{plain} pass"):
         tree = parse(text)
@@ -155,8 +161,10 @@ def _is_words(statement: ast.stmt) -> bool:
 def _without_prompts(text: str) -> Iterator[str]:
     """Yield what follows the prompts, without the output in between."""
     if text.lstrip().startswith(">>>"):
-        lines = (re.match(r"\s*(?:>>>|\.\.\.)(?: (.*)|$)", line) for line in text.splitlines())
-        yield "\n".join((match[1] or "") if match else "" for match in lines)
+        lines = [(re.match(r"\s*(?:>>>|\.\.\.)(?: (.*)|$)", s), s) for s in text.splitlines()]
+        output = [line for match, line in lines if not match and line.strip()]
+        if not output or (any(m for m, _ in lines[1:]) and not any(map(_is_code, output))):
+            yield "\n".join((match[1] or "") if match else "" for match, _ in lines)
 
 
 def _outside_literals(pattern: str, replace: Callable[[str], str], text: str) -> str:
@@ -177,8 +185,8 @@ def _with_plain_characters(text: str) -> Iterator[str]:
 
 
 def _without_entities(text: str) -> Iterator[str]:
-    if re.search(r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);", text):
-        yield html.unescape(text)
+    entity = r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);"
+    yield re.sub(entity, lambda match: html.unescape(match[0]), text)
 
 
 def _without_escapes(text: str) -> Iterator[str]:
@@ -194,7 +202,8 @@ def _without_escapes(text: str) -> Iterator[str]:
 
 
 def _without_magic(text: str) -> Iterator[str]:
-    yield re.sub(r"(?m)^%(?:matplotlib|load_ext|reload_ext|autoreload|config)\b.*$", "", text)
+    command = r"(?m:^)%(?:matplotlib|load_ext|reload_ext|autoreload|config)\b[^\n]*"
+    yield _outside_literals(command, lambda _: "", text)
 
 
 def _with_spaces(text: str) -> Iterator[str]:

@@ -454,14 +454,22 @@ def build(run: Run, client: Client) -> Dict[str, Any]:
     return found
 
 
+_defined: List[str] = []
+"""Builtins for servers and helpers: the next run of a session has its own."""
+
+
 def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """Define names by their paths or imports, as builtins: the program's own come first."""
-    for name, path in names.items():
+    while _defined:
+        builtins.__dict__.pop(_defined.pop(), None)
+    for name in names.keys() - vars(builtins).keys():
+        path = names[name]
         if " " in path:
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
             continue
         first, _, member = path.partition(".")
+        _defined.extend([name] if first in found else ())
         owner = found[first] if first in found else getattr(builtins, first)
         setattr(builtins, name, getattr(owner, member) if member else owner)
 

@@ -25,7 +25,7 @@ from bridge.guest.schema.validation import filled, problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection, Dict, Iterable, List, Mapping, Sequence, Tuple
+    from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 MAX_SCHEMAS = 1_000
 """Visited for one tool's parameters; what lies beyond leaves the tool open for any argument."""
@@ -75,7 +75,7 @@ def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
 
 
 def are_arguments(
-    keys: Iterable[Any], names: Collection[str], parameters: Sequence[Any], root: Any
+    keys: Collection[Any], names: Collection[str], parameters: Sequence[Any], root: Any
 ) -> bool:
     """Whether a dict with these keys, given alone and by position, has the arguments of a call.
 
@@ -83,7 +83,7 @@ def are_arguments(
         names: Every name of every parameter.
     """
     first = wanted_types(leaves(parameters[0].schema, root)) if parameters else frozenset()
-    return first.isdisjoint((ANYTHING, "object")) and all(key in names for key in keys)
+    return bool(keys) and first.isdisjoint((ANYTHING, "object")) and set(names).issuperset(keys)
 
 
 _DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})

@@ -86,6 +86,14 @@ CALLS = st.tuples(
 )
 
 
+def test_an_empty_dict_is_an_argument() -> None:
+    bound, wrong = Parameters("t", SCHEMAS[0]).bind_all(({"a": "x"},), {})
+    assert (bound, wrong) == ({"a": "x"}, [])
+    schema = {"properties": {"a": {"type": "string"}}}
+    with pytest.raises(TypeError, match="does not fit"):
+        Parameters("t", schema).bind(({},), {})
+
+
 @given(schema=st.sampled_from(SCHEMAS), call=CALLS)
 def test_a_call_is_refused_here_only_if_the_guest_refuses_it(
     schema: dict[str, Any], call: tuple[list[str], dict[str, str]]

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.edits import apply_edits
+from bridge.catalog.program.f_strings import rewrite_f_strings
+from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread, parse
 from bridge.catalog.program.repairs import read_program
 from bridge.catalog.program.survey import Survey
+from bridge.errors import InvalidRequestError
 from tests.wrong_programs.test_wrong_programs import FORGE
 
 FENCE = "```"
@@ -88,7 +92,9 @@ def test_what_only_looks_like_a_slip_is_left_alone(program: str) -> None:
         ),
         ('x = "a\\nb"\\nprint(x)', 'x = "a\\nb"\nprint(x)'),
         ('x = \\"a\\"\\nprint(x)', 'x = "a"\nprint(x)'),
-        ('{"code": "print(1)", "timeout": 5}', "print(1)"),
+        ('{"code": "print(1)"}', "print(1)"),
+        ("f(&quot;/x?a=1&copy=2&quot;)", 'f("/x?a=1&copy=2")'),
+        (">>> f(1)", "f(1)"),
         (f'{{"code": "{FENCE}\\nprint(1)\\n{FENCE}"}}', "print(1)"),
         ("if x:\n\ta\n    b", "if x:\n    a\n    b"),
         ("%matplotlib inline\nx", "\nx"),
@@ -110,6 +116,12 @@ def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
         f"import json\n{FENCE}\nx = 1\n{FENCE}",
         f"{FENCE}\nx = 1\n{FENCE}\nand then\n{FENCE}\ny = 2\n{FENCE}",
         'def f():\n    """\n    >>> 1\n    """\n  x',
+        ">>> ids = [1, 2]\nfor i in ids:\n    await close(i)\nprint('closed')",
+        ">>> ids = [1, 2]\n>>> x = 1\nfor i in ids:\n    await close(i)",
+        ">>> ids\nx",
+        f"{FENCE}python\nids = [1]\n{FENCE}\nawait close(\n    1,\n    'x')",
+        f"{FENCE}python\nids = [1]\n{FENCE}\nfor i in ids:\n    await close(i,",
+        'x = """\n%config y\n"""\nprint(x',
         "print('it’s\\n",
         "x = = 1",
     ],
@@ -129,6 +141,7 @@ def test_what_may_mean_something_else_is_not_repaired(given: str) -> None:
         'f"say \\"{d["a"]}\\" {{x}}"',
         'f"{x:>{w["b"]}} {d["a"]!r:5} {y != "z"}"',
         "f'''{d['a']}''' # it's",
+        'f"{s != "}"} {"q"}"',
         'rf"\\d{d["a"]}"',
     ],
 )
@@ -138,6 +151,48 @@ def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
     assert read.code.count("{") == line.count("{")
     if isinstance(parse(line), Unread):
         assert read_program(line, lambda: "3.13").code == line
+
+
+def test_an_f_string_with_every_kind_of_quotes_is_left_alone() -> None:
+    line = 'f"{d["""a"""]} \'\'\' "'
+    assert rewrite_f_strings(line) == line
+
+
+def test_magic_inside_a_text_stays() -> None:
+    text = 'x = """\n%config y\n"""\n'
+    assert read_program(f"{text}%config z\nx").code == f"{text}\nx"
+
+
+@pytest.mark.parametrize("name", ["mode", "servers", "timeout", "session"])
+def test_arguments_in_the_json_of_a_program_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"Pass `{name}` as an argument of its own"):
+        read_program(f'{{"code": "print(1)", "{name}": "plan"}}')
+
+
+@pytest.mark.parametrize(
+    ("known", "listed", "name", "path"),
+    [
+        (True, (), "get_me", "mcp_git_forge.get_me"),
+        (False, (), "get_me", ""),
+        (False, ("git-forge",), "get_me", "mcp_git_forge.get_me"),
+        (False, ("git-forge", "other"), "get_me", ""),
+        (False, (), "git_forge.get_me", "mcp_git_forge.get_me"),
+        (False, (), "git_forge", "mcp_git_forge"),
+    ],
+)
+def test_a_tool_s_name_alone_waits_for_the_tools_of_all_servers(
+    known: bool, listed: tuple[str, ...], name: str, path: str
+) -> None:
+    other = ServerEntry(name="other", alias="other", known=known)
+    assert NameTable([FORGE, other], listed).find(name) == path
+
+
+@pytest.mark.parametrize("name", ["unicode", "true", "xrange", "get_me"])
+@pytest.mark.parametrize("error", ["NameError", "Exception"])
+def test_a_name_that_the_program_tries_out_gets_no_meaning(name: str, error: str) -> None:
+    code = f"try:\n    {name}()\nexcept {error}:\n    x = 1\n{name}()"
+    assert NameTable([FORGE]).resolve(Survey(ast.parse(code))) == {}
+    assert name in NameTable([FORGE]).resolve(Survey(ast.parse(f"{name}()")))
 
 
 CALL = "mcp_git_forge.get_me()"
