@@ -26,7 +26,7 @@ from bridge.model import Limits, RunRequest, RunResult, Tool
 from bridge.runs.checks import Check, ProgramChecks, stopped
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import Reading, add_findings, read, refused
+from bridge.runs.reading import Reading, add_findings, by_size, read, refused
 from bridge.sandbox.flavour import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
@@ -99,8 +99,8 @@ class Admission:
                 for a typing mistake.
         """
         program = await self._read(request)
-        if isinstance(program.survey, Survey) and self._table(request).depends_on_tools(
-            program.survey
+        if isinstance(program.survey, Survey) and await by_size(
+            request.code, self._table(request).depends_on_tools, program.survey
         ):
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
@@ -185,7 +185,8 @@ class Admission:
     ) -> tuple[RunRequest, Reading, Check]:
         """Return a run's program with its certain mistakes fixed, if that is certain for all."""
         edits = check.verdict.edits
-        new = apply_edits(request.code.removeprefix("\ufeff"), edits) if edits else None
+        code = request.code.removeprefix("\ufeff")
+        new = await by_size(code, apply_edits, code, edits) if edits else None
         if new is None:
             return request, program, check
         fixed = replace(request, code=new[0])

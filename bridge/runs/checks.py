@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import anyio.to_thread
-
 from bridge.catalog.program.checks import Verdict, check_program
 from bridge.catalog.program.parsing import SYNTAX, Unread, explained
 from bridge.catalog.program.report import SIGNATURE, lines_of
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.model import Finding, RunResult
-from bridge.runs.reading import INLINE_CHARS
+from bridge.runs.reading import by_size
 from bridge.servers.servers import Servers
 from bridge.settings import Settings
 
@@ -98,12 +96,7 @@ class ProgramChecks:
             return Check(verdict=_unread(code, survey), revision=known.revision)
         entries = [known.entry(name) for name in servers if name in known.aliases]
         revision, aliases = known.revision, known.aliases
-        if len(code) <= INLINE_CHARS:
-            verdict = check_program(survey, entries, aliases, more_names)
-        else:
-            verdict = await anyio.to_thread.run_sync(
-                check_program, survey, entries, aliases, more_names, abandon_on_cancel=True
-            )
+        verdict = await by_size(code, check_program, survey, entries, aliases, more_names)
         return Check(verdict=verdict, servers=servers, revision=revision)
 
     def stale(self, check: Check) -> bool:
