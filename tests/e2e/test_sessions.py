@@ -72,7 +72,7 @@ import os, socket
 found = {
     "uid": os.getuid(),
     "home": os.path.exists("/root/.bashrc") and os.access("/root", os.R_OK),
-    "secrets": sorted(name for name in os.environ if "MCP" in name or "TOKEN" in name),
+    "secrets": sorted(name for name in os.environ if "MCP_BRIDGE" in name or "TOKEN" in name),
     "interfaces": [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line],
     "hostname": socket.gethostname(),
 }

@@ -54,7 +54,7 @@ class _Rewriter:
         prefix, quote = match[1], match[2]
         if quote is None:
             return match[0]
-        body = fields = ""
+        pieces, fields = [], ""
         is_f = "f" in prefix.lower()
         while not self._text.startswith(quote, self._at):
             pair = self._text[self._at : self._at + 2]
@@ -66,8 +66,9 @@ class _Rewriter:
             else:
                 piece = pair if pair[0] == "\\" or pair == "{{" else pair[0]
                 self._at += len(piece)
-            body += piece
+            pieces.append(piece)
         self._at += len(quote)
+        body = "".join(pieces)
         whole = f"{prefix}{quote}{body}{quote}"
         if inside and "\\" in body and not is_f:
             return _spell_text(ast.literal_eval(whole))

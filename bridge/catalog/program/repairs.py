@@ -82,7 +82,9 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
 
 def _repair(code: str, why: Unread) -> ReadProgram:
     """Try the repairs one by one, then two and three of them together."""
-    left = ATTEMPTED_CHARS if why.finding.rule == SYNTAX else 0
+    left = ATTEMPTED_CHARS
+    if why.finding.rule != SYNTAX or len(code) > left:
+        return ReadProgram(code=code, tree=why)
     level: dict[str, tuple[str, ...]] = {code: ()}
     seen = {code}
     for _ in range(3):
