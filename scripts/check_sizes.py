@@ -20,7 +20,7 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 99_395, "tests": 104_500, "limits": 884, "exceptions": 100}
+CEILINGS = {"bridge": 98_420, "tests": 101_140, "limits": 714, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
