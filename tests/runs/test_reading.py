@@ -139,7 +139,7 @@ async def test_a_program_is_parsed_once_for_all_who_read_it(
 async def test_a_long_program_is_read_as_a_short_one_is() -> None:
     """In a thread."""
     short = "import subprocess\nawait mcp_time.now()"
-    long = f"{short}\n#{'x' * guarding.INLINE_CHARS}"
+    long = f"{short}\n#{'x' * 2048}"
     read = [await guarding.read(code, TABLE, "advise") for code in (short, long)]
     assert read[0] == dataclasses.replace(read[1], code=short)
     assert read[0].reach is None
