@@ -98,9 +98,10 @@ class Admission:
             UnknownServerError: It names a server that does not exist: it must not stop half-way
                 for a typing mistake.
         """
-        program = await self._read(request)
+        table = self._table(request)
+        program = await self._read(request, table)
         if isinstance(program.survey, Survey) and await by_size(
-            request.code, self._table(request).depends_on_tools, program.survey
+            request.code, table.depends_on_tools, program.survey
         ):
             await self._servers.load_unknown(self._usable(request))
             program = await self._read(request)
@@ -219,10 +220,10 @@ class Admission:
             request.code, program.survey, servers, more_names=bool(request.session)
         )
 
-    async def _read(self, request: RunRequest) -> Reading:
+    async def _read(self, request: RunRequest, table: NameTable | None = None) -> Reading:
         return await read(
             request.code,
-            self._table(request),
+            table or self._table(request),
             self._settings.guard,
             session=bool(request.session),
             python=partial(recall, self._settings, "python"),

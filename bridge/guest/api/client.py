@@ -31,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     import threading
-    from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple, Union
+    from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 RECEIVE_BYTES = 256 * 1024  # Most bytes read from the socket at once.
 HELD_RESULT = "held_result"  # The error code of a call refused because of the placeholders in it.
@@ -40,7 +40,7 @@ _REPLY_HEAD = rb'{"type":"reply","id":(\d+),'
 """How the host's replies begin: gives the id when the rest cannot be parsed."""
 
 clients: List[Client] = []  # This process's client.
-earlier_threads: Set[Any] = set()  # Threads of a session's earlier runs, which make no more calls.
+earlier_threads: Any = ()  # Threads of a session's earlier runs, which make no more calls.
 
 
 class ReplyFuture:

@@ -14,7 +14,8 @@ import time
 import types
 import weakref
 
-from bridge.guest.api.client import clients, earlier_threads
+from bridge.guest.api import client
+from bridge.guest.api.client import clients
 from bridge.guest.api.program_files import is_program
 from bridge.guest.api.tracebacks import Interrupted
 from bridge.guest.imports import OnImport
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Iterable, List, Set
 
 IDLE_SECONDS = 1.0  # Without a call, or work of a thread; then what is left is cancelled.
+
+earlier_threads = client.earlier_threads = weakref.WeakSet()
 
 _unsent: List[str] = []
 _loops: Set[Any] = set()
@@ -169,8 +172,17 @@ def take_unsent() -> List[str]:
 # --- the end of a session's run -------------------------------------------------------------------
 
 
-def watch_pools() -> None:
-    """Start to record the work that programs give to thread pools."""
+def watch_threads() -> None:
+    """Start to record a session's threads: pools' work, and what an earlier run's thread starts."""
+    start: Any = threading.Thread.start
+
+    def start_as_parent(self: threading.Thread) -> None:
+        # Such as a timer that sets the next one.
+        if threading.current_thread() in earlier_threads:
+            earlier_threads.add(self)
+        start(self)
+
+    threading.Thread.start = start_as_parent  # type: ignore[method-assign]
 
     def patch() -> None:
         pool: Any = sys.modules["concurrent.futures.thread"].ThreadPoolExecutor
@@ -221,24 +233,9 @@ def silence_threads() -> None:
     """Drop all later output of the remaining threads."""
     earlier_threads.update(_threads())
     if earlier_threads:
-        _follow_threads()
         for stream in (sys.__stdout__, sys.__stderr__):
             if stream is not None and "write" not in stream.__dict__:
                 stream.write = _drop_late(stream.write)  # type: ignore[method-assign]
-
-
-def _follow_threads() -> None:
-    """Count threads that a thread of an earlier run starts, such as timers, as of that run."""
-    start: Any = threading.Thread.start
-    if start.__name__ == "start_as_parent":
-        return
-
-    def start_as_parent(self: threading.Thread) -> None:
-        if threading.current_thread() in earlier_threads:
-            earlier_threads.add(self)
-        start(self)
-
-    threading.Thread.start = start_as_parent  # type: ignore[method-assign]
 
 
 def cancel_timers(loop: Any) -> None:

@@ -25,7 +25,7 @@ from bridge.guest.worker.leftovers import (
     make_task,
     run_to_end,
     silence_threads,
-    watch_pools,
+    watch_threads,
 )
 from bridge.guest.worker.program import Program, ending
 from bridge.guest.worker.run_io import (
@@ -60,7 +60,7 @@ class Session:
         self._lost: List[List[str]] = []
         self._started = False
         self._restoring = False
-        watch_pools()
+        watch_threads()
 
     def serve(self, run: Run) -> int:
         """Run programs until the supervisor sends no more; return an exit status for a child."""
