@@ -122,15 +122,19 @@ def fresh(rig: Rig, registry: SlowRegistry) -> ServerSpec:
 
 
 def installers(rig: Rig) -> set[int]:
-    """Return the processes of this test's installations and of their keepers."""
+    """Return the processes of this test's installations and of their keepers.
+
+    Of a keeper only its shell: the commands that this one starts come and go.
+    """
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
             environ = (path / "environ").read_bytes()
+            leads = os.getpgid(int(path.name)) == int(path.name)
         except OSError:
             continue
         tagged = TAG_VARIABLE.encode() in environ and os.fsencode(rig.path("cache")) in environ
-        keeps = f"{KEPT_VARIABLE}=".encode() in environ
+        keeps = leads and f"{KEPT_VARIABLE}=".encode() in environ
         if tagged or (keeps and kept_by(rig) in environ):
             found.add(int(path.name))
     return found

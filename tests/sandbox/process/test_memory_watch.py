@@ -186,7 +186,10 @@ async def test_a_program_that_is_killed_for_memory_is_told_so(
 
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     settings = load({"warm": "0", "memory": "128m"}, environ)
-    code = "print('before')\nopen('out/a.txt', 'w').write('kept')\nblock = b'x' * (1 << 28)"
+    code = (
+        "print('before')\nopen('out/a.txt', 'w').write('kept')\nblock = b'x' * (1 << 28)\n"
+        "while True: block[0]"
+    )
     async with open_engine(settings, finder=ListFinder(), choose_backend=choose) as engine:
         result = await engine.run(RunRequest(code=code))
         assert (result.reason, result.stdout) == ("oom", "before\n"), result
