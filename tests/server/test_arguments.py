@@ -15,6 +15,7 @@ from bridge.model import (
     ApplyRequest,
     Artifact,
     Finding,
+    InputFile,
     RunRequest,
     RunResult,
 )
@@ -36,6 +37,42 @@ def test_good_arguments_become_a_request() -> None:
         code="1", servers=("a",), timeout=5.0
     )
     assert parse_request({"code": "1", "servers": None, "timeout": None}) == RunRequest(code="1")
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [
+        ({"servers": '["git", "time"]'}, {"servers": ("git", "time")}),
+        ({"servers": "git"}, {"servers": ("git",)}),
+        ({"timeout": "30"}, {"timeout": 30.0}),
+        ({"session": "a", "end_session": "false"}, {"session": "a"}),
+        ({"files": '[{"name": "a", "text": "x"}]'}, {"files": (InputFile(name="a", data=b"x"),)}),
+        ({"files": {"name": "a", "text": "x"}}, {"files": (InputFile(name="a", data=b"x"),)}),
+        (
+            {"files": [{"name": "a", "text": "x", "data": "", "uri": "null"}]},
+            {"files": (InputFile(name="a", data=b"x"),)},
+        ),
+        *(
+            (
+                dict.fromkeys(
+                    ("session", "servers", "timeout", "mode", "files", "retry_of"), unused
+                ),
+                {},
+            )
+            for unused in ("null", " NONE ", "", "undefined", None)
+        ),
+    ],
+)
+def test_arguments_that_a_client_mangled_mean_what_is_certain(
+    sent: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    """JSON texts of the declared type, one item for a list, and blanks for what is not used."""
+    assert parse_request({"code": "1", **sent}) == RunRequest(code="1", **meant)
+
+
+@pytest.mark.parametrize("code", ["null", "[1]", "30"])
+def test_a_program_is_never_taken_for_a_mangled_argument(code: str) -> None:
+    assert parse_request({"code": code}) == RunRequest(code=code)
 
 
 @pytest.mark.parametrize(
