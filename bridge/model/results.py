@@ -262,3 +262,11 @@ class RunResult:
     artifacts: tuple[Artifact, ...] = ()
     missing: tuple[Loss, ...] = ()
     session: SessionReport | None = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether a program alone that made calls succeeded, and there is nothing to show."""
+        shown = self.stdout or self.stderr or self.has_result or self.result_repr or self.artifacts
+        called = self.receipt is not None and bool(self.receipt.calls)
+        alone = self.session is None and self.plan is None
+        return self.status == "success" and alone and called and not shown

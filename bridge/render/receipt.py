@@ -56,7 +56,8 @@ def call_lines(result: RunResult) -> list[str]:
     retry = f'retry_of="{result.run_id}"'
     failed = result.status in ("error", "timeout")
     # Reads can be made again. The error on a plan says so in its own words.
-    if failed and result.receipt and result.receipt.changing and retry not in result.error:
+    changed = failed and result.receipt and result.receipt.changing and retry not in result.error
+    if result.receipt and (changed or result.silent):
         # Nowhere else does the model see the run's id.
         lines.append(
             f"[retry] {counted(sum(result.receipt.calls.values()), 'call')} went out. Corrected "

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bridge.model import CallCount, Receipt, RunResult, Usage
+from bridge.model import CallCount, Receipt, RunResult, SessionReport, Usage
 from bridge.render.receipt import MAX_KINDS, call_lines, receipt_line
 from bridge.render.structured import structured
 from bridge.render.text import NOTHING, compact
@@ -64,7 +64,18 @@ def test_each_thing_that_is_to_be_known_has_a_line() -> None:
 
 def test_a_silent_program_is_told_of_before_its_calls() -> None:
     """As it is before advice."""
-    assert compact(NOTED).startswith(f"{NOTHING}\n[retry] 7 calls")
+    assert compact(NOTED).startswith(f"{NOTHING}\n[retry] 2 calls went out. ")
+
+
+def test_a_program_that_shows_nothing_of_its_calls_says_how_it_is_retried() -> None:
+    """Reads too: a retry answers them from the journal. Not in a session, which may go on."""
+    silent = replace(OK, receipt=Receipt(calls={"github": 2}))
+    [line] = call_lines(silent)
+    assert line.startswith('[retry] 2 calls went out. Corrected code with retry_of="4f" ')
+    report = SessionReport(name="a", id="1", idle_seconds=1, run=1)
+    shown = ({"stdout": "x"}, {"has_result": True}, {"receipt": Receipt()}, {"session": report})
+    for other in shown:
+        assert call_lines(replace(silent, **other)) == []
 
 
 def test_calls_that_were_simply_made_are_not_worth_a_line() -> None:

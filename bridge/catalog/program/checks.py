@@ -19,14 +19,11 @@ from bridge.catalog.program.edits import Edit
 from bridge.catalog.program.report import Report, quoted
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
-from bridge.catalog.program.tables import (
-    BUILTINS,
-    FOREIGN,
-    LEGACY,
-    OWN_GLOBALS,
-)
+from bridge.catalog.program.tables import BUILTINS, FOREIGN, LEGACY, OWN_GLOBALS
 from bridge.guest.schema.names import nearest
 from bridge.model import Finding
+
+LOST_VALUE = "lost-value"
 
 _BUILTIN_CUTOFF = 0.78
 """Stricter than for other names: among so many builtins one is always a little similar."""
@@ -108,7 +105,10 @@ def _check_names(
 
 
 def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> None:
-    """Report a `main`, or the last function of a program of nothing else, that nothing calls."""
+    """Report a `main`, or the last function of a program of nothing else, that nothing calls.
+
+    Also the last line of a last loop or condition, whose value goes nowhere.
+    """
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     parts = (*functions, ast.ClassDef, ast.Import, ast.ImportFrom)
     idle = all(isinstance(node, parts) for node in survey.tree.body)
@@ -121,6 +121,13 @@ def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> Non
                 f"`{call}{node.name}(...)`"
             )
             report.add(node, "not-called", "note", message)
+    last: ast.AST | None = next(reversed(survey.tree.body), None)
+    inside = False
+    while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):
+        last, inside = last.body[-1], True
+    if isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr) and inside:
+        message = "what this line makes is not shown; print it, or end the program with its name"
+        report.add(last, LOST_VALUE, "note", message)
 
 
 def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:

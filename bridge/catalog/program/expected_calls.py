@@ -12,12 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.arguments import (
-    COMPUTED,
-    ArgumentReader,
-    CallArguments,
-    read_call_tool,
-)
+from bridge.catalog.program.arguments import COMPUTED, ArgumentReader, CallArguments, read_call_tool
 from bridge.catalog.program.survey import Context, Scope, Survey
 from bridge.catalog.program.symbols import (
     HELPER,

@@ -17,12 +17,7 @@ from itertools import islice
 
 from bridge.guest.api.awaits import strip_await
 from bridge.guest.api.program_files import FILENAME, file_name
-from bridge.guest.api.tracebacks import (
-    describe,
-    describe_syntax,
-    guest_files,
-    register_source,
-)
+from bridge.guest.api.tracebacks import describe, describe_syntax, guest_files, register_source
 from bridge.guest.api.values import Blob, to_json
 from bridge.guest.protocol.helpers import PLAIN
 from bridge.guest.protocol.placeholders import Unknown
