@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import chain
+from itertools import chain, dropwhile
 
 from bridge.catalog.entries import ServerEntry, ToolEntry, mark_twins
 from bridge.catalog.prose import first_sentence, one_line
@@ -178,8 +178,7 @@ def _least(server: ServerEntry, level: Level) -> int:
     if level <= Level.COUNTED:
         return 1
     # Lower bounds: levels that cannot fit are rejected without formatting them.
-    each = 2 if level == Level.NAMES else 4
-    return each * len(server.tools)
+    return (2 if level == Level.NAMES else 4) * len(server.tools)
 
 
 def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
@@ -197,9 +196,8 @@ def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
 
 def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
     if server.twin:
-        yield _server_line(
-            server, f" (same tools as mcp_{server.twin})", sentence=level > Level.BARE
-        )
+        note = f" (same tools as mcp_{server.twin})"
+        yield _server_line(server, note, sentence=level > Level.BARE)
         return
     if level <= Level.COUNTED:
         yield _server_line(server, _count(server), sentence=level == Level.COUNTED)
@@ -220,14 +218,19 @@ def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int =
         return f"{text}{note}"
     name = one_line(server.name, _NAME_CHARS)
     text = text if name == server.alias else f"{text} = {name}"
-    summary = first_sentence(server.description, chars)
+    lines = dropwhile(_introduces, server.description.splitlines())
+    summary = first_sentence("\n".join(lines) or server.description, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
 
 
+def _introduces(line: str) -> bool:
+    """Whether a line of a description only stands before what it says, such as a heading."""
+    return not line.strip() or line.startswith("#") or line.rstrip().endswith(":")
+
+
 def _count(server: ServerEntry) -> str:
-    if not server.known:
-        return ""
-    return f" ({len(server.tools)} tool{'' if len(server.tools) == 1 else 's'})"
+    count = len(server.tools)
+    return f" ({count} tool{'' if count == 1 else 's'})" if server.known else ""
 
 
 def _tool_line(server: ServerEntry, entry: ToolEntry, level: Level) -> str:

@@ -115,7 +115,6 @@ def capabilities(
     servers: Sequence[ServerEntry],
     *,
     limits: Limits | None = None,
-    max_timeout: float = 120,
     offers: Offers | None = None,
 ) -> str:
     """Return the guide to what a program in a run can do, in Markdown."""
@@ -168,7 +167,7 @@ await runtime.read_resource("server", "uri")  # list_resources, list_prompts, ge
 `LOADED_MCP_SERVERS` names the servers of this run.
 
 {_KEPT}{offers_section(offers or Offers())}## Limits
-{_limits_text(limits, max_timeout)} No network but through tools. Files of the run are in \
+{_limits_text(limits)} No network but through tools. Files of the run are in \
 `/workspace`; of what is written there only `out/` comes back. `session="name"` keeps variables too.
 """
 
@@ -177,7 +176,6 @@ def tool_description(
     servers: Sequence[ServerEntry],
     limits: Limits,
     *,
-    max_timeout: float = 120,
     tokens: int = DESCRIPTION_TOKENS,
     checked: bool = True,
     offers: Offers | None = None,
@@ -211,7 +209,7 @@ print(d["signature"], d["description"])`. One tool's typed stub: \
 `print((await runtime.query_tool_docs("server", "tool", detail="full"))["stub"])`.
 - A server is loaded because the code names it; `servers` is for names picked at run time.
 - Importable: the standard library{beside} No network. Of files only those in `out/` come back. \
-Time zone: {offers.time_zone}. {_limits_text(limits, max_timeout)}
+Time zone: {offers.time_zone}. {_limits_text(limits)}
 
 """
     return fixed + disclosed(servers, tokens - count_tokens(fixed))
@@ -244,11 +242,10 @@ def instructions(
     return f"{fixed}\n{introduced(servers, tokens - count_tokens(fixed) - 1)}"
 
 
-def _limits_text(limits: Limits, max_timeout: float) -> str:
+def _limits_text(limits: Limits) -> str:
     return (
-        f"Time: {limits.timeout:g} s, up to {max_timeout:g} s with `timeout`, "
-        "without the time that tools take. "
-        f"Memory: {limits.memory_bytes // (1024 * 1024)} MiB. "
+        f"Time: {limits.timeout:g} s, up to {limits.longest_timeout:g} s with `timeout`, "
+        f"without the time that tools take. Memory: {limits.memory_bytes // (1024 * 1024)} MiB. "
         f"Output: {limits.output_tokens:,} tokens; more is kept (`runtime.read_output`)."
     )
 

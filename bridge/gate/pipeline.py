@@ -555,8 +555,10 @@ class Gate:
         """Record a call that ended without an answer."""
         self._context.journal.settle(sent.entry, outcome, None)
         if outcome == "unknown":
-            self.tally.lose(pending.call, "no answer came")
-            self.tally.changing += sent.entry.effect != "read"
+            acts = sent.entry.effect != "read"
+            advice = "; it may have happened: look before you make it again" if acts else ""
+            self.tally.lose(pending.call, f"no answer came{advice}")
+            self.tally.changing += acts
         ms = sent.milliseconds
         with anyio.CancelScope(shield=True):
             await self._context.audit.called(pending.number, outcome, size=0, ms=ms)

@@ -21,6 +21,7 @@ from bridge.errors import BridgeError
 from bridge.model import CommandResult, RunResult
 from bridge.model.outcome import failed
 from bridge.runs import Engine
+from bridge.sandbox.limits import limits_for
 from bridge.server.arguments import OUTPUT_SCHEMA, input_schema
 from bridge.server.clients import HandshakeClient, answers_of, known_client
 from bridge.server.command_tool import COMMAND_TOOL, command_result, command_tool, parse_command
@@ -89,14 +90,14 @@ def build_server(engine: Engine, *, principal: str = "") -> NotifyingServer:
 
 async def tool_list(engine: Engine) -> list[types.Tool]:
     """Return the tools as a client is shown them at this moment."""
-    settings = engine.settings
+    settings, limits = engine.settings, limits_for(engine.settings)
     tool = types.Tool(
         _meta={"anthropic/alwaysLoad": True, "anthropic/searchHint": SEARCH_HINT, **RESULT_SIZE},
         name=TOOL,
         title="Run Python with MCP tools",
         description=await engine.guide.tool_description(),
         input_schema=input_schema(
-            settings.max_timeout, settings.timeout, packages=engine.guide.offers_packages
+            limits.longest_timeout, limits.timeout, packages=engine.guide.offers_packages
         ),
         output_schema=output_schema(OUTPUT_SCHEMA, settings.structured),
         annotations=types.ToolAnnotations(

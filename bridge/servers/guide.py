@@ -75,7 +75,6 @@ class GuestGuide:
                     tool_description,
                     servers,
                     limits_for(self._settings),
-                    max_timeout=self._settings.max_timeout,
                     tokens=self._settings.description_tokens,
                     checked=self._settings.preflight == "check",
                     offers=self.offers(),
@@ -134,7 +133,6 @@ class GuestGuide:
             text = capabilities(
                 self._servers.entries(loaded=loaded),
                 limits=limits,
-                max_timeout=self._settings.max_timeout,
                 offers=offers,
             )
             if left_out:

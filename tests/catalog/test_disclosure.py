@@ -228,3 +228,18 @@ def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
     """Otherwise every budget is tried twice."""
     heading = disclosure._heading(servers(3, 3), [Level.SUMMARIES, Level.NAMES])
     assert count_tokens(heading) <= disclosure._HEADING_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("description", "line"),
+    [
+        (
+            "# Tracker\n\nTools for issues:\n\nRead a ticket first. Then edit.",
+            "Read a ticket first.",
+        ),
+        ("Issues and boards.\n# More", "Issues and boards."),
+        ("# Only a heading", "# Only a heading"),
+    ],
+)
+def test_a_servers_line_is_no_heading(description: str, line: str) -> None:
+    assert disclosed(servers(1, description=description), 500).count(f"mcp_server_0: {line}\n") == 1

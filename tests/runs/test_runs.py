@@ -344,6 +344,9 @@ async def test_the_strict_profile_asks_for_servers_by_name(
     strict = dataclasses.replace(settings, profile="strict")
     finder.specs = (workshop(), workshop("other"))
     async with engine_on(backend, strict, finder=finder) as engine:
+        description = await engine.guide.tool_description()
+        assert "Time: 5 s, up to 5 s" in description
+        assert "Memory: 128 MiB" in description
         with pytest.raises(InvalidRequestError, match=r"not listed: work-shop"):
             await _run(engine, "await mcp_work_shop.add(a=1, b=1)")
         code = """

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from bridge.guest.protocol.placeholders import PREFIX, WHOLE
 from bridge.guest.schema import schemas
 from bridge.guest.schema.faults import (
+    CHOICE,
     KEYS,
     NAMES,
     OTHER,
@@ -125,7 +126,8 @@ class _Check:
         if found is None and (len(schema) > 1 or kind is None):
             found = self._choice(value, schema) or self._parts(value, schema, depth)
             return found or self._combined(value, schema, depth)
-        return found
+        choice = found and self._choice(value, schema)
+        return Found(choice.text, CHOICE, found.types) if found and choice else found
 
     def _parts(self, value: Any, schema: Mapping[str, Any], depth: int) -> Optional[Found]:
         if isinstance(value, str):
@@ -223,12 +225,12 @@ class _Check:
             if found is None:
                 return None
             failures.append(found)
-        if all(found.types and not found.path for found in failures):
-            kinds = dict.fromkeys(kind for found in failures for kind in found.types)
-            return type_problem(value, list(kinds))
         choices = choices_of(branches)
         if choices is not None:
             return choice_problem(value, choices)
+        if all(found.types and not found.path for found in failures):
+            kinds = dict.fromkeys(kind for found in failures for kind in found.types)
+            return type_problem(value, list(kinds))
         return max(failures, key=_nearness)
 
 
