@@ -386,9 +386,11 @@ def explain_spawn_failure(
         )
     path = environ.get("PATH", os.defpath)
     if isinstance(error, FileNotFoundError) and os.sep not in command:
+        found = shutil.which(command, path=f"{environ.get('HOME', '')}/.local/bin")
+        remedy = f"Give its full path, {found!r}," if found else "Install it, or give its full path"
         return (
             f"There is no command {command!r} on the PATH {path}.",
-            f"Install it, or give its full path as `command` {place}.",
+            f"{remedy} as `command` {place}.",
         )
     if isinstance(error, FileNotFoundError) and not Path(spec.cwd or ".", command).exists():
         return (f"There is no file {command}.", f"Correct `command` {place}.")

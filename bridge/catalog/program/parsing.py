@@ -157,8 +157,8 @@ _LINE_HOLDS = (
         'This is JavaScript; write `x.get("key")`, which gives None where there is none.',
     ),
     (
-        r"\b(?:from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
-        'A keyword cannot be an argument\'s name here: pass it as `**{"from": ...}`.',
+        r"\b(from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
+        r"`\1` is a keyword of Python: a tool takes this argument as `\1_=...`.",
     ),
 )
 _BY_LINE = tuple(
@@ -166,21 +166,15 @@ _BY_LINE = tuple(
     + [(re.compile(".{0,400}(?:" + pattern + ")"), advice) for pattern, advice in _LINE_HOLDS]
 )
 
-_BY_MESSAGE = (("expected an indented block", "Indent the block's lines, or write `pass`."),)
-"""Advice for Python's messages that do not say what to write."""
-
 
 def explained(code: str, finding: Finding) -> Finding:
-    """Return a syntax error with advice, as a note: the sandbox's Python decides.
-
-    Args:
-        finding: The parser's error, with the line.
-    """
-    lines = lines_of(code)
-    problem = finding.message
+    """Return the parser's error with advice, as a note: the sandbox's Python decides."""
+    lines, problem = lines_of(code), finding.message
     text = lines[finding.line - 1] if 0 < finding.line <= len(lines) else ""
     line = text[:MAX_LINE_CHARS]
-    advice = next((advice for pattern, advice in _BY_LINE if pattern.match(line)), "")
-    advice = advice or next((fix for part, fix in _BY_MESSAGE if part in problem), "")
+    found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
+    advice = next((match.expand(advice) for match, advice in found if match), "")
+    if not advice and "expected an indented block" in problem:
+        advice = "Indent the block's lines, or write `pass`."
     message = f"{problem}. {advice}" if advice else problem
     return dataclasses.replace(finding, severity="note", message=message, source="preflight")

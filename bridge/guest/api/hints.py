@@ -7,7 +7,9 @@ names. Imported with the first exception that is reported.
 from __future__ import annotations
 
 import errno
+import os
 import sys
+from itertools import islice
 
 from bridge.guest.api.values import Result, listed
 
@@ -27,6 +29,7 @@ _SYNTAX = {
 """Errors that only compiling finds; the host explains the others."""
 
 _MISUSES = {
+    "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
     "coroutine": "a call of a tool or an async function has its value only after `await`.",
     "async_generator": "give it a list: [await f(x) for x in xs].",
     "can't be used in 'await'": "only calls of tools and async functions are awaited; for several, "
@@ -109,6 +112,8 @@ def _told(error: BaseException, packages: bool) -> str:
         return _module_hint(str(error.name or "").partition(".")[0], packages)
     if isinstance(error, ImportError):
         return _library_hint(message)
+    if isinstance(error, KeyError) and any(f.f_globals is vars(os) for f in _frames(error)[-1:]):
+        return "no credentials and settings of the user's are inside; the servers have their own."
     if isinstance(error, OSError) and _is_network(error):
         return "the sandbox has no network; only tools of the servers reach outside."
     if isinstance(error, FileNotFoundError):
@@ -197,8 +202,6 @@ def _kept_hint(address: str) -> str:
 
 def _namesake(path: str) -> str:
     """Return the path in the working directory of a file of the same name; empty for none."""
-    import os  # where a program has it anyway
-
     wanted, looked = os.path.basename(path).lower(), 0
     if not wanted:
         return ""
@@ -214,14 +217,15 @@ def _namesake(path: str) -> str:
     return ""
 
 
+def _frames(error: BaseException) -> List[FrameType]:
+    import traceback
+
+    return [frame for frame, _ in islice(traceback.walk_tb(error.__traceback__), MAX_FRAMES)]
+
+
 def _keys(error: BaseException) -> List[str]:
     """Return which keys the results have that the failing code names."""
-    frames: List[FrameType] = []
-    trace = error.__traceback__
-    while trace is not None and len(frames) < MAX_FRAMES:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
-    for frame in reversed(frames):
+    for frame in reversed(_frames(error)):
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")
         told = [
