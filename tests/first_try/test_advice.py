@@ -46,9 +46,9 @@ ROWS = [  # name, program, pattern of what its run shows
     (
         "match",
         'import re\nm = re.search("(.)$", "issue 7")\nawait mcp_tracker.get_issue(id=m.group(1))',
-        r"Issue 7|int\(m.group\(1\)\)",
+        ISSUE,
     ),
-    ("text in a variable", 's = "7"\nawait mcp_tracker.get_issue(id=s)', r"Issue 7|int\(s\)"),
+    ("text in a variable", 's = "7"\nawait mcp_tracker.get_issue(id=s)', ISSUE),
     ("keyword", 'u = mcp_tracker.get_issue\nawait u(class="x")', r"class_"),
     ("getattr", 'await getattr(mcp_tracker, "list-issues")()', "Did you mean 'list_issues'"),
     ("MCP double underscore", "await mcp__tracker__list_issues()", LISTED),
@@ -70,15 +70,15 @@ ROWS = [  # name, program, pattern of what its run shows
         "end with it",
     ),
     (
-        "picture part",
-        "import json\np = await mcp_tracker.get_screenshot(id=7)\nprint(json.dumps(p[1]))",
-        "end with it",
+        "lost line",
+        'r = await mcp_tracker.get_issue(id=7)\nfor x in [1]:\n    y = r["title"]',
+        r"retry_of=.*line 3: what this line makes is not shown",
     ),
     ("credential", 'import os\nos.environ["GITHUB_TOKEN"]', "credentials"),
     (
         "main",
         "async def main():\n    print(await mcp_tracker.get_issue(id=7))",
-        "Issue 7|await main",
+        "end the program with `await main",
     ),
     ("generator", "(n for n in range(20, 24))", r"23"),
     (

@@ -71,7 +71,7 @@ def test_a_program_that_shows_nothing_of_its_calls_says_how_it_is_retried() -> N
     silent = replace(OK, receipt=Receipt(calls={"github": 2}))
     [line] = call_lines(silent)
     assert line.startswith('[retry] 2 calls went out. Corrected code with retry_of="4f" ')
-    report = SessionReport(name="a", id="1", idle_seconds=1, run=1)
+    report = SessionReport(session_id="1", name="a", run=1, state="new")
     shown = ({"stdout": "x"}, {"has_result": True}, {"receipt": Receipt()}, {"session": report})
     for other in shown:
         assert call_lines(replace(silent, **other)) == []
