@@ -265,8 +265,8 @@ class RunResult:
 
     @property
     def silent(self) -> bool:
-        """Whether a program alone that made calls succeeded, and there is nothing to show."""
+        """Whether a first run, in no session, made calls and succeeded with nothing to show."""
         shown = self.stdout or self.stderr or self.has_result or self.result_repr or self.artifacts
         called = self.receipt is not None and bool(self.receipt.calls)
-        alone = self.session is None and self.plan is None
+        alone = self.session is None and self.plan is None and not self.replayed
         return self.status == "success" and alone and called and not shown

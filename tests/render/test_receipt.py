@@ -63,7 +63,7 @@ def test_each_thing_that_is_to_be_known_has_a_line() -> None:
 
 def test_a_silent_program_is_told_of_before_its_calls() -> None:
     """As it is before advice."""
-    assert compact(NOTED).startswith(f"{NOTHING}\n[retry] 2 calls went out. ")
+    assert compact(NOTED).startswith(f"{NOTHING}\n[retry] 7 calls")
 
 
 def test_a_program_that_shows_nothing_of_its_calls_says_how_it_is_retried() -> None:
