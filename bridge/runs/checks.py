@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from bridge.catalog.program.checks import LOST_VALUE, Verdict, check_program
+from bridge.catalog.program.checks import Verdict, check_program
 from bridge.catalog.program.parsing import SYNTAX, Unread, explained
 from bridge.catalog.program.report import SIGNATURE, lines_of
 from bridge.catalog.program.survey import Survey
@@ -112,8 +112,7 @@ def stopped(run_id: str, code: str, verdict: Verdict, timeout: float) -> RunResu
     told = _all_told(certain[:MAX_TOLD], lines)
     if len(certain) > MAX_TOLD:
         told.append(f"... and {len(certain) - MAX_TOLD} more")
-    other = [found for found in verdict.notes if found.rule != LOST_VALUE]
-    notes = _all_told(other[: MAX_TOLD // 3], lines)
+    notes = _all_told(verdict.notes[: MAX_TOLD // 3], lines)
     if notes:
         told += ["Not certain:", *notes]
     remedy = "Nothing was started and no tool was called. Mend this and run the program again."
@@ -134,10 +133,12 @@ def with_notes(result: RunResult, code: str, verdict: Verdict) -> RunResult:
     syntax = next((found for found in verdict.findings if found.rule == SYNTAX), None)
     if syntax is not None and _refused_there(result):
         return _unreadable(result, code, syntax)
-    told = TOLD_ON_SUCCESS | ({LOST_VALUE} if result.silent else frozenset())
-    if result.status != "success":
-        told = frozenset(found.rule for found in verdict.notes) - {SYNTAX, LOST_VALUE}
-    notes = tuple(found for found in verdict.notes if found.rule in told)
+    failed = result.status != "success"
+    notes = tuple(
+        found
+        for found in verdict.notes
+        if found.rule != SYNTAX and (failed or found.rule in TOLD_ON_SUCCESS)
+    )
     if not notes:
         return result
     findings = sorted((*result.findings, *notes), key=lambda found: (found.line, found.column))

@@ -80,9 +80,6 @@ async def test_calls_take_no_time_while_somebody_is_asked_something() -> None:
     assert gate.tally.made == {"s": 1}
 
 
-LOST = "no answer came; it may have happened: look before you make it again"
-
-
 async def test_what_is_replayed_refused_and_unknown_is_counted_and_not_made() -> None:
     """Each under its own heading, with as many calls as there were."""
     journals = Journals()
@@ -99,7 +96,9 @@ async def test_what_is_replayed_refused_and_unknown_is_counted_and_not_made() ->
     await first.call("s", "put", {"n": 1})
     with pytest.raises(ServerLostError):
         await first.call("s", "die", {})
-    assert first.tally.unknown == (CallCount(server="s", tool="die", count=1, why=LOST),)
+    assert first.tally.unknown == (
+        CallCount(server="s", tool="die", count=1, why="no answer came"),
+    )
     replay = Replay(journals.find("a", ""), run_id="b")
     seen = GateContext(journal=journals.begin("b", "", replay), replay=replay)
     second = Gate(Grant(servers=None, calls=10), call, seen)
