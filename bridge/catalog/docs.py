@@ -112,13 +112,9 @@ def example_call(server: ServerEntry, entry: ToolEntry) -> str:
 
 
 def capabilities(
-    servers: Sequence[ServerEntry],
-    *,
-    limits: Limits | None = None,
-    offers: Offers | None = None,
+    servers: Sequence[ServerEntry], *, limits: Limits | None = None, offers: Offers | None = None
 ) -> str:
     """Return the guide to what a program in a run can do, in Markdown."""
-    limits = limits or Limits()
     mine = [server for server in servers if server.loaded] or list(servers)
     names = [f"`mcp_{server.alias}` ({one_line(server.name, 60)})" for server in mine]
     listed = _joined(names, 300) or "none are configured"
@@ -167,7 +163,7 @@ await runtime.read_resource("server", "uri")  # list_resources, list_prompts, ge
 `LOADED_MCP_SERVERS` names the servers of this run.
 
 {_KEPT}{offers_section(offers or Offers())}## Limits
-{_limits_text(limits)} No network but through tools. Files of the run are in \
+{_limits_text(limits or Limits())} No network but through tools. Files of the run are in \
 `/workspace`; of what is written there only `out/` comes back. `session="name"` keeps variables too.
 """
 

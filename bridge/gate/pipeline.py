@@ -554,11 +554,9 @@ class Gate:
     async def _record_failure(self, pending: PendingCall, sent: _Sent, outcome: Outcome) -> None:
         """Record a call that ended without an answer."""
         self._context.journal.settle(sent.entry, outcome, None)
-        if outcome == "unknown":
-            acts = sent.entry.effect != "read"
-            advice = "; it may have happened: look before you make it again" if acts else ""
-            self.tally.lose(pending.call, f"no answer came{advice}")
-            self.tally.changing += acts
+        if outcome == "unknown" and sent.entry.effect != "read":
+            self.tally.lose(pending.call, "no answer came")
+            self.tally.changing += 1
         ms = sent.milliseconds
         with anyio.CancelScope(shield=True):
             await self._context.audit.called(pending.number, outcome, size=0, ms=ms)

@@ -267,6 +267,6 @@ class RunResult:
     def silent(self) -> bool:
         """Whether a first run, in no session, made calls and succeeded with nothing to show."""
         shown = self.stdout or self.stderr or self.has_result or self.result_repr or self.artifacts
-        called = self.receipt is not None and bool(self.receipt.calls)
-        alone = self.session is None and self.plan is None and not self.replayed
-        return self.status == "success" and alone and called and not shown
+        apart = self.session or self.plan or self.replayed
+        called = self.receipt and self.receipt.calls
+        return self.status == "success" and bool(called) and not (apart or shown)

@@ -89,7 +89,10 @@ def call_lines(result: RunResult) -> list[str]:
         )
     if result.unknown:
         count = counted(sum(found.count for found in result.unknown), "call")
-        lines.append(f"[gate] {count} of unknown outcome: {named(result.unknown)}.")
+        lines.append(
+            f"[gate] {count} of unknown outcome: {named(result.unknown)}. It may have happened: "
+            "look before you make it again."
+        )
     return lines
 
 

@@ -139,6 +139,7 @@ def with_notes(result: RunResult, code: str, verdict: Verdict) -> RunResult:
         for found in verdict.notes
         if found.rule != SYNTAX and (failed or found.rule in TOLD_ON_SUCCESS)
     )
+    notes += verdict.lost if result.silent else ()
     if not notes:
         return result
     findings = sorted((*result.findings, *notes), key=lambda found: (found.line, found.column))

@@ -130,11 +130,8 @@ class GuestGuide:
         key = (self._servers.inventory.revision, loaded, limits, offers.roots, left_out)
         text = self._guides.get(key)
         if text is None:
-            text = capabilities(
-                self._servers.entries(loaded=loaded),
-                limits=limits,
-                offers=offers,
-            )
+            entries = self._servers.entries(loaded=loaded)
+            text = capabilities(entries, limits=limits, offers=offers)
             if left_out:
                 text = f"{text.rstrip()}\n\n{left_out}\n"
             if len(self._guides) >= 32:  # one for every set of servers that programs use

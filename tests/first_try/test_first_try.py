@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,26 +96,31 @@ class Corpus:
         return ("one more try" if worked else "neither"), text if worked else f"{text}\n{again}"
 
 
+@asynccontextmanager
+async def corpus(home: Path, **more: str) -> AsyncIterator[Corpus]:
+    """Yield a corpus on bubblewrap, with the tracker and `more` servers' commands."""
+    environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_STATE_DIR": str(home / "s")}
+    settings = load({"runtime": "bubblewrap", "warm": "1"}, environ)
+    tracker = (sys.executable, str(HERE / "tracker.py"))
+    finder = ListFinder(
+        *(server(name, command) for name, command in more.items()),
+        server("tracker", *tracker, TRACKER_LOG=str(home / "log")),
+    )
+    async with open_engine(settings, finder=finder) as engine:
+        yield Corpus(engine, home)
+
+
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 async def test_each_program_works_as_often_as_the_documents_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environ = {**os.environ, "HOME": str(tmp_path), "MCP_BRIDGE_STATE_DIR": str(tmp_path / "s")}
-    settings = load({"runtime": "bubblewrap", "warm": "1"}, environ)
     repository(tmp_path / "repository")
-    finder = ListFinder(
-        server("git", str(SCRIPTS / "mcp-server-git")),
-        server("time", str(SCRIPTS / "mcp-server-time")),
-        server(
-            "tracker", sys.executable, str(HERE / "tracker.py"), TRACKER_LOG=str(tmp_path / "log")
-        ),
-    )
+    git, time = (str(SCRIPTS / f"mcp-server-{name}") for name in ("git", "time"))
     lacking: dict[str, str] = {}
     counts = dict.fromkeys(OUTCOMES, 0)
-    async with open_engine(settings, finder=finder) as engine:
-        corpus = Corpus(engine, tmp_path)
+    async with corpus(tmp_path, git=git, time=time) as programs:
         for program in PROGRAMS:
-            found, text = await corpus.outcome(program)
+            found, text = await programs.outcome(program)
             counts[found] += 1
             usual = "one more try" if "answer" in program else "first try"
             if found != program.get("outcome", usual):

@@ -15,8 +15,10 @@ from bridge.gate.context import GateContext
 from bridge.gate.decision import CallFacts
 from bridge.gate.journal import Journals, Replay
 from bridge.gate.pipeline import Gate, Grant
+from bridge.gate.policy import Policy
 from bridge.gate.tally import MAX_KINDS, Tally
-from bridge.model import CallCount
+from bridge.model import CallCount, Effect
+from bridge.settings.policy import PolicySpec, ServerPolicy, ToolPolicy
 
 
 class Hand:
@@ -110,3 +112,18 @@ async def test_what_is_replayed_refused_and_unknown_is_counted_and_not_made() ->
     assert second.tally.replayed == (CallCount(server="s", tool="put", count=1),)
     assert second.tally.unknown == (CallCount(server="s", tool="die", count=1, why="not repeated"),)
     assert (second.calls, second.tally.made) == (1, {"s": 1})
+
+
+@pytest.mark.parametrize(("effect", "lost"), [("read", 0), ("write", 1), ("destructive", 1)])
+async def test_a_read_without_an_answer_is_of_no_unknown_outcome(effect: Effect, lost: int) -> None:
+    """Nothing of it may have happened: it can be made again."""
+
+    async def call(server: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        raise ServerLostError("gone", server=server)
+
+    server = ServerPolicy(servers="s", tools=(ToolPolicy(tools="look", effect=effect),))
+    spec = PolicySpec(present=True, defaults={effect: "allow"}, servers=(server,))
+    gate = Gate(Grant(servers=None, calls=1), call, GateContext(policy=Policy(spec)))
+    with pytest.raises(ServerLostError):
+        await gate.call("s", "look", {})
+    assert (len(gate.tally.unknown), gate.tally.changing) == (lost, lost)

@@ -57,7 +57,8 @@ def test_each_thing_that_is_to_be_known_has_a_line() -> None:
         "[retry] 1 call of the run before not asked for again, with the same arguments: "
         "1 × slack.post. What was done stands.\n"
         "[gate] 2 calls not made: 2 × git.push (deny: rule 'no force pushes')\n"
-        "[gate] 1 call of unknown outcome: 1 × crm.create (no answer came)."
+        "[gate] 1 call of unknown outcome: 1 × crm.create (no answer came). It may have happened: "
+        "look before you make it again."
     )
 
 

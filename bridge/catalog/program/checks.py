@@ -23,8 +23,6 @@ from bridge.catalog.program.tables import BUILTINS, FOREIGN, LEGACY, OWN_GLOBALS
 from bridge.guest.schema.names import nearest
 from bridge.model import Finding
 
-LOST_VALUE = "lost-value"
-
 _BUILTIN_CUTOFF = 0.78
 """Stricter than for other names: among so many builtins one is always a little similar."""
 
@@ -37,11 +35,13 @@ class Verdict:
         findings: In the order of the lines.
         omitted: Number of findings left out.
         edits: The fixes of all certain mistakes; empty if one has no known fix.
+        lost: A note on the value that is lost, for a run that shows nothing.
     """
 
     findings: tuple[Finding, ...] = ()
     omitted: int = 0
     edits: tuple[Edit, ...] = ()
+    lost: tuple[Finding, ...] = ()
 
     @property
     def certain(self) -> tuple[Finding, ...]:
@@ -78,7 +78,9 @@ def check_program(
         # In a session most such names come from earlier programs; Python reports the others.
         _check_names(survey, certainty, report, known)
         _check_uncalled(survey, certainty, report)
-    return Verdict(findings=report.findings(), omitted=report.omitted, edits=report.edits)
+    return Verdict(
+        findings=report.findings(), omitted=report.omitted, edits=report.edits, lost=_lost(survey)
+    )
 
 
 def _check_names(
@@ -105,10 +107,7 @@ def _check_names(
 
 
 def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> None:
-    """Report a `main`, or the last function of a program of nothing else, that nothing calls.
-
-    Also the last line of a last loop or condition, whose value goes nowhere.
-    """
+    """Report a `main`, or the last function of a program of nothing else, that nothing calls."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     parts = (*functions, ast.ClassDef, ast.Import, ast.ImportFrom)
     idle = all(isinstance(node, parts) for node in survey.tree.body)
@@ -121,13 +120,20 @@ def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> Non
                 f"`{call}{node.name}(...)`"
             )
             report.add(node, "not-called", "note", message)
-    last: ast.AST | None = next(reversed(survey.tree.body), None)
-    inside = False
+
+
+def _lost(survey: Survey) -> tuple[Finding, ...]:
+    """Return a note on the last line of a last loop or condition, whose value goes nowhere."""
+    last = survey.tree.body[-1] if survey.tree.body else None
     while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):
-        last, inside = last.body[-1], True
-    if isinstance(last, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr) and inside:
-        message = "what this line makes is not shown; print it, or end the program with its name"
-        report.add(last, LOST_VALUE, "note", message)
+        last = last.body[-1]
+    report = Report()
+    value = last.value if isinstance(last, ast.Assign | ast.AugAssign | ast.Expr) else None
+    shows = isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("print", "display")
+    if last and value and not shows and last not in survey.tree.body:
+        message = "what this line makes is not shown; print it, or end with its name"
+        report.add(last, "lost-value", "note", message)
+    return report.findings()
 
 
 def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:

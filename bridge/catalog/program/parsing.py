@@ -158,7 +158,7 @@ _LINE_HOLDS = (
     ),
     (
         r"\b(from|class|import|global|is|in|not|with|def|lambda|pass|as)\s*=\s*[^=]",
-        r"`\1` is a keyword of Python: a tool takes this argument as `\1_=...`.",
+        r'`\1` is a keyword of Python: write `\1_=...` for a tool, and `**{"\1": ...}` elsewhere.',
     ),
 )
 _BY_LINE = tuple(
@@ -170,8 +170,7 @@ _BY_LINE = tuple(
 def explained(code: str, finding: Finding) -> Finding:
     """Return the parser's error with advice, as a note: the sandbox's Python decides."""
     lines, problem = lines_of(code), finding.message
-    text = lines[finding.line - 1] if 0 < finding.line <= len(lines) else ""
-    line = text[:MAX_LINE_CHARS]
+    line = lines[finding.line - 1][:MAX_LINE_CHARS] if 0 < finding.line <= len(lines) else ""
     found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
     advice = next((match.expand(advice) for match, advice in found if match), "")
     if not advice and "expected an indented block" in problem:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from itertools import islice
 
 from bridge.guest.api.values import Result, listed
 
@@ -218,9 +217,10 @@ def _namesake(path: str) -> str:
 
 
 def _frames(error: BaseException) -> List[FrameType]:
+    """Return the frames that an error passed through, the failing one last."""
     import traceback
 
-    return [frame for frame, _ in islice(traceback.walk_tb(error.__traceback__), MAX_FRAMES)]
+    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)][:MAX_FRAMES]
 
 
 def _keys(error: BaseException) -> List[str]:

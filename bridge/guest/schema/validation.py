@@ -225,8 +225,7 @@ class _Check:
             if found is None:
                 return None
             failures.append(found)
-        choices = choices_of(branches)
-        if choices is not None:
+        if (choices := choices_of(branches)) is not None:
             return choice_problem(value, choices)
         if all(found.types and not found.path for found in failures):
             kinds = dict.fromkeys(kind for found in failures for kind in found.types)
