@@ -20,7 +20,7 @@ import json
 import logging
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -113,14 +113,10 @@ def memory_of(value: Json, limit: int) -> int | None:
     return size if size <= limit else None
 
 
-def _of_items(items: Iterable[Json], left: list[Json]) -> int:
+def _of_items(items: Collection[Json], left: list[Json]) -> int:
     """Return the bytes of items themselves, and put those that hold others on a list."""
-    size = 0
-    for one in items:
-        size += sys.getsizeof(one)
-        if type(one) in _HOLDERS:
-            left.append(one)
-    return size
+    left += [one for one in items if type(one) in _HOLDERS]
+    return sum(map(sys.getsizeof, items))
 
 
 class Room:

@@ -15,6 +15,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -344,10 +345,10 @@ def _service(
     with ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mcb-")))
-        socket = directory / "podman.sock"
+        path = directory / "podman.sock"
         with (directory / "service.log").open("wb") as log:
             process = subprocess.Popen(
-                [*become, *service_argv("podman", socket, None)],
+                [*become, *service_argv("podman", path, None)],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -356,14 +357,22 @@ def _service(
             )
         try:
             deadline = time.monotonic() + SERVICE_SECONDS
-            while not socket.exists():
+            while not listens(path):
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise OSError((directory / "service.log").read_text())
                 time.sleep(0.05)
-            yield f"unix://{socket}"
+            yield f"unix://{path}"
         finally:
             process.terminate()
             process.wait(SERVICE_SECONDS)
+
+
+def listens(path: Path) -> bool:
+    """Return whether a socket takes connections; its file is there a moment before it does."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.connect(str(path))
+        return True
+    return False
 
 
 def _services(runtime_dir: Path) -> list[Path]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import tarfile
 import tempfile
@@ -38,6 +37,7 @@ from bridge.sandbox.container.image import (
 from bridge.sandbox.container.image_engine import ImageEngine, ImageFacts, Progress
 from bridge.sandbox.image.build import BuildRequest, assemble, build
 from bridge.sandbox.image.rootfs import RootfsContext, recipe_dir, recipe_version
+from tests.contract.rig import listens
 
 SLIM = local_name("slim")
 STATE = Path(__file__).parents[3] / ".state"
@@ -130,12 +130,8 @@ def podman_service() -> Iterator[str]:
 
 
 async def listening(url: str) -> None:
-    path = url.removeprefix("unix://")
     with anyio.fail_after(SERVICE_SECONDS):
-        while True:
-            with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(path)
-                return
+        while not listens(Path(url.removeprefix("unix://"))):  # noqa: ASYNC110 - another's process
             await anyio.sleep(0.05)
 
 
