@@ -26,7 +26,7 @@ from bridge.model import RunRequest, ServerSpec, Source
 from bridge.render.text import compact
 from bridge.runs import Engine, open_engine
 from bridge.settings import load
-from tests.e2e.rig import SCRIPTS
+from tests.e2e.rig import SCRIPTS, engines
 from tests.engine_rig import ListFinder
 
 HERE = Path(__file__).parent
@@ -97,10 +97,10 @@ class Corpus:
 
 
 @asynccontextmanager
-async def corpus(home: Path, **more: str) -> AsyncIterator[Corpus]:
-    """Yield a corpus on bubblewrap, with the tracker and `more` servers' commands."""
+async def corpus(home: Path, *, runtime: str = "bubblewrap", **more: str) -> AsyncIterator[Corpus]:
+    """Yield a corpus on a backend, with the tracker and `more` servers' commands."""
     environ = {**os.environ, "HOME": str(home), "MCP_BRIDGE_STATE_DIR": str(home / "s")}
-    settings = load({"runtime": "bubblewrap", "warm": "1"}, environ)
+    settings = load({"runtime": runtime, "warm": "1"}, environ)
     tracker = (sys.executable, str(HERE / "tracker.py"))
     finder = ListFinder(
         *(server(name, command) for name, command in more.items()),
@@ -130,3 +130,19 @@ async def test_each_program_works_as_often_as_the_documents_say(
         print(f"\n{len(PROGRAMS)} programs as models write them: {figure}")
     assert lacking == {}
     assert f"{counts['first try']} of {len(PROGRAMS)}" in DOCS.read_text()
+
+
+@pytest.mark.parametrize(
+    "runtime", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in engines()]
+)
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.full)])
+async def test_the_programs_work_as_well_in_a_container(
+    tmp_path: Path, runtime: str, step: int
+) -> None:
+    repository(tmp_path / "repository")
+    git, time = (str(SCRIPTS / f"mcp-server-{name}") for name in ("git", "time"))
+    async with corpus(tmp_path, runtime=runtime, git=git, time=time) as programs:
+        for program in PROGRAMS[::step]:
+            usual = "one more try" if "answer" in program else "first try"
+            found, text = await programs.outcome(program)
+            assert found == program.get("outcome", usual), f"{program['name']}: {text}"
