@@ -11,6 +11,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Collection
+from functools import cache
+from importlib.resources import files
 
 _OBEYED = frozenset({"Cc", "Cf", "Zl", "Zp"})
 """Categories of the characters that a terminal obeys, or that turn, hide or break text."""
@@ -123,31 +125,66 @@ def escape_look_alikes(name: str, *, all_letters: bool = False) -> str:
 
 
 _ASCII_LETTER = re.compile("[A-Za-z]")
-_WORD = re.compile(r"\\[bfnrt]|(?:://|@)[^\s/?#]+|\w+")
-"""The escapes of JSON, which are part of no word; the host of an address; a word."""
+_WORD = re.compile(
+    r"\\[bfnrt]|(?:://|@)[^\s/?#]+|\w+|(?<=[0-9A-Za-z])[^\w\s](?=[0-9A-Za-z])|"
+    r"(?<=\S)(?![\u3000-\u303f\uff00-\uffef])[^\w\s]|(?![\u3000-\u303f\uff00-\uffef])[^\w\s](?=\S)"
+)
+"""The escapes of JSON, which are part of no word; the host of an address; a word; a mark at one.
+Wide marks, such as Chinese texts have, count between ASCII letters or digits."""
+
+_HARMLESS = re.compile("[\"'`<>]+|\\.\\.+")
+"""What quotation marks and ellipses pass for, which changes no address."""
 
 
 def look_alikes(text: str) -> set[int]:
-    """Return the positions of letters that look like ASCII letters in their word or host.
+    """Return the positions of characters that pass for ASCII, or are of a word's second script.
 
-    Letters of Europe's languages written in Latin do not, nor do wide ones, such as Chinese.
+    A character passes for ASCII where its compatibility form (NFKC) is ASCII, or Unicode lists it
+    as confusable with ASCII (UTS 39). In a word without ASCII letters that counts only if all of
+    the word passes for ASCII, so that a word of another script is shown as it is.
     """
     if text.isascii():
         return set()
+    found: set[int] = set()
+    for word in _WORD.finditer(text):
+        written, mixed = word.group(), _ASCII_LETTER.search(word.group())
+        passing = [place for place, each in enumerate(written) if _ascii_form(each)]
+        if mixed or len(passing) == len(written):
+            found.update(word.start() + place for place in passing if not written[place].isascii())
+        if mixed:
+            found.update(
+                word.start() + place for place, each in enumerate(written) if _foreign(each)
+            )
+    return found
+
+
+def _ascii_form(character: str) -> str:
+    """Return the ASCII text that a character passes for; empty if there is none."""
+    if character.isascii():
+        return character
+    if character in "\u3002\uff61":  # separates the labels of a host, as a dot does (RFC 3490)
+        return "."
+    plain = unicodedata.normalize("NFKC", character)
+    form = plain if plain.isascii() else _confusables().get(character, "")
+    return "" if _HARMLESS.fullmatch(form) else form
+
+
+@cache
+def _confusables() -> dict[str, str]:
+    """Return Unicode's table of characters that look like ASCII ones: a megabyte, seldom needed."""
+    table = files("confusable_homoglyphs").joinpath("confusables.json").read_bytes()
     return {
-        word.start() + place
-        for word in _WORD.finditer(text)
-        if _ASCII_LETTER.search(word.group())
-        for place, character in enumerate(word.group())
-        if character.isalpha() and _may_pass_for_another(character)
+        character: forms[0]
+        for character, alike in json.loads(table).items()
+        if (forms := [each["c"] for each in alike if each["c"].isascii()])
     }
 
 
-def _may_pass_for_another(character: str) -> bool:
-    if character in "\u0131\u0138\u017f":
-        return True
+def _foreign(character: str) -> bool:
+    """Return whether a letter is neither Latin nor wide, as Chinese is."""
     plain = unicodedata.normalize("NFD", character)[0].isascii()
-    return not (plain or character < "\u0180" or unicodedata.east_asian_width(character) == "W")
+    wide = unicodedata.east_asian_width(character) == "W"
+    return character.isalpha() and not (plain or character < "\u0180" or wide)
 
 
 def distinct_key(key: str, taken: Collection[object]) -> str:

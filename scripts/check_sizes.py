@@ -20,13 +20,14 @@ DIRECTORIES = ("bridge", "tests", "benchmarks", "scripts", "examples")
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
-CEILINGS = {"bridge": 98_420, "tests": 101_560, "limits": 714, "exceptions": 100}
+CEILINGS = {"bridge": 98_720, "tests": 101_960, "limits": 714, "exceptions": 100}
 
 GRANTS = {
     "each launcher starts its servers": {"bridge": 300, "tests": 600},
     "protections fit real things": {"bridge": 300, "tests": 1_000},
     "results lose nothing that a server sent": {"bridge": 200, "tests": 900},
     "programs work at the first try": {"bridge": 0, "tests": 1_000},
+    "shared resources have owners": {"bridge": 900, "tests": 1_200},
 }
 """What a feature may add to each ceiling."""
 

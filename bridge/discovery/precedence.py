@@ -18,7 +18,7 @@ from bridge.discovery.consents import APPEARED, Consent, Consents, digest_of, lo
 from bridge.discovery.dialect import Location
 from bridge.discovery.parser import Parsed
 from bridge.discovery.report import Definition, ProposedServer, SkippedServer, printable, where
-from bridge.discovery.self_reference import OWN_NAME, starts_bridge
+from bridge.discovery.self_reference import OWN_NAME, OWN_PROGRAMS, starts_bridge
 from bridge.discovery.user_lists import CLAUDE, Approvals, Restrictions
 from bridge.model import ServerSpec, Source
 
@@ -34,6 +34,7 @@ CHANGED = "its definition has changed since it was approved"
 """Reasons why a project's server needs approval."""
 
 ITSELF = "it would start this bridge again"
+OWN_NAME_TAKEN = "its name is the bridge's own; give it another one"
 SHADOWED = "shadowed by "
 TURNED_OFF = ", which turns it off"
 """Reasons why a server is left out, the place between the last two."""
@@ -209,6 +210,8 @@ def _verdict(entry: ServerSpec | SkippedServer, location: Location, rules: Rules
     reason = reason or rules.restrictions.reason(entry, claude=claude)
     if not reason and not rules.allow_self and is_bridge(entry):
         reason = ITSELF
+    if not reason and _spelling(entry.name).replace("_", "-") in OWN_PROGRAMS:
+        reason = OWN_NAME_TAKEN
     if reason:
         return SkippedServer(name=entry.name, source=entry.source, reason=reason)
     if location.in_project and rules.project_servers == "approved" and not location.moved:

@@ -16,10 +16,11 @@ from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Replay, RunJournal
 from bridge.gate.marks import Marks
+from bridge.gate.ongoing_calls import OngoingCalls
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.privacy import Vault
-from bridge.model import Tool
+from bridge.model import Json, Tool
 
 Define = Callable[[str, str], Awaitable[Tool | None]]
 """Returns the definition of a server's tool, and asks the server for it if need be."""
@@ -57,5 +58,17 @@ class GateContext:
     journal: RunJournal = field(default_factory=RunJournal)
     marks: Marks = field(default_factory=Marks)
     vault: Vault = field(default_factory=Vault)
+    ongoing_calls: OngoingCalls = field(default_factory=OngoingCalls)
     replay: Replay | None = None
     held_calls: HeldCalls | None = None
+
+    async def send(
+        self, call: Callable[[], Awaitable[dict[str, Json]]], server: str, labels: frozenset[str]
+    ) -> dict[str, Json]:
+        """Make a call; called off, it is cancelled unless a flow rule would stop it now."""
+        flow = self.flow
+        if not flow.judges(server, labels):
+            return await call()
+        return await self.ongoing_calls.finish(
+            call, lambda: flow.decide(self.flow_state, server, labels) is None
+        )

@@ -247,6 +247,17 @@ class Flow:
     def __init__(self, rules: Sequence[FlowRule] = ()) -> None:
         self._rules = tuple(_CompiledRule(rule) for rule in rules)
 
+    def watches(self, state: FlowState) -> bool:
+        """Return whether a rule counts any of what was read, alone or with more."""
+        return state.has_labels or any(
+            ready.after_servers is not None and state.used(ready.after_servers)
+            for ready in self._rules
+        )
+
+    def judges(self, server: str, labels: frozenset[str]) -> bool:
+        """Return whether a rule may ever apply to such a call."""
+        return any(ready.about(server, labels) for ready in self._rules)
+
     def decide(self, state: FlowState, server: str, labels: frozenset[str]) -> Decision | None:
         """Decide on a call by the calls before it; None if no rule applies."""
         for ready in self._rules:

@@ -136,9 +136,9 @@ class Gate:
         return self._asked
 
     @property
-    def has_read_labels(self) -> bool:
-        """Whether the run has read anything that has a label of the flow rules."""
-        return self._context.flow_state.has_labels
+    def is_watched(self) -> bool:
+        """Whether the run has read anything that has a label or that a flow rule counts."""
+        return self._context.flow.watches(self._context.flow_state)
 
     def may_use(self, server: str) -> bool:
         return self._grant.servers is None or server in self._grant.servers
@@ -217,7 +217,7 @@ class Gate:
         note = await self._pin(call, approval)
         await self._audit_call(pending, decided, approval, note)
         sent = self._journal(pending, decided)
-        result = await self._send(pending, sent, send)
+        result = await self._send(pending, decided, sent, send)
         size, outcome = self._count(sent, result, part)
         await self._context.audit.called(number, outcome, size=size, ms=sent.milliseconds)
         return await self._hide(call.server, result)
@@ -458,11 +458,14 @@ class Gate:
         self.tally.made[pending.call.server] += 1
         return _Sent(entry, time.monotonic())
 
-    async def _send(self, pending: PendingCall, sent: _Sent, send: Send) -> dict[str, Json]:
+    async def _send(
+        self, pending: PendingCall, decided: _Decided, sent: _Sent, send: Send
+    ) -> dict[str, Json]:
         """Return the server's answer; a call that ends without one is recorded as that."""
+        call = partial(send, pending.real.arguments)
         with self.tally.under_way():
             try:
-                return await send(pending.real.arguments)
+                return await self._context.send(call, pending.call.server, decided.policy.labels)
             except BaseException as error:
                 await self._record_failure(pending, sent, outcome_after(error))
                 if isinstance(error, UpstreamError):

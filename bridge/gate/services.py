@@ -23,6 +23,7 @@ from bridge.gate.flow import Flow, FlowState
 from bridge.gate.held_calls import HeldCalls
 from bridge.gate.journal import Journals, Replay, RunJournal
 from bridge.gate.marks import Marks, Replaced
+from bridge.gate.ongoing_calls import OngoingCalls
 from bridge.gate.pins import Pins
 from bridge.gate.policy import Policy
 from bridge.gate.policy_file import PolicyFile
@@ -182,6 +183,7 @@ class GateServices:
         self._replaced: Callable[[str], Replaced] = lru_cache(MAX_OWNERS)(lambda owner: {})
         self._mask = partial(redactor.arguments, marks=True)
         self.journals = Journals(replica=settings.replica)
+        self.ongoing_calls = OngoingCalls()
 
     def audit_of(self, run_id: str) -> RunAudit:
         """Return the records of something that no policy decides on, as of a command."""
@@ -264,6 +266,7 @@ class GateServices:
             flow_state=run.journal.flow,
             marks=run.marks,
             vault=self._vaults.of(request.owner, policy.spec.privacy),
+            ongoing_calls=self.ongoing_calls,
             replay=run.replay,
             held_calls=run.held_calls,
         )

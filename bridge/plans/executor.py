@@ -304,10 +304,10 @@ class _Execution:
                 except BridgeError as error:
                     step.lost(error) if gate.calls > before else step.not_made(error)
                 else:
-                    self._take(step, with_plain_text(result))
+                    self._take(step, with_plain_text(result), learns=not gate.is_watched)
             tasks.cancel_scope.cancel()
 
-    def _take(self, step: Step, result: Mapping[str, Json]) -> None:
+    def _take(self, step: Step, result: Mapping[str, Json], *, learns: bool) -> None:
         error = tool_error(result)
         if error is not None:
             step.failed(error)
@@ -316,7 +316,8 @@ class _Execution:
         server, tool = request.call.server, request.call.tool
         inventory = self._servers.inventory
         parts = inventory.reader(server, tool)(result)
-        inventory.learn_result(server, tool, parts)
+        if learns:
+            inventory.learn_result(server, tool, parts)
         shape = shape_value(parts)
         if self._awaited[request.number]:
             self._known[request.number] = CallResult(call=str(request), shape=shape)

@@ -118,6 +118,7 @@ class Engine:
         # All hold task groups, so they are entered here, in the task that will leave them, and
         # not when a run first needs them. Entering starts neither a server nor a sandbox.
         self._stack.callback(self.gate.audit.close)
+        await self._stack.enter_async_context(self.gate.ongoing_calls.open())
         await self._stack.enter_async_context(self._servers)
         await self._stack.enter_async_context(self.commands)
         await self._stack.enter_async_context(self.sandboxes)

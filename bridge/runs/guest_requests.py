@@ -168,7 +168,7 @@ class GuestRequests:
         value = await offload(result, partial(inventory.reader(server, tool), result))
         if (note := self._schema_note(server, tool, result)) is not None:
             value["parts"]["note"] = note
-        if not self._gate.has_read_labels:
+        if not self._gate.is_watched:
             # Field names could carry what was read past the flow rules, into a later run.
             inventory.learn_result(server, tool, value)
         return value

@@ -29,6 +29,10 @@ LARGE_SECONDS = 60.0
 """For a large body to arrive, so that a slow client does not block others; 7 Mbit/s are enough."""
 
 
+_SINGLE = ("authorization", "origin", "mcp-session-id", "mcp-protocol-version", "content-type")
+"""Headers that are sent once: of two, a proxy and the bridge might each believe another one."""
+
+
 class Bodies:
     """Reads the body of each request within bounds, and passes its messages to the application.
 
@@ -43,7 +47,15 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        sent = Headers(scope=scope)
+        if repeated := [name for name in _SINGLE if len(sent.getlist(name)) > 1]:
+            problem = f"The header {repeated[0]} was sent more than once."
+            await refuse(400, problem)(scope, receive, send)
+            return
+        if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         refusal = await self._guard.validate_request(Request(scope))
@@ -54,7 +66,7 @@ class Bodies:
         deadline = math.inf
         body = bytearray()
         try:
-            declared = Headers(scope=scope).get("content-length", "")
+            declared = sent.get("content-length", "")
             size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
             more = True
             while more:

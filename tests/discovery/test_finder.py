@@ -65,6 +65,17 @@ def test_a_server_turned_off_by_a_stronger_file_stays_off(context: DiscoveryCont
     ]
 
 
+def test_no_server_has_the_bridge_s_own_name(context: DiscoveryContext) -> None:
+    """Its questions would look like the bridge's own."""
+    taken = ("mcp-code-bridge", "MCP Code_Bridge", "mcp_code_bridge")
+    write(context.home / ".claude.json", servers(**dict.fromkeys((*taken, "mcp-code"), "good")))
+    found = discover(context)
+    assert names(found) == ["mcp-code"]
+    assert {reasons(found)[name] for name in taken} == {
+        "its name is the bridge's own; give it another one"
+    }
+
+
 def test_a_server_turned_off_by_a_weaker_file_stays_on(context: DiscoveryContext) -> None:
     write(context.home / ".claude.json", servers(same="good"))
     write(context.home / "MCPs" / "a.json", {"servers": {"same": {"disabled": True}}})

@@ -184,6 +184,37 @@ def test_names_that_only_look_like_a_tools_are_visible_as_such() -> None:
     assert escape_look_alikes("名前") == "名前"
 
 
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        *(("paypaⅼ.com", r"paypa\u217c.com"), ("ⅿsⅾ.ⅽom", r"\u217fs\u217e.\u217dom")),
+        ("аррӏе.com", r"\u0430\u0440\u0440\u04cf\u0435.com"),
+        *(("ꓡꓲ.com", r"\ua4e1\ua4f2.com"), ("оne", r"\u043ene"), ("x²", r"x\xb2")),
+        ("intranet.example∕docs.evil.example", r"intranet.example\u2215docs"),
+        ("intranet.example⁄docs.evil.example", r"intranet.example\u2044docs"),
+        ("good.example＠evil.example", r"good.example\uff20evil"),
+        ("evil.example․com", r"evil.example\u2024com"),
+        ("intranet。evil.example", r"intranet\u3002evil"),
+        *(("rm −rf", r"rm \u2212rf"), ("ｒｍ x", r"\uff52\uff4d x")),
+    ],
+)
+def test_characters_that_pass_for_ascii_are_written_out(value: str, seen: str) -> None:
+    for text in everywhere({"url": value})[:2]:
+        assert seen in text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("Привет мир", "Ελλάδα", "Москва-река", "größe café naïve Łódź", "日本語 text"),
+        *("你好，世界！（好）文件。再见", "“don’t” do it… ok — fine", "5 × 3 → 15 €"),
+    ],
+)
+def test_texts_of_other_languages_are_shown_as_they_are(value: str) -> None:
+    for text in everywhere({"url": value})[:2]:
+        assert value in text
+
+
 def test_what_is_cut_or_masked_alike_is_told_apart_by_a_digest() -> None:
     """The digest is of what is sent, and the log has the whole of it."""
     long = [f"{'x' * 5000}{middle}{'y' * 50_000}" for middle in "ab"]

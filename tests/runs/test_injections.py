@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,79 @@ async def test_sends_that_race_a_read_do_not_carry_what_it_returns(arena: Arena)
     assert {given["text"] for _, given in arena.sent("chat")} <= {"early"}
 
 
+AFTER = """
+[policy.defaults]
+untrusted = "allow"
+
+[[policy.flow]]
+name = "{0} stays here"
+after_servers = ["{0}"]
+to_servers = ["chat"]
+action = "deny"
+"""
+
+
+SLOW = """
+import json, sys
+log, waiting = open(sys.argv[1], "a"), {}
+for line in sys.stdin:
+    told = json.loads(line)
+    method, params = told.get("method"), told.get("params") or {}
+    if method == "initialize":
+        answer = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "slow", "version": "1"}}
+    elif method == "tools/list":
+        names = ("send", "waiting")
+        answer = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in names]}
+    elif params.get("name") == "waiting":
+        answer = {"content": [{"type": "text", "text": str(len(waiting))}]}
+    else:
+        if method == "tools/call":
+            waiting[told["id"]] = params["arguments"]["text"]
+        if method == "notifications/cancelled":
+            print("cancelled", waiting.pop(params["requestId"]), file=log, flush=True)
+        if method == "ping":
+            print(json.dumps({"jsonrpc": "2.0", "id": told["id"], "result": {}}), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": told["id"], "result": answer}), flush=True)
+for text in waiting.values():
+    print("goes on", text, file=log, flush=True)
+"""
+
+CALLED_OFF = """
+import asyncio, sys
+sends = [asyncio.create_task(mcp_slow.send(text=str(bit))) for bit in range(4)]
+while await mcp_slow.waiting() != "4":
+    pass
+await mcp_files.read_note(topic="doors")
+sends[1].cancel()
+sends[3].cancel()
+await asyncio.wait(sends, return_when="FIRST_COMPLETED")
+sys.exit()
+"""
+
+
+@pytest.mark.guarantee("cancelled-calls")
+@pytest.mark.parametrize("watched", [False, True])
+async def test_calls_that_are_called_off_carry_nothing_past_a_flow_rule(
+    tmp_path: Path, *, watched: bool
+) -> None:
+    """A server sees which of the calls that it has got are cancelled, and at what time."""
+    log, script = tmp_path / "slow", tmp_path / "slow.py"
+    log.write_text("")
+    script.write_text(SLOW)
+    slow = replace(recorder("slow", log), args=(str(script), str(log)))
+    rule = AFTER.format("files").replace('"chat"', '"slow"') if watched else ""
+    async with opened(tmp_path, rule, slow) as arena:
+        result = await arena.run(CALLED_OFF)
+        assert result.status == "success", result.error
+    told = sorted(log.read_text().splitlines())
+    if watched:
+        assert told == [f"goes on {bit}" for bit in range(4)]
+    else:
+        assert {"cancelled 1", "cancelled 3"} <= {*told}
+
+
 async def test_a_plan_is_no_way_around(arena: Arena) -> None:
     """What a plan's program has read counts when the plan is applied, in which nothing is read."""
     code = STOPPED["a page says whom to send a file to"]
@@ -200,8 +273,16 @@ async def test_nothing_gets_out_in_two_runs_by_what_there_is(tmp_path: Path, nam
         assert arena.sent(*OUTSIDE) == []
 
 
-@pytest.mark.parametrize(("policy", "learns"), [("", True), (POLICY + STAYS_HERE, False)])
-async def test_no_names_of_fields_are_learnt_after_labelled_data_was_read(
+@pytest.mark.parametrize(
+    ("policy", "learns"),
+    [
+        ("", True),
+        (POLICY + STAYS_HERE, False),
+        (AFTER.format("files"), False),
+        (AFTER.format("crm"), True),
+    ],
+)
+async def test_no_names_of_fields_are_learnt_after_what_a_flow_rule_counts_was_read(
     tmp_path: Path, policy: str, learns: bool
 ) -> None:
     """A program can have a tool return objects whose names are what it has read."""

@@ -95,7 +95,10 @@ PROMISES = {
     "read for none, and hold no code that a server is started from.",
     "working-directory": "Files in the working directory never count as the user's own settings, "
     "approvals or servers.",
-    "learnt-names": "The bridge learns no field names from a run that has read labelled data.",
+    "cancelled-calls": "While a flow rule would stop a call, cancelling one of that kind is not "
+    "passed on: the server is told nothing, and the call runs to its end or its time limit.",
+    "learnt-names": "The bridge learns no field names from a run that has read what a flow rule "
+    "counts.",
     "start-directory": "A server of the user's own that is an npm or Python package runs no code "
     "of the directory in which it is started.",
     "other-users": "Other users of the machine cannot read the bridge's state. If they can change "

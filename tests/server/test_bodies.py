@@ -106,3 +106,13 @@ async def test_what_another_site_s_page_sends_takes_nobody_s_place(
         assert (await web.post("/mcp", content=b" " * 11)).status_code == 503
         answer = await web.post("/mcp", content=b" " * 11, headers=header)
         assert answer.status_code == status
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Origin", "Mcp-Session-Id", "Content-Type"])
+async def test_a_repeated_header_is_refused(engine: Engine, name: str) -> None:
+    """Behind a proxy that adds its own, a caller could choose whose sessions it has."""
+    async with served(engine) as (_, web):
+        for method in ("POST", "GET", "DELETE"):
+            headers = [(name, "http://localhost"), (name.lower(), "x")]
+            answer = await web.request(method, "/mcp", headers=headers)
+            assert (answer.status_code, name.lower() in answer.text) == (400, True)

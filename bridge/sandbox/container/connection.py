@@ -29,7 +29,7 @@ from bridge.sandbox.container.examination import Examinations
 from bridge.sandbox.container.extra_layers import ExtraLayers, choose_extra_layers
 from bridge.sandbox.container.facts import EngineFacts, EngineKind, runtime_name
 from bridge.sandbox.container.machine import PodmanMachine
-from bridge.sandbox.container.service import PodmanService, SocketService, SshForward
+from bridge.sandbox.container.service import PodmanService, SocketService, SshForward, make_private
 from bridge.sandbox.layers import brings_own_kernel, this_kernel
 from bridge.sandbox.ownership import current_owner
 
@@ -111,6 +111,7 @@ class RuntimeMemory:
 
     def _load(self) -> dict[str, str]:
         try:
+            make_private(self._path.parent)
             with self._path.open("rb") as file:
                 data = json.loads(file.read(MEMORY_BYTES))
         except (OSError, ValueError):
@@ -120,7 +121,7 @@ class RuntimeMemory:
     def _store(self, data: dict[str, str]) -> None:
         # Losing it costs a retry, so a full or read-only disk is no reason to fail a run.
         with suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self._path.parent)
             self._path.write_text(json.dumps(data), encoding="utf-8")
 
 

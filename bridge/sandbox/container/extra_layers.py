@@ -32,7 +32,7 @@ from typing import get_args
 from bridge.errors import SandboxError
 from bridge.sandbox.container import faults
 from bridge.sandbox.container.facts import EngineFacts
-from bridge.sandbox.container.service import check_private
+from bridge.sandbox.container.service import make_private
 from bridge.sandbox.layers import brings_own_kernel
 from bridge.sandbox.syscalls import Purpose, oci_profile
 
@@ -192,8 +192,7 @@ def write_profile(directory: Path, purpose: Purpose) -> Path:
     """
     text = profile_text(purpose).encode()
     path = directory / f"seccomp-{hashlib.sha256(text).hexdigest()[:16]}.json"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_private(directory)
+    make_private(directory)
     with suppress(OSError):
         if path.read_bytes() == text:
             return path

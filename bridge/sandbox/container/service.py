@@ -264,22 +264,25 @@ def make_owned(directory: Path) -> None:
     Raises:
         OSError: It cannot be made, or others may write to its parent.
     """
-    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    check_private(directory.parent)
+    make_private(directory.parent)
     directory.mkdir(mode=0o700)
     owner = json.dumps(asdict(current_owner()))
     (directory / _OWNER_FILE).write_text(owner, encoding="utf-8")
 
 
-def check_private(directory: Path) -> None:
-    """Reject a directory in which another user could replace the socket.
+def make_private(directory: Path) -> Path:
+    """Make a directory of this user's, unless it exists; return it.
 
     Raises:
-        PermissionError: Another user owns it, or may write to it.
+        PermissionError: Another user owns it or may write to it, or it is a link.
+        OSError: It cannot be made.
     """
-    found = directory.stat()
-    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if found.st_uid != os.getuid() or others or not stat.S_ISDIR(found.st_mode):
         raise PermissionError(errno.EPERM, "others may write there", str(directory))
+    return directory
 
 
 async def reap_services(runtime_dir: Path) -> int:
@@ -290,7 +293,11 @@ async def reap_services(runtime_dir: Path) -> int:
 def _reap_services(runtime_dir: Path) -> int:
     judge = current_owner()
     reaped = 0
-    for directory in sorted(runtime_dir.glob("*-*")):
+    try:
+        left = sorted(make_private(runtime_dir).glob("*-*"))
+    except OSError:
+        return 0
+    for directory in left:
         owner = _owner_of(directory)
         if owner is None or not is_dead(owner, judge=judge):
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,25 @@ def test_a_spoilt_memory_is_no_memory(tmp_path: Path, text: str) -> None:
     """Whatever the file holds, only known names come out."""
     (tmp_path / "oci-runtime.json").write_text(text)
     assert memory(tmp_path).recall() is None
+
+
+@pytest.mark.parametrize("trap", ["a link to a file", "a pipe", "a linked directory"])
+def test_nothing_is_read_or_written_where_others_may_write(tmp_path: Path, trap: str) -> None:
+    """In a directory for temporary files, another user may have made it before."""
+    victim, place = tmp_path / "thesis", tmp_path / "run"
+    victim.write_text('{"podman boot": "runc"}')
+    place.mkdir()
+    if trap == "a link to a file":
+        (place / "oci-runtime.json").symlink_to(victim)
+    elif trap == "a pipe":
+        os.mkfifo(place / "oci-runtime.json")
+    else:
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+    if place.is_symlink():
+        (place / "oci-runtime.json").write_bytes(victim.read_bytes())
+    else:
+        place.chmod(0o777)
+    assert memory(place).recall() is None
+    memory(place).keep("crun")
+    assert victim.read_text() == '{"podman boot": "runc"}'
