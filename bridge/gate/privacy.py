@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -178,6 +178,8 @@ class Vault:
         self._kinds = frozenset(self._privacy.detect)
         self._hides = any_matcher(self._privacy.servers)
         self._reveals = any_matcher(self._privacy.reveal_to)
+        # What the run's program itself has written to each server.
+        self._written: dict[str, set[tuple[Kind, str]]] = {}
 
     @property
     def idle(self) -> bool:
@@ -259,7 +261,10 @@ class Vault:
 
     def _hide_plain(self, server: str, text: str) -> str:
         parts, kept = [], 0
+        written = self._written.get(server, ())
         for found in find(text, self._kinds):
+            if (found.kind, found.same) in written:
+                continue
             told = text[found.start : found.end]
             parts += [text[kept : found.start], self._kept.token(found, told, server)]
             kept = found.end
@@ -271,14 +276,20 @@ class Vault:
             return number
         text = str(number)
         for found in find(text, ("card",)):
+            if (found.kind, found.same) in self._written.get(server, ()):
+                return number
             return int(self._kept.token(found, text, server))
         return number
 
     def reveal(self, server: str, arguments: dict[str, Json]) -> dict[str, Json]:
         """Return arguments with the data in place of tokens, where the server may have it.
 
+        Data that the program wrote itself is not hidden when this server says it in this run: of
+        many guesses, the token would tell which is right.
+
         Raises:
-            InvalidRequestError: A token is none of this owner's, or was changed.
+            InvalidRequestError: A token is none of this owner's, or was changed; or there is more
+                data than can be remembered.
             CallDeniedError: The server may not have what it stands for.
         """
         if self.idle:
@@ -287,7 +298,23 @@ class Vault:
             message = "The arguments are too large to be searched for tokens of personal data."
             raise InvalidRequestError(message, remedy="Pass on less at a time.")
         revealed: dict[str, Json] = self._reveal(server, arguments, 0)
+        written = self._written.setdefault(server, set())
+        written.update((found.kind, found.same) for found in self._found_in(arguments))
+        if len(written) > MAX_VALUES:
+            message = f"The program wrote more than {MAX_VALUES:,} addresses and numbers of people."
+            raise InvalidRequestError(message, remedy="Pass on less in one run.")
         return revealed
+
+    def _found_in(self, value: Json) -> Iterator[Found]:
+        left = [value]
+        while left:
+            match left.pop():
+                case dict() as members:
+                    left += [*members, *members.values()]
+                case list() as items:
+                    left += items
+                case str() | int() as plain if not isinstance(plain, bool):
+                    yield from find(str(plain), self._kinds)
 
     def _reveal(self, server: str, value: Json, depth: int) -> Json:
         if isinstance(value, str):

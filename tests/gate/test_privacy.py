@@ -199,6 +199,19 @@ def test_only_some_servers_get_the_data() -> None:
         found.reveal("web", arguments)
 
 
+def test_no_guess_is_confirmed_by_its_token() -> None:
+    """Of a server that says what it is told, and of one that knows it, before and after."""
+    kept, card = Kept(), int(CARD.replace(" ", ""))
+    found = vault(kept, servers=("*",))
+    guesses = {"to": [EMAIL, "bob@example.org", f"tel {PHONE}"], "card": card}
+    known = found.hide("crm", {"a": [EMAIL, PHONE, card]})
+    assert found.reveal("echo", guesses) == guesses
+    assert found.hide("echo", guesses) == guesses
+    assert found.hide("crm", {"a": [EMAIL, PHONE, card]}) == known
+    # Another run has written nothing.
+    assert vault(kept, servers=("*",)).hide("echo", guesses) != guesses
+
+
 def test_a_token_of_somebody_else_is_refused() -> None:
     """And one that was made up, or from before the bridge was started."""
     foreign = hidden(vault(), EMAIL)
