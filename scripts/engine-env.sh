@@ -12,7 +12,7 @@ engines_id=$(printf '%s' "$repository" | sha256sum | cut -c1-8)
 if [ "$(id -u)" -eq 0 ]; then
     engines_run=/run/mcp-code-bridge-test-$engines_id
 else
-    engines_run=${XDG_RUNTIME_DIR:-/tmp}/mcp-code-bridge-test-$engines_id
+    engines_run=${XDG_RUNTIME_DIR:-$engines_state/run}/mcp-code-bridge-test-$engines_id
 fi
 
 # The ordinary user who runs rootless podman. Its directories are per clone of the repository.
