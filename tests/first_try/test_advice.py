@@ -58,6 +58,41 @@ WORKING = [  # name, program, pattern of what its run shows
     ("zero width", "x = 20\u200b + 3\nprint(x)", "23"),
     ("en dash", "print(26 \u2013 3)", "23"),
     ("generator", "(n for n in range(20, 24))", r"23"),
+    ("from servers", "from servers.tracker import get_issue\nawait get_issue(id=7)", ISSUE),
+    (
+        "names of servers in the environment",
+        "import os\nprint(os.environ['MCP_DISCOVERED_SERVERS'])",
+        r'\["tracker"\]',
+    ),
+    ("servers", "import servers.tracker as t\nawait t.get_issue({'id': 7})", ISSUE),
+    (
+        "gather in run_until_complete",
+        (
+            "import asyncio\nloop = asyncio.get_event_loop()\n"
+            "calls = [mcp_tracker.get_issue(id=n) for n in (7, 8)]\n"
+            "print(loop.run_until_complete(asyncio.gather(*calls))[0])"
+        ),
+        ISSUE,
+    ),
+    (
+        "task in run_until_complete, between others",
+        (
+            "import asyncio\nloop = asyncio.get_event_loop()\n"
+            "others = [asyncio.create_task(asyncio.sleep(0)) for _ in range(20)]\n"
+            "issue = loop.run_until_complete(loop.create_task(mcp_tracker.get_issue(id=7)))\n"
+            "await asyncio.gather(*others)\nissue"
+        ),
+        ISSUE,
+    ),
+    (
+        "exit in run_until_complete",
+        (
+            "import asyncio, sys\nasync def main():\n    print(await mcp_tracker.get_issue(id=7))\n"
+            "    sys.exit(0)\nasyncio.get_event_loop().run_until_complete(main())\n"
+            "await asyncio.sleep(0)"
+        ),
+        r"Issue 7: crash[^\n]*\n*\Z",
+    ),
     (
         "tool key",
         'tools = await runtime.list_tools("tracker")\n[t["name"] for t in tools]',
@@ -79,6 +114,29 @@ HELPED: list[dict[str, Any]] = [
         "code": 'await getattr(mcp_tracker, "list-issues")()',
         "answer": "Did you mean 'list_issues'",
         "fix": [("list-issues", "list_issues")],
+        "shows": LISTED,
+    },
+    {
+        "name": "calls awaited one by one for gather",
+        "code": "a = await asyncio.gather(await mcp_tracker.get_issue(id=7))\na[0]",
+        "answer": "gather takes calls without `await`",
+        "fix": [("gather(await ", "gather(")],
+        "shows": ISSUE,
+    },
+    {
+        "name": "tool with another verb",
+        "code": "await mcp_tracker.update_issue(id=7)\n",
+        # Not `create_issue`, which would make one.
+        "answer": "has no tool `update_issue`. Tools: list_issues, ",
+        "fix": [("update_issue", "get_issue")],
+        "shows": ISSUE,
+    },
+    {
+        "name": "parameter that is not there",
+        "code": "await mcp_tracker.list_issues(sort='id')",
+        # Not `cursor`.
+        "answer": r"has no parameter `sort`\. Signature",
+        "fix": [("sort='id'", "")],
         "shows": LISTED,
     },
     {

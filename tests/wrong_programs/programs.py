@@ -337,13 +337,13 @@ DURING = (
         "a list used as a dict",
         "commits = await mcp_git_forge.list_commits('o', 'r')\nprint(commits['sha'])",
         "",
-        ("take an item first",),
+        ("take an item",),
     ),
     Wrong(
         "a field of a list",
         "commits = await mcp_git_forge.list_commits('o', 'r')\nprint(commits.sha)",
         "",
-        ("take an item first",),
+        ("take an item",),
     ),
     Wrong(
         "a wrong argument that only the run knows",

@@ -324,7 +324,7 @@ _EVERYTHING = frozenset({"mcp", "mcp_servers"})
 _OF_RUNTIME = frozenset({"MCPError", "Blob"})
 """Attributes of `runtime` that reach no server."""
 
-_TELLTALES = ("__", "mcp", "runtime", "globals")
+_TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
 """Parts of a text that may be a name to look up, or a format that reads attributes."""
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, List
 
-_IS_LIST = "this is a list: take an item first, as in x[0], or loop over it."
+_IS_LIST = "this is the list itself: loop over it, or take an item, as in x[0]."
 _FUNCTION = "inside a function this needs `async def`; at top level `await` works."
 _SYNTAX = {
     "'return' outside function": "make the value the last expression instead of returning it.",
@@ -29,8 +29,9 @@ _SYNTAX = {
 
 _MISUSES = {
     "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
-    "coroutine": "a call of a tool or an async function has its value only after `await`.",
-    "async_generator": "give it a list: [await f(x) for x in xs].",
+    "coroutine": "a call of a tool has its value only after `await`, or await asyncio.gather(...).",
+    "async_generator": "loop over it with `async for`; a list is [await f(x) for x in xs].",
+    "unhashable type: 'DictResult'": "a key is a field of it; gather takes calls without `await`.",
     "can't be used in 'await'": "only calls of tools and async functions are awaited; for several, "
     "asyncio.gather.",
     "list indices must be integers": _IS_LIST,
@@ -99,8 +100,7 @@ def hint(error: BaseException, packages: bool = False) -> str:
     Args:
         packages: Whether a run may ask for packages here.
     """
-    told = _told(error, packages)
-    return "\nHint: " + told if told else ""
+    return "\nHint: " + told if (told := _told(error, packages)) else ""
 
 
 def _told(error: BaseException, packages: bool) -> str:
@@ -108,7 +108,7 @@ def _told(error: BaseException, packages: bool) -> str:
     if isinstance(error, SyntaxError):
         return next((hint for part, hint in _SYNTAX.items() if part in message), "")
     if isinstance(error, ModuleNotFoundError):
-        return _module_hint(str(error.name or "").partition(".")[0], packages)
+        return _module_hint(error.name.partition(".")[0], packages) if error.name else ""
     if isinstance(error, ImportError):
         return _library_hint(message)
     if isinstance(error, KeyError) and any(f.f_globals is vars(os) for f in _frames(error)[-1:]):
@@ -123,10 +123,7 @@ def _told(error: BaseException, packages: bool) -> str:
             "write to 'out/'."
         )
     if isinstance(error, RuntimeError) and message == "no running event loop":
-        return (
-            "an event loop runs in programs that use `await` at top level: end this one "
-            "with `await` of the task, or of asyncio.gather(...) for several."
-        )
+        return "end the program with `await` of the task, or of asyncio.gather(...) for several."
     if isinstance(error, (TypeError, AttributeError)):
         told = [hint for part, hint in _MISUSES.items() if part in message][:1]
         if any(part in message for part in _ABOUT_RESULTS):
@@ -143,6 +140,8 @@ def _module_hint(name: str, packages: bool) -> str:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
     if name == "IPython":
         return "this is no notebook: `display(x)` is there without an import."
+    if name == "runtime" or name.startswith("mcp"):
+        return "no client is needed: call tools as `await mcp_<server>.<tool>(...)`."
     if packages:
         asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
         return "it is not installed; a run may ask for packages: %s." % asked
@@ -179,31 +178,23 @@ def _file_hint(error: FileNotFoundError) -> str:
         return "there is %r, in the working directory." % found
     if path.startswith("/out/"):
         return "out/ is in the working directory: %r." % path[1:]
+    outside = "the sandbox has none of the user's files; a server's tool can read them."
     if path.startswith(_ELSEWHERE):
-        return (
-            "files of the run are in the working directory, such as 'data.csv', and what "
-            "is to come back is written to 'out/'. The sandbox has none of the user's files; a "
-            "server's tool can read them."
-        )
-    if path.startswith(_OUTSIDE):
-        return "the sandbox has none of the user's files; a server's tool can read them."
-    return ""
+        return "the run's files are in its directory, results are written to 'out/'; " + outside
+    return outside if path.startswith(_OUTSIDE) else ""
 
 
 def _kept_hint(address: str) -> str:
     """Return how a program gets what the bridge keeps."""
     whole = address.partition("?")[0]
     given = 'run_python(files=[{"name": "kept", "uri": "%s"}]) puts it beside the program' % whole
-    if not address.startswith(_KEPT + "runs/"):
-        return given + "."
-    return 'await runtime.read_output("%s"), or %s.' % (whole, given)
+    output = 'await runtime.read_output("%s"), or ' % whole
+    return (output if address.startswith(_KEPT + "runs/") else "") + given + "."
 
 
 def _namesake(path: str) -> str:
     """Return the path in the working directory of a file of the same name; empty for none."""
     wanted, looked = os.path.basename(path).lower(), 0
-    if not wanted:
-        return ""
     for folder, folders, names in os.walk("."):
         folders.sort()
         for name in sorted(names):

@@ -349,15 +349,16 @@ class NameFinder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of a module under another name; refuse absent names below `mcp`."""
+        if name in self.modules:
+            return ModuleSpec(name, self)  # type: ignore[arg-type]
         package, _, last = name.rpartition(".")
-        if package == "mcp.servers":
+        if package in ("mcp.servers", "servers") and not path:
             message = "no server %r is loaded in this run.%s Loaded: %s."
             _refuse(message % (last, nearest(last, self._servers), listed(self._servers)))
         if name.startswith("mcp."):
             message = "no module %r: `mcp` in a run is the bridge's own and has `runtime` and "
             _refuse((message + "`servers`. The MCP SDK is not needed here.") % name)
-        loader: Any = self
-        return ModuleSpec(name, loader) if name in self.modules else None
+        return None
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         """Return the module itself."""
@@ -390,7 +391,7 @@ def install_modules(
     # Event loops nest in a run without it.
     nested = types.ModuleType("nest_asyncio")
     nested.apply = lambda loop=None: None  # type: ignore[attr-defined]
-    modules: Dict[str, types.ModuleType] = {"runtime": runtime, "nest_asyncio": nested}
+    modules: Dict[str, Any] = {"runtime": runtime, "nest_asyncio": nested, "servers": below}
     for tools in (*others, *servers):
         alias = tools.server["alias"]
         if not usable(alias):
@@ -398,7 +399,7 @@ def install_modules(
         name = "mcp.servers.%s" % alias
         module = ServerModule(name, tools)
         module.__spec__ = ModuleSpec(name, None)
-        modules["mcp_%s" % alias] = sys.modules[name] = module
+        modules["mcp_%s" % alias] = modules["servers.%s" % alias] = sys.modules[name] = module
         setattr(below, alias, module)
     below.__all__ = aliases  # type: ignore[attr-defined]
     package.servers = below  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ NAME_CHARS = 80
 COMPARED = 1_000
 """Names among which the nearest is sought."""
 
-USUAL_CUTOFF = 0.6
+USUAL_CUTOFF = 0.65
 """From this ratio on, two names look alike to a reader."""
 
 PARAMETER_NAMES = {
@@ -54,6 +54,9 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
     pairs = _pairs(wanted)
     # `difflib` takes fifty times as long as counting shared pairs of letters.
     likely = heapq.nlargest(_LIKELY, by_lower, key=lambda other: _shared(pairs, other))
+    for one in [one for one in likely if one.count("_") == wanted.count("_") > 0]:
+        if not all(map(difflib.get_close_matches, wanted.split("_"), zip(one.split("_")))):
+            likely.remove(one)  # `update_issue` is no `create_issue`
     close = difflib.get_close_matches(wanted, likely, n=1, cutoff=cutoff)
     if not close and cutoff <= USUAL_CUTOFF:
         # `createIssue` for `create_issue`, `search` for `search_issues`.

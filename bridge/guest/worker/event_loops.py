@@ -1,9 +1,9 @@
 """Nested event loops, and event loops in forked children.
 
 Owns the patches that let `asyncio.run` and `run_until_complete` work while a loop is running:
-programs mix them with top-level `await`, which plain asyncio refuses. The inner loop runs in its
-own thread while the outer one waits. A child forked from a running loop gets its own epoll and
-wake-up pipe instead of sharing its parent's.
+programs mix them with top-level `await`, which plain asyncio refuses. Another loop runs in its own
+thread while the outer one waits; the running loop runs on within itself. A child forked from a
+running loop gets its own epoll and wake-up pipe instead of sharing its parent's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def install() -> None:
     def run(main: Any, **options: Any) -> Any:
         if asyncio.iscoroutine(main):
             main = run_to_end(main)
-        if not _loop_is_running():
+        if asyncio._get_running_loop() is None:
             return original_run(main, **options)
         return in_thread(original_run, main, **options)
 
@@ -46,7 +46,7 @@ def install() -> None:
     asyncio.to_thread = to_thread
     asyncio.run = run
     asyncio.runners.run = run
-    _patch_loops(original_run)
+    _patch_loops()
     asyncio.get_event_loop = _get_event_loop
     runner = getattr(asyncio, "Runner", None)
     if runner is not None:
@@ -127,11 +127,7 @@ def _get_event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _loop_is_running() -> bool:
-    return asyncio._get_running_loop() is not None
-
-
-def _patch_loops(original_run: Callable[..., Any]) -> None:
+def _patch_loops() -> None:
     loop_class = asyncio.base_events.BaseEventLoop
     original = loop_class.run_until_complete
 
@@ -143,12 +139,26 @@ def _patch_loops(original_run: Callable[..., Any]) -> None:
             return original(self, future)
         if running is not self:
             return in_thread(original, self, future)
-        if asyncio.iscoroutine(future):
-            return in_thread(original_run, future)
-        message = "this event loop is running already: use `await` instead of run_until_complete"
-        raise RuntimeError(message)
+        return _run_nested(self, asyncio.ensure_future(future, loop=self))
 
     loop_class.run_until_complete = run_until_complete  # type: ignore[method-assign]
+
+
+def _run_nested(loop: Any, future: Any) -> Any:
+    """Run the running loop itself until a future of it is done; return its result."""
+    outer, waiting = asyncio.current_task(loop), len(loop._ready)
+    if outer is not None:
+        asyncio.tasks._leave_task(loop, outer)
+    try:
+        while not future.done():
+            loop._run_once()
+    finally:
+        future._log_traceback = False
+        if outer is not None:
+            asyncio.tasks._enter_task(loop, outer)
+        for _ in range(waiting - len(loop._ready)):
+            loop.call_soon(bool)  # the outer pass counted what was ready before
+    return future.result()
 
 
 def _patch_runner(runner: Any) -> None:
@@ -156,7 +166,7 @@ def _patch_runner(runner: Any) -> None:
 
     @functools.wraps(original)
     def run(self: Any, coroutine: Any, **options: Any) -> Any:
-        if not _loop_is_running():
+        if asyncio._get_running_loop() is None:
             return original(self, coroutine, **options)
         return in_thread(original, self, coroutine, **options)
 

@@ -51,6 +51,8 @@ def test_where_files_are_is_said_for_paths_of_other_tools(workspace: Path) -> No
         ("pandas", True, 'run_python(packages=["pandas"])'),
         ("tkinter", True, "leave out matplotlib.use"),
         ("IPython.display", True, "`display(x)` is there without an import"),
+        ("runtime.mcp_client", True, "no client is needed"),
+        ("mcp_runtime", True, "no client is needed"),
     ],
 )
 def test_a_missing_module_is_asked_for_where_that_is_allowed(
@@ -58,6 +60,7 @@ def test_a_missing_module_is_asked_for_where_that_is_allowed(
 ) -> None:
     """And else it is said what there is instead."""
     assert told in hint(ModuleNotFoundError("x", name=name), packages)
+    assert hint(ModuleNotFoundError("the bridge's own words, without a name"), packages) == ""
 
 
 def test_an_address_is_no_path(workspace: Path) -> None:

@@ -21,6 +21,8 @@ THREE_WRITES = {
     "asyncio.run": MAIN + "asyncio.run(main())",
     "asyncio.run in a loop": MAIN + "await asyncio.sleep(0)\nasyncio.run(main())",
     "run_until_complete": MAIN + "asyncio.get_event_loop().run_until_complete(main())",
+    "run_until_complete in a loop": MAIN
+    + "await asyncio.sleep(0)\nasyncio.get_event_loop().run_until_complete(main())",
     "tasks of tasks": MAIN + "asyncio.create_task(main())",
     "a task before an error": MAIN + "try:\n    asyncio.run(main())\nfinally: pass",
     "gather as the last line": "asyncio.gather(*[save(n) for n in range(3)])",
