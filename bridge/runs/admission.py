@@ -23,10 +23,10 @@ from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownServerError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
-from bridge.runs.checks import Check, ProgramChecks, stopped
+from bridge.runs.checks import Check, ProgramChecks, add_findings, refused
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import Reading, add_findings, by_size, read, refused
+from bridge.runs.reading import Reading, by_size, read
 from bridge.sandbox.flavour import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
@@ -126,8 +126,8 @@ class Admission:
         check = await self._check(request, program, servers)
         request, program, check = await self._edited(request, program, check)
         run_id = request.run_id or uuid.uuid4().hex
-        if self._settings.guard == "enforce" and not program.scan.allowed:
-            return refused(run_id, program.scan, limits.timeout)
+        if self._settings.guard == "enforce" and program.scan.certain:
+            return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
         if caller.is_shown:
             # All output goes to the client, and none is kept.
             limits = replace(limits, output_bytes=1 << 50)  # more than a run has time to write
@@ -146,8 +146,8 @@ class Admission:
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = stopped(run_id, run.request.code, run.check.verdict, limits.timeout)
-            return add_findings(result, run.program)
+            result = refused(run_id, run.program, run.check.verdict, limits.timeout)
+            return add_findings(result, run.program, run.check.verdict)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
 

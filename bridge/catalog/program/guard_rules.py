@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bridge.model import Severity
 
@@ -106,7 +106,7 @@ NOT_IN_OUT = Rule(
     why="is not returned: only files in out/ are",
 )
 
-_IMPORTS: Mapping[str, Rule] = {
+IMPORTS: Mapping[str, Rule] = {
     # Any function of any library, and any system call.
     **dict.fromkeys(("ctypes", "_ctypes", "cffi", "_cffi_backend"), NATIVE_CODE),
     # Programs, forks, and a terminal to type into.
@@ -143,7 +143,7 @@ _KERNEL_FUNCTIONS = (
     "setgroups", "setns", "setregid", "setresgid", "setresuid", "setreuid", "setuid", "unshare",
 )  # fmt: skip
 
-_REFERENCES: Mapping[str, Rule] = {
+REFERENCES: Mapping[str, Rule] = {
     **{f"os.{name}": PROCESS for name in _PROCESS_FUNCTIONS},
     **{f"os.{name}": KERNEL for name in _KERNEL_FUNCTIONS},
     "fcntl.ioctl": KERNEL,
@@ -191,14 +191,14 @@ _REFERENCES: Mapping[str, Rule] = {
     ),
 }  # fmt: skip
 
-_CALLS: Mapping[str, Rule] = {
+CALLS: Mapping[str, Rule] = {
     # Types that `isinstance` commonly tests, and that build code when called.
     **dict.fromkeys(("types.CodeType", "types.FunctionType"), INTERNALS),
     "builtins.input": NO_INPUT,
     "getpass.getpass": NO_INPUT,
 }
 
-_ATTRIBUTES: Mapping[str, Rule] = dict.fromkeys(
+ATTRIBUTES: Mapping[str, Rule] = dict.fromkeys(
     (
         # From an object to its class's relatives.
         "__base__", "__bases__", "__mro__", "__subclasses__",
@@ -213,7 +213,7 @@ _ATTRIBUTES: Mapping[str, Rule] = dict.fromkeys(
     INTERNALS,
 )  # fmt: skip
 
-_OPENERS = frozenset(
+OPENERS = frozenset(
     {
         "builtins.open", "codecs.open", "glob.glob", "glob.iglob", "io.FileIO", "io.open",
         "io.open_code", "linecache.getline", "linecache.getlines", "os.access", "os.chdir",
@@ -247,50 +247,23 @@ _PATHS = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The tables that the guard applies.
-
-    Attributes:
-        imports: Rules by module; each covers the module's submodules.
-        references: Rules by dotted name, for any mention of it.
-        calls: Rules by dotted name, for calls only.
-        attributes: Rules by attribute name, of any object, also where a text names the attribute.
-        openers: Dotted names of functions whose arguments are paths.
-        paths: Matches the start of a normalized path to a sensitive file.
-    """
-
-    imports: Mapping[str, Rule] = field(default_factory=lambda: _IMPORTS)
-    references: Mapping[str, Rule] = field(default_factory=lambda: _REFERENCES)
-    calls: Mapping[str, Rule] = field(default_factory=lambda: _CALLS)
-    attributes: Mapping[str, Rule] = field(default_factory=lambda: _ATTRIBUTES)
-    openers: frozenset[str] = _OPENERS
-    paths: re.Pattern[str] = _PATHS
-
-    def module(self, dotted: str) -> Rule | None:
-        """Return the rule for a module or for a package that contains it."""
-        parts = dotted.split(".")
-        for count in range(1, min(len(parts), _DEEPEST_MODULE) + 1):
-            rule = self.imports.get(".".join(parts[:count]))
-            if rule is not None:
-                return rule
-        return None
-
-    def sensitive(self, path: str) -> bool:
-        """Return whether `path` names a sensitive file."""
-        if not path or len(path) > MAX_PATH_CHARS:
-            return False
-        plain = posixpath.normpath(path)
-        if plain.startswith("//"):
-            # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
-            plain = plain[1:]
-        return self.paths.match(plain) is not None
+def rule_of_module(dotted: str) -> Rule | None:
+    """Return the rule for a module, or for a package that contains it."""
+    parts = dotted.split(".")
+    # No module in the table has more than three parts.
+    packages = (".".join(parts[:count]) for count in range(1, min(len(parts), 4) + 1))
+    return next((IMPORTS[package] for package in packages if package in IMPORTS), None)
 
 
-_DEEPEST_MODULE = 4
-"""One more than the parts of the longest module name in a table."""
-
-DEFAULT = Rules()
+def is_sensitive(path: str) -> bool:
+    """Return whether a path names a sensitive file."""
+    if not path or len(path) > MAX_PATH_CHARS:
+        return False
+    plain = posixpath.normpath(path)
+    if plain.startswith("//"):
+        # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
+        plain = plain[1:]
+    return _PATHS.match(plain) is not None
 
 
 def is_left(path: str) -> bool:

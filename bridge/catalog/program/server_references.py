@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.arguments import CallReader
 from bridge.catalog.program.survey import Context, Survey, last_name
 from bridge.catalog.program.symbols import (
-    HELPER,
     IMPORTERS,
     MODULES,
+    NO_SERVER,
     PACKAGE,
     SERVERS,
+    Symbol,
     SymbolResolver,
 )
 from bridge.catalog.prose import clip
@@ -36,17 +38,7 @@ _MAX_SHOWN_CHARS = 80
 _NEAREST = 3
 
 _PREFIX = "mcp_"
-_PACKAGE = "mcp.servers"
-_CALLS = frozenset(
-    """
-    call_tool call_tool_raw complete get_prompt list_prompts list_resource_templates
-    list_resources list_tools query_tool_docs read_resource watch_resource
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Helpers of `runtime` whose first argument is a server."""
-
-_IMPORTERS = IMPORTERS | {"builtins.import_module"}
-"""Functions that import a module; an earlier program of a session may have imported the last."""
+_MAPPINGS = frozenset({PACKAGE, SERVERS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +88,7 @@ def references(
     """
     reader = _Reader(survey, aliases)
     reader.read()
-    return reader.references(more_names=more_names or bool(survey.stars))
+    return reader.references(more_names=more_names)
 
 
 class _Reader:
@@ -108,10 +100,11 @@ class _Reader:
         self._names = {alias: name for name, alias in aliases.items()}
         servers = {alias: ServerEntry(name=name, alias=alias) for name, alias in aliases.items()}
         self._symbols = SymbolResolver(survey, servers)
+        self._calls = CallReader(survey, self._symbols)
         self._dynamic = False
         self._chooses = False
         self._found: list[tuple[int, int, str]] = []
-        self._missing: list[tuple[int, int, str, bool]] = []
+        self._missing: list[tuple[int, int, str]] = []
         self._consumed: set[int] = set()
 
     def read(self) -> None:
@@ -120,31 +113,27 @@ class _Reader:
             self._import(node, context)
         for node, context in self._survey.every(ast.Call):
             self._call(node, context)
-        for node, context in self._survey.every(ast.Subscript):
-            if self._is(node.value, context, SERVERS) or self._is(node.value, context, PACKAGE):
+        for node, context in self._survey.every(ast.Subscript, ast.Attribute):
+            found = self._note(node, context, self._symbols.all_of(node, context))
+            keyed = isinstance(node, ast.Subscript) and self._is(node.value, context, _MAPPINGS)
+            self._chooses |= keyed and not found
+            if keyed or found:
                 self._consumed.add(id(node.value))
-                self._chooses |= not self._literal(node, node.slice, context)
-        for node, context in self._survey.every(ast.Attribute):
-            if self._is(node.value, context, MODULES):
-                self._alias(node, node.attr, context, must_exist=not node.attr.startswith("_"))
-            elif node.attr in self._names and (
-                self._is(node.value, context, SERVERS) or self._is(node.value, context, PACKAGE)
-            ):
-                self._consumed.add(id(node.value))
-                self._alias(node, node.attr, context)
         for node, context in self._survey.every(ast.Name):
             if isinstance(node.ctx, ast.Load):
-                self._name(node, context)
+                self._note(node, context, self._symbols.all_of(node, context))
+                path = self._survey.given.get(node.id, node.id)
+                free = path == "mcp_servers" and id(node) not in self._consumed
+                self._dynamic |= free or path == "LOADED_MCP_SERVERS"
 
     def references(self, *, more_names: bool) -> References:
         """Return the collected references, in the order of the program's text."""
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
         unknown: dict[str, UnknownReference] = {}
-        for line, _, text, is_name in sorted(self._missing):
-            if is_name and (more_names or text in self._survey.names):
-                continue
-            if text not in unknown and len(unknown) < MAX_UNKNOWN:
-                unknown[text] = self._unknown(text, line, is_name)
+        for line, _, text in sorted(self._missing):
+            own = more_names and text.startswith(_PREFIX)
+            if text not in unknown and not own and len(unknown) < MAX_UNKNOWN:
+                unknown[text] = self._unknown(text, line)
         return References(
             servers=tuple(servers),
             unknown=tuple(unknown.values()),
@@ -155,143 +144,80 @@ class _Reader:
     def _mentions(self) -> Iterator[str]:
         """Yield the servers whose name or alias is a text of the program."""
         for node, _ in self._survey.every(ast.Constant):
-            if isinstance(node.value, str) and (name := self._named(node.value)):
-                yield name
+            server = self._symbols.named_server(node.value) if isinstance(node.value, str) else None
+            if server is not None:
+                yield server.name
 
-    def _unknown(self, text: str, line: int, is_name: bool) -> UnknownReference:
-        shown = valid_text(clip(text, _MAX_SHOWN_CHARS))
-        if is_name:
-            stem = shown.removeprefix(_PREFIX)
-            close = difflib.get_close_matches(stem, self._names, _NEAREST)
-            return UnknownReference(
-                text=f"`{shown}`", line=line, nearest=tuple(f"`{_PREFIX}{near}`" for near in close)
-            )
-        close = difflib.get_close_matches(shown, chain(self._aliases, self._names), _NEAREST)
-        own = dict.fromkeys(self._names.get(near, near) for near in close)
-        return UnknownReference(
-            text=repr(shown), line=line, nearest=tuple(repr(valid_text(near)) for near in own)
-        )
+    def _unknown(self, text: str, line: int) -> UnknownReference:
+        """Return a reference by `mcp_name`, or by a text in quotes, with similar names."""
+        if text.startswith(_PREFIX):
+            shown = f"`{valid_text(clip(text, _MAX_SHOWN_CHARS))}`"
+            close = difflib.get_close_matches(text[len(_PREFIX) :], self._names, _NEAREST)
+            near = [f"`{_PREFIX}{name}`" for name in close]
+        else:
+            shown = text
+            names = chain(self._aliases, self._names)
+            close = difflib.get_close_matches(text.strip("'\""), names, _NEAREST)
+            own = dict.fromkeys(self._names.get(name, name) for name in close)
+            near = [repr(valid_text(name)) for name in own]
+        return UnknownReference(text=shown, line=line, nearest=tuple(near))
 
-    def _is(self, node: ast.expr, context: Context, kind: str) -> bool:
-        return any(
-            one is not None and one.kind == kind for one in self._symbols.all_of(node, context)
-        )
+    def _is(self, node: ast.expr, context: Context, kinds: Collection[str]) -> bool:
+        return any(one and one.kind in kinds for one in self._symbols.all_of(node, context))
 
     def _import(self, node: ast.Import | ast.ImportFrom, context: Context) -> None:
-        if isinstance(node, ast.Import):
-            dotted = [item.name for item in node.names]
-        elif node.level or not node.module:
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.ImportFrom) and (node.level or not node.module):
             return
-        else:
-            dotted = [f"{node.module}.{item.name}" for item in node.names]
-        for name in dotted:
-            parts = name.split(".")
-            if name == f"{_PACKAGE}.*":
-                self._dynamic = True
-            elif name.startswith(f"{_PACKAGE}."):
-                self._alias(node, parts[2], context)
-            elif parts[0] == "mcp" and parts[-1] in self._names:
-                self._alias(node, parts[-1], context)
-            elif parts[0].startswith(_PREFIX):
-                self._alias(node, parts[0].removeprefix(_PREFIX), context, must_exist=False)
+        for item in node.names:
+            name = f"{module}{item.name}"
+            self._dynamic |= name == "mcp.servers.*"
+            self._note(node, context, [self._symbols.imported(name.removesuffix(".*"))])
 
     def _call(self, node: ast.Call, context: Context) -> None:
         function = node.func
+        found = self._note(node, context, self._symbols.all_of(node, context))
         mapping = function.value if isinstance(function, ast.Attribute) else function
-        gets = mapping is not function and last_name(function) == "get" and node.args
-        if gets and self._is(mapping, context, SERVERS):
+        if last_name(function) == "get" and node.args and self._is(mapping, context, {SERVERS}):
             self._consumed.add(id(mapping))
-            # A program that uses `get` handles a missing server itself.
-            self._chooses |= not self._literal(node, node.args[0], context, must_exist=False)
+            self._chooses |= not found and self._symbols.text(node.args[0], context) is None
         for symbol in self._symbols.all_of(function, context):
-            if symbol is None:
-                continue
-            if symbol.kind == HELPER and symbol.helper and symbol.helper.owner == "runtime":
-                self._server_argument(node, symbol.helper.name, context)
-            elif symbol.dotted in _IMPORTERS and node.args:
-                self._import_call(node, context)
-            elif symbol.dotted == "builtins.globals":
-                self._chooses = True
-            elif (
-                symbol.dotted == "builtins.getattr"
-                and node.args
-                and self._is(node.args[0], context, MODULES)
-            ):
-                known = self._literal(node, node.args[-1], context, must_exist=False)
-                self._chooses |= not known
+            dotted = symbol.dotted if symbol is not None else ""
+            if symbol is not None and symbol.helper and symbol.helper.owner == "runtime":
+                self._helper(node, context, symbol)
+            elif dotted in IMPORTERS and node.args:
+                start = self._symbols.start(node.args[0], context)
+                self._chooses |= not found and start.startswith("mcp.servers.")
+            elif dotted == "builtins.getattr" and node.args:
+                self._chooses |= not found and self._is(node.args[0], context, {MODULES})
+            self._chooses |= dotted == "builtins.globals"
 
-    def _server_argument(self, node: ast.Call, helper: str, context: Context) -> None:
+    def _helper(self, node: ast.Call, context: Context, symbol: Symbol) -> None:
+        """Read the server that a helper is given."""
+        helper = symbol.helper
         # A server that does not start is described without its tools.
-        self._chooses |= helper == "describe_server"
-        if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
+        self._chooses |= helper is not None and helper.name == "describe_server"
+        call = self._calls.helper(node, context, symbol)
+        name = call.values.get("server") if call is not None else None
+        by_address = symbol.name.endswith("read_resource") and call and "uri" not in call.values
+        if isinstance(name, str) and not by_address:
             # Without a server, the only argument is the resource.
-            return
-        names = ("server", "server_name", "tool", "tool_name", "name")
-        named = [keyword.value for keyword in node.keywords if keyword.arg in names]
-        for argument in (node.args or named)[:1]:
-            text = argument.value if isinstance(argument, ast.Constant) else None
-            path = self._survey.given.get(text, "") if isinstance(text, str) else ""
-            alias = path.removeprefix(_PREFIX).partition(".")[0]
-            if alias in self._names:
-                self._alias(node, alias, context)
-            else:
-                self._literal(node, argument, context)
-
-    def _import_call(self, node: ast.Call, context: Context) -> None:
-        """Read `import_module("mcp.servers.x")`, where the name may be computed."""
-        name = self._symbols.text(node.args[0], context)
-        if name is None:
-            self._chooses |= self._symbols.start(node.args[0], context).startswith(f"{_PACKAGE}.")
-        elif name.startswith(f"{_PACKAGE}."):
-            self._alias(node, name.split(".")[2], context)
-
-    def _name(self, node: ast.Name, context: Context) -> None:
-        path = self._survey.given.get(node.id, node.id)
-        if path == "LOADED_MCP_SERVERS":
-            self._dynamic = True
-        elif path == "mcp_servers":
-            self._dynamic |= id(node) not in self._consumed
-        elif path.startswith(_PREFIX):
-            alias = path.removeprefix(_PREFIX).partition(".")[0]
-            self._note(node, self._names.get(alias), node.id, context, True)
-
-    def _literal(
-        self, node: ast.expr, argument: ast.expr, context: Context, *, must_exist: bool = True
-    ) -> bool:
-        """Record the server that `argument` names; return whether it is a literal."""
-        value = argument.value if isinstance(argument, ast.Constant) else None
-        if not isinstance(value, str):
-            return False
-        name = self._named(value) if must_exist else self._known(value)
-        self._note(node, name, value if must_exist else "", context)
-        return True
-
-    def _known(self, text: str) -> str | None:
-        """Return the server of this name or alias."""
-        return text if text in self._aliases else self._names.get(text)
-
-    def _named(self, text: str) -> str | None:
-        """Return the server of this name, alias, or alias with its prefix."""
-        return self._known(text) or self._names.get(text.removeprefix(_PREFIX))
-
-    def _alias(
-        self, node: ast.stmt | ast.expr, alias: str, context: Context, *, must_exist: bool = True
-    ) -> None:
-        self._note(node, self._names.get(alias), alias if must_exist else "", context)
+            self._note(node, context, [self._symbols.server(name)])
 
     def _note(
-        self,
-        node: ast.stmt | ast.expr,
-        name: str | None,
-        missing: str,
-        context: Context,
-        is_name: bool = False,
-    ) -> None:
-        """Record a server, or an unknown one where the program would fail for it."""
-        if name is not None:
-            self._found.append((node.lineno, node.col_offset, name))
-        elif missing and not context.dead:
-            self._missing.append((node.lineno, node.col_offset, missing, is_name))
+        self, node: ast.stmt | ast.expr, context: Context, symbols: Iterable[Symbol | None]
+    ) -> bool:
+        """Record servers, and unknown ones where the program would fail; return whether any is."""
+        found = False
+        for symbol in symbols:
+            if symbol is None:
+                continue
+            if symbol.server is not None:
+                self._found.append((node.lineno, node.col_offset, symbol.server.name))
+            elif symbol.kind == NO_SERVER and not context.dead:
+                self._missing.append((node.lineno, node.col_offset, symbol.name))
+            found |= symbol.server is not None or symbol.kind == NO_SERVER
+        return found
 
 
 # --- reachable tools -----------------------------------------------------------------------------

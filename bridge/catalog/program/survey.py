@@ -225,6 +225,9 @@ class Survey:
             kind = type(node)
             nodes[kind].append(item)
             handlers.get(kind, self._children)(node, context)
+        for found in nodes.values():
+            # The last node of a block is walked first.
+            found.reverse()
 
     def _children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)

@@ -93,9 +93,6 @@ SERVER_METHODS = _helpers(
 """What a server object has besides its tools. A tool of such a name takes its place, but for
 `list_tools`."""
 
-NOT_OF_MODULES = frozenset({"list_tools"})
-"""Of these, what `mcp.servers.<alias>` lacks."""
-
 LEGACY = frozenset({"basestring", "long", "raw_input", "unichr", "unicode", "xrange"})
 """Builtins of Python 2, which programs name where they find out that they run on that."""
 
