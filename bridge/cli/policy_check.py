@@ -129,7 +129,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     if isinstance(reading.survey, Unread):
         raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:
-        unknown = "; ".join(map(str, reading.references.unknown))
+        unknown = "; ".join(reading.references.unknown.values())
         raise UsageError(servers.unknown_server_text(unknown))
     errors = await servers.load_unknown(reading.references.servers, patient=True)
     found = expected_calls(reading.survey, servers.entries())

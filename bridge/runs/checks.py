@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from bridge.catalog.program.checks import check_program
-from bridge.catalog.program.parsing import SYNTAX, Unread, explained
+from bridge.catalog.program.checks import find_lost_value
+from bridge.catalog.program.parsing import SYNTAX, Unread
 from bridge.catalog.program.report import NOTHING, SIGNATURE, Verdict, lines_of
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.model import Finding, RunResult
-from bridge.runs.reading import Reading, by_size
-from bridge.servers.servers import Servers
-from bridge.settings import Settings
+from bridge.runs.reading import Reading
 
 MAX_TOLD = 12
 """Findings in the text of a refusal; the record has more."""
@@ -50,11 +48,11 @@ _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The verdict on a program.
+    """The preflight's verdict on a program.
 
     Attributes:
         servers: Those that it was checked against.
-        revision: Of the inventory of servers that it was checked against.
+        revision: Of the inventory of servers that it was checked against; negative if it is off.
     """
 
     verdict: Verdict
@@ -65,43 +63,6 @@ class Check:
     def may_be_mended(self) -> bool:
         """Whether every certain mistake depends on a tool's definition, which may be outdated."""
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
-
-
-class ProgramChecks:
-    """Checks programs against the servers' tools as they are known now."""
-
-    def __init__(self, servers: Servers, settings: Settings) -> None:
-        self._servers = servers
-        self._on = settings.preflight == "check"
-
-    async def check(
-        self,
-        code: str,
-        survey: Survey | Unread,
-        servers: tuple[str, ...],
-        *,
-        more_names: bool = False,
-    ) -> Check:
-        """Return what is wrong with a program.
-
-        Args:
-            survey: Why there is none if it could not be read.
-            servers: Those that the run has.
-            more_names: Whether it may use names that it does not bind, as those of a session.
-        """
-        known = self._servers.inventory
-        if not self._on:
-            return Check(verdict=NOTHING, revision=known.revision)
-        if isinstance(survey, Unread):
-            return Check(verdict=explained(code, survey), revision=known.revision)
-        entries = [known.entry(name) for name in servers if name in known.aliases]
-        revision, aliases = known.revision, known.aliases
-        verdict = await by_size(code, check_program, survey, entries, aliases, more_names)
-        return Check(verdict=verdict, servers=servers, revision=revision)
-
-    def stale(self, check: Check) -> bool:
-        """Return whether something else is known of the servers since a check."""
-        return self._on and check.revision != self._servers.inventory.revision
 
 
 def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> RunResult:
@@ -150,7 +111,8 @@ def add_findings(result: RunResult, program: Reading, verdict: Verdict = NOTHING
         for note in verdict.notes
         if note.rule != SYNTAX and (failed or note.rule in TOLD_ON_SUCCESS)
     ]
-    found += verdict.lost if result.silent else ()
+    if result.silent and isinstance(program.survey, Survey):
+        found += find_lost_value(program.survey)
     # A syntax error is reported once.
     told = {one.rule for one in found} & {SYNTAX}
     found += [one for one in scan.findings if one.rule not in told]

@@ -13,7 +13,7 @@ from bridge.catalog.program.names import NameTable
 from bridge.catalog.program.parsing import Unread
 from bridge.catalog.program.repairs import read_program
 from bridge.catalog.program.report import NOTHING, Verdict
-from bridge.catalog.program.server_references import Reach, References, reach, references
+from bridge.catalog.program.server_references import References, references
 from bridge.catalog.program.survey import Survey
 from bridge.settings import GuardMode
 
@@ -30,7 +30,6 @@ class Reading:
         scan: What the guard makes of it; nothing if it is off.
         references: The servers that it names.
         names: What it uses and does not define, with what that certainly means.
-        reach: What of them it can get at; None if that does not show.
         survey: Of what was parsed, or why it could not be.
     """
 
@@ -39,7 +38,6 @@ class Reading:
     survey: Survey | Unread = field(compare=False, repr=False)
     scan: Verdict = NOTHING
     references: References = References()
-    reach: Reach | None = None
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,13 +84,11 @@ def _reading(
     if not session:
         # In a session an earlier program may have defined them; the guest finds out.
         survey.given = names
-    named = references(survey, table.aliases, more_names=session)
     return Reading(
         code=code,
         read_as=read_as,
         scan=NOTHING if mode == "off" else check(survey, files_stay=session),
-        references=named,
+        references=references(survey, table.aliases, more_names=session),
         names=names,
-        reach=reach(survey, {name: table.aliases[name] for name in named.servers}),
         survey=survey,
     )

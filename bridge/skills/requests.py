@@ -93,7 +93,7 @@ class SkillAnswers:
         code = read_code(clear(source), name)
         unknown = self._shelf.references(code).unknown
         if unknown:
-            raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(map(str, unknown))}")
+            raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
         scan = check(Survey(code.tree))
         if self._reviews.guard == "enforce" and scan.certain:
             raise InvalidRequestError(

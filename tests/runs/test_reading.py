@@ -142,4 +142,4 @@ async def test_a_long_program_is_read_as_a_short_one_is() -> None:
     long = f"{short}\n#{'x' * 2048}"
     read = [await guarding.read(code, TABLE, "advise") for code in (short, long)]
     assert read[0] == dataclasses.replace(read[1], code=short)
-    assert read[0].reach is None
+    assert read[0].references.reach is None

@@ -113,7 +113,7 @@ class CallRules:
             self._report.add(node, "unknown-helper", severity, partial(_no_helper, name))
             return
         looked_for = name in self._survey.words and raised != "MissingKeyError"
-        if looked_for or (self._introspects and context.conditional):
+        if looked_for or self._introspects:
             # The program tests whether the tool exists.
             severity = "note"
         self._report.add(node, "unknown-tool", severity, partial(_no_tool, server, name))
@@ -171,7 +171,7 @@ class CallRules:
         if call is None or call.server is None or call.tool is None or not call.server.known:
             return
         # `call_tool_raw` may return the error instead.
-        unsure = symbol.name.endswith("_raw") or (self._introspects and context.conditional)
+        unsure = symbol.name.endswith("_raw") or self._introspects
 
         def severity(kind: str) -> Severity:
             return "note" if unsure else self._certainty.raises(context, kind, later=later)

@@ -50,7 +50,7 @@ def check_program(
         # In a session most such names come from earlier programs; Python reports the others.
         _check_names(survey, certainty, report, known)
         _check_uncalled(survey, certainty, report)
-    return report.verdict(_lost(survey))
+    return report.verdict()
 
 
 def _check_names(
@@ -66,7 +66,7 @@ def _check_names(
         if name.startswith(("__", "mcp_")):
             continue
         severity = certainty.raises(context, "NameError")
-        if survey.stars or (name in LEGACY and context.conditional):
+        if survey.stars or name in LEGACY:
             severity = "note"
         if severity == "deny":
             # Report each name once, but again if the first report was not certain.
@@ -91,7 +91,7 @@ def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> Non
             report.add(node, "not-called", "note", message)
 
 
-def _lost(survey: Survey) -> tuple[Finding, ...]:
+def find_lost_value(survey: Survey) -> tuple[Finding, ...]:
     """Return a note on the last line of a last loop or condition, whose value goes nowhere."""
     last = survey.tree.body[-1] if survey.tree.body else None
     while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):

@@ -13,13 +13,11 @@ from collections.abc import Iterable
 from bridge.catalog.program.guard_rules import (
     ATTRIBUTES,
     CALLS,
-    COMPUTED_IMPORT,
-    NOT_IN_OUT,
+    DENIED,
+    NOTED,
     OPENERS,
     REFERENCES,
     SAVERS,
-    SENSITIVE_PATH,
-    Rule,
     is_left,
     is_sensitive,
     rule_of_module,
@@ -27,6 +25,7 @@ from bridge.catalog.program.guard_rules import (
 from bridge.catalog.program.report import Report, Verdict, plainly
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
+from bridge.model import Severity
 
 MAX_PATH_ARGUMENTS = 4
 """Arguments of a call that may be paths; no function in the table takes more."""
@@ -80,13 +79,14 @@ class _Checker:
         for node, path in self._saved if not files_stay else ():
             # A file that is named again may be read again.
             if named[path] == 1:
-                self._add(node, NOT_IN_OUT, path)
+                self._add(node, "not-in-out", path)
 
-    def _add(self, node: ast.AST, rule: Rule | None, subject: str) -> bool:
+    def _add(self, node: ast.AST, rule: str | None, subject: str) -> bool:
         """Report what a rule names; return whether there is a rule."""
         if rule is not None:
-            message = f"`{plainly(subject, _MAX_SHOWN_CHARS)}` {rule.why}"
-            self.report.add(node, rule.name, rule.severity, message)
+            severity: Severity = "deny" if rule in DENIED else "note"
+            why = DENIED.get(rule) or NOTED[rule]
+            self.report.add(node, rule, severity, f"`{plainly(subject, _MAX_SHOWN_CHARS)}` {why}")
         return rule is not None
 
     def _import(self, node: ast.Import | ast.ImportFrom, _: Context) -> None:
@@ -169,7 +169,7 @@ class _Checker:
                 self._module(node, name)
             elif not self._symbols.start(argument, context).startswith(_OWN_MODULES):
                 # A computed name of a server's module is allowed.
-                self._add(node, COMPUTED_IMPORT, f"{function.removeprefix('builtins.')}()")
+                self._add(node, "computed-import", f"{function.removeprefix('builtins.')}()")
 
     def _named_attributes(self, node: ast.Call, given: list[ast.expr], context: Context) -> None:
         for argument in given[:MAX_PATH_ARGUMENTS]:
@@ -181,7 +181,7 @@ class _Checker:
         for argument in given:
             path = self._symbols.text(argument, context)
             if path is not None and is_sensitive(path):
-                self._add(node, SENSITIVE_PATH, path)
+                self._add(node, "sensitive-path", path)
 
     def _save(self, node: ast.Call) -> None:
         """Remember a call that writes a file outside `out/`, from where none is returned."""

@@ -37,13 +37,11 @@ class Verdict:
         findings: In the order of the lines.
         omitted: Number of findings left out.
         edits: The fixes of all that stops the program; empty if one has no known fix.
-        lost: A note on the value that is lost, for a run that shows nothing.
     """
 
     findings: tuple[Finding, ...] = ()
     omitted: int = 0
     edits: tuple[Edit, ...] = ()
-    lost: tuple[Finding, ...] = ()
 
     @property
     def certain(self) -> tuple[Finding, ...]:
@@ -105,13 +103,12 @@ class Report:
             self._counts[severity] += 1
             self._found[key] = finding
 
-    def verdict(self, lost: tuple[Finding, ...] = ()) -> Verdict:
+    def verdict(self) -> Verdict:
         """Return what was found."""
         return Verdict(
             findings=tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column))),
             omitted=self._omitted,
             edits=tuple(self._edits) if self._fixable else (),
-            lost=lost,
         )
 
 

@@ -11,52 +11,25 @@ none: the guest loads a server when it is first called.
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.arguments import CallReader
-from bridge.catalog.program.survey import Context, Survey, last_name
-from bridge.catalog.program.symbols import (
-    IMPORTERS,
-    MODULES,
-    NO_SERVER,
-    PACKAGE,
-    SERVERS,
-    Symbol,
-    SymbolResolver,
-)
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import NO_SERVER, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
+from bridge.guest.schema.names import nearest
 from bridge.text import valid_text
 
 MAX_UNKNOWN = 16
 """Unknown names reported."""
 
-_MAX_SHOWN_CHARS = 80
-_NEAREST = 3
-
 _PREFIX = "mcp_"
-_MAPPINGS = frozenset({PACKAGE, SERVERS})
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnknownReference:
-    """A server that the program names and that does not exist.
-
-    Attributes:
-        text: The name as the program writes it: `mcp_githb`, or in quotes.
-        nearest: Similar names, written the same way, best first.
-    """
-
-    text: str
-    line: int
-    nearest: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        hint = f" Did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
-        return f"line {self.line}: no server is called {self.text}.{hint}"
+Reach = Mapping[str, frozenset[str] | None]
+"""By server, the attributes that a program uses; None for a server used as a whole object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,16 +38,18 @@ class References:
 
     Attributes:
         servers: Their names, in order of first appearance.
-        unknown: References that match no server.
+        unknown: Names that no server has, each with a sentence that says so.
         dynamic: Whether it also uses all servers, as in `list(mcp_servers)`. A name that it
             computes does not count, because the guest loads that server when it is first called.
         mentioned: Names in its texts, if it chooses servers by computed names.
+        reach: What it can get at of the servers; None if that does not show.
     """
 
     servers: tuple[str, ...] = ()
-    unknown: tuple[UnknownReference, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
     dynamic: bool = False
     mentioned: tuple[str, ...] = ()
+    reach: Reach | None = field(default=None, compare=False)
 
 
 def references(
@@ -97,7 +72,6 @@ class _Reader:
     def __init__(self, survey: Survey, aliases: Mapping[str, str]) -> None:
         self._survey = survey
         self._aliases = aliases
-        self._names = {alias: name for name, alias in aliases.items()}
         servers = {alias: ServerEntry(name=name, alias=alias) for name, alias in aliases.items()}
         self._symbols = SymbolResolver(survey, servers)
         self._calls = CallReader(survey, self._symbols)
@@ -111,59 +85,58 @@ class _Reader:
         """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
-        for node, context in self._survey.every(ast.Call):
-            self._call(node, context)
-        for node, context in self._survey.every(ast.Subscript, ast.Attribute):
+        # Names last: by now those that are taken for one server are marked.
+        for node, context in self._survey.every(ast.Call, ast.Subscript, ast.Attribute, ast.Name):
             found = self._note(node, context, self._symbols.all_of(node, context))
-            keyed = isinstance(node, ast.Subscript) and self._is(node.value, context, _MAPPINGS)
-            self._chooses |= keyed and not found
-            if keyed or found:
-                self._consumed.add(id(node.value))
-        for node, context in self._survey.every(ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                self._note(node, context, self._symbols.all_of(node, context))
+            if isinstance(node, ast.Call):
+                for symbol in self._symbols.all_of(node.func, context):
+                    if symbol is not None and symbol.helper and symbol.helper.owner == "runtime":
+                        self._helper(node, context, symbol)
+            elif isinstance(node, ast.Name):
                 path = self._survey.given.get(node.id, node.id)
                 free = path == "mcp_servers" and id(node) not in self._consumed
-                self._dynamic |= free or path == "LOADED_MCP_SERVERS"
+                if isinstance(node.ctx, ast.Load):
+                    self._dynamic |= free or path == "LOADED_MCP_SERVERS"
+            elif found or isinstance(node, ast.Subscript) or node.attr == "get":
+                self._consumed.add(id(node.value))
 
     def references(self, *, more_names: bool) -> References:
         """Return the collected references, in the order of the program's text."""
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
-        unknown: dict[str, UnknownReference] = {}
+        unknown: dict[str, str] = {}
         for line, _, text in sorted(self._missing):
+            name = text.strip("'\"")
             own = more_names and text.startswith(_PREFIX)
-            if text not in unknown and not own and len(unknown) < MAX_UNKNOWN:
-                unknown[text] = self._unknown(text, line)
+            if name not in unknown and not own and len(unknown) < MAX_UNKNOWN:
+                unknown[name] = f"line {line}: no server is called {self._describe(text)}"
+        objects = {f"{_PREFIX}{self._aliases[name]}": name for name in servers}
         return References(
             servers=tuple(servers),
-            unknown=tuple(unknown.values()),
+            unknown=unknown,
             dynamic=self._dynamic,
-            mentioned=tuple(dict.fromkeys(self._mentions())) if self._chooses else (),
+            mentioned=tuple(dict.fromkeys(self._mentions())),
+            # In a session, what earlier programs defined may call any tool.
+            reach=None if more_names else _reach(self._survey, objects),
         )
 
     def _mentions(self) -> Iterator[str]:
-        """Yield the servers whose name or alias is a text of the program."""
-        for node, _ in self._survey.every(ast.Constant):
+        """Yield the servers whose name or alias is a text of a program that computes names."""
+        constants = self._survey.every(ast.Constant)
+        for node, _ in constants if self._chooses or self._symbols.computes else ():
             server = self._symbols.named_server(node.value) if isinstance(node.value, str) else None
             if server is not None:
                 yield server.name
 
-    def _unknown(self, text: str, line: int) -> UnknownReference:
-        """Return a reference by `mcp_name`, or by a text in quotes, with similar names."""
+    def _describe(self, text: str) -> str:
+        """Return a name, `mcp_name` or in quotes, with the most similar one."""
+        own = {alias: name for name, alias in self._aliases.items()}
         if text.startswith(_PREFIX):
-            shown = f"`{valid_text(clip(text, _MAX_SHOWN_CHARS))}`"
-            close = difflib.get_close_matches(text[len(_PREFIX) :], self._names, _NEAREST)
-            near = [f"`{_PREFIX}{name}`" for name in close]
+            near = nearest(text.removeprefix(_PREFIX), own)
+            shown, near = f"`{valid_text(clip(text, 80))}`", near and f"`{_PREFIX}{near}`"
         else:
-            shown = text
-            names = chain(self._aliases, self._names)
-            close = difflib.get_close_matches(text.strip("'\""), names, _NEAREST)
-            own = dict.fromkeys(self._names.get(name, name) for name in close)
-            near = [repr(valid_text(name)) for name in own]
-        return UnknownReference(text=shown, line=line, nearest=tuple(near))
-
-    def _is(self, node: ast.expr, context: Context, kinds: Collection[str]) -> bool:
-        return any(one and one.kind in kinds for one in self._symbols.all_of(node, context))
+            near = nearest(text.strip("'\""), [*self._aliases, *own])
+            shown, near = text, near and repr(valid_text(own.get(near, near)))
+        return f"{shown}. Did you mean {near}?" if near else f"{shown}."
 
     def _import(self, node: ast.Import | ast.ImportFrom, context: Context) -> None:
         module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
@@ -174,29 +147,10 @@ class _Reader:
             self._dynamic |= name == "mcp.servers.*"
             self._note(node, context, [self._symbols.imported(name.removesuffix(".*"))])
 
-    def _call(self, node: ast.Call, context: Context) -> None:
-        function = node.func
-        found = self._note(node, context, self._symbols.all_of(node, context))
-        mapping = function.value if isinstance(function, ast.Attribute) else function
-        if last_name(function) == "get" and node.args and self._is(mapping, context, {SERVERS}):
-            self._consumed.add(id(mapping))
-            self._chooses |= not found and self._symbols.text(node.args[0], context) is None
-        for symbol in self._symbols.all_of(function, context):
-            dotted = symbol.dotted if symbol is not None else ""
-            if symbol is not None and symbol.helper and symbol.helper.owner == "runtime":
-                self._helper(node, context, symbol)
-            elif dotted in IMPORTERS and node.args:
-                start = self._symbols.start(node.args[0], context)
-                self._chooses |= not found and start.startswith("mcp.servers.")
-            elif dotted == "builtins.getattr" and node.args:
-                self._chooses |= not found and self._is(node.args[0], context, {MODULES})
-            self._chooses |= dotted == "builtins.globals"
-
     def _helper(self, node: ast.Call, context: Context, symbol: Symbol) -> None:
         """Read the server that a helper is given."""
-        helper = symbol.helper
         # A server that does not start is described without its tools.
-        self._chooses |= helper is not None and helper.name == "describe_server"
+        self._chooses |= symbol.name.endswith("describe_server")
         call = self._calls.helper(node, context, symbol)
         name = call.values.get("server") if call is not None else None
         by_address = symbol.name.endswith("read_resource") and call and "uri" not in call.values
@@ -222,9 +176,6 @@ class _Reader:
 
 # --- reachable tools -----------------------------------------------------------------------------
 
-Reach = Mapping[str, frozenset[str] | None]
-"""By server, the attributes that the program uses; None for a server used as a whole object."""
-
 _PLAIN_MODULES = frozenset(
     """
     __future__ abc array asyncio base64 binascii bisect calendar cmath collections colorsys
@@ -246,53 +197,46 @@ _REFLECTIVE = frozenset(
 """Names and attributes with which a program can reach objects that it does not name."""
 
 _HARMLESS = frozenset({"__name__", "__init__", "__file__", "__version__"})
-_EVERYTHING = frozenset({"mcp", "mcp_servers"})
-_OF_RUNTIME = frozenset({"MCPError", "Blob"})
-"""Attributes of `runtime` that reach no server."""
-
 _TELLTALES = ("__", "mcp", "runtime", "globals")
 """Parts of a text that may be a name to look up, or a format that reads attributes."""
 
 
-def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
+def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
     """Return the attributes of servers that the program can reach; None if that is unknown.
 
     Ordinary programs write `mcp_github.create_issue(...)` and need that tool and not the other five
     thousand. A program that uses reflection needs all of them.
 
     Args:
-        aliases: Name and alias of each server that the program names.
+        names: Each named server by its object's name.
     """
-    names = {f"mcp_{alias}": name for name, alias in aliases.items()}
     paths = {name: path.split(".") for name, path in survey.given.items()}
-    names.update((name, names[path[0]]) for name, path in paths.items() if path[0] in names)
-    taken: dict[str, set[str]] = {}
+    owners = names | {name: names[path[0]] for name, path in paths.items() if path[0] in names}
+    used: dict[str, set[str]] = {}
     owned: set[int] = set()
     whole: set[str] = set()
     words: list[str] = []
     for node, _ in survey.every(ast.Attribute):
-        owner = node.value.id if isinstance(node.value, ast.Name) else ""
-        if owner in names and not node.attr.startswith("_"):
+        owner = getattr(node.value, "id", "")
+        if owner in owners and not node.attr.startswith("_"):
             # A tool may have any name, also that of a reflective attribute such as `query`.
+            used.setdefault(owners[owner], set()).add(node.attr)
             owned.add(id(node.value))
-            taken.setdefault(names[owner], set()).add(node.attr)
-            continue
-        if owner == "runtime" and node.attr in _OF_RUNTIME:
-            owned.add(id(node.value))
-        words.append(node.attr)
-    for node, _ in survey.every(ast.Name):
-        if node.id in names:
-            taken.setdefault(names[node.id], set()).update(paths.get(node.id, ())[1:])
-            if id(node) not in owned and len(paths.get(node.id, ())) < 2:
-                whole.add(names[node.id])
-        elif (
-            node.id in _EVERYTHING
-            or node.id in survey.given
-            or (node.id == "runtime" and id(node) not in owned)
-        ):
-            return None
         else:
+            # These of `runtime` reach no server.
+            owned |= {id(node.value)} if node.attr in ("MCPError", "Blob") else set()
+            words.append(node.attr)
+    for node, _ in survey.every(ast.Name):
+        if node.id in owners:
+            tools = paths.get(node.id, ())[1:]
+            used.setdefault(owners[node.id], set()).update(tools)
+            whole |= {owners[node.id]} if id(node) not in owned and not tools else set()
+        elif node.id in survey.given or node.id in ("mcp", "mcp_servers"):
+            return None
+        elif node.id != "runtime":
             words.append(node.id)
+        elif id(node) not in owned:
+            return None
     modules = [item.name for node, _ in survey.every(ast.Import) for item in node.names]
     for node, _ in survey.every(ast.ImportFrom):
         modules.append("" if node.level else node.module or "")
@@ -302,7 +246,7 @@ def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
     plain = all(map(_plain_word, words)) and all(map(_plain_module, modules))
     if not plain or any(part in text for text in texts for part in _TELLTALES):
         return None
-    return {name: None if name in whole else frozenset(got) for name, got in taken.items()}
+    return {name: None if name in whole else frozenset(tools) for name, tools in used.items()}
 
 
 def _plain_module(dotted: str) -> bool:

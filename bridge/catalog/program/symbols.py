@@ -48,6 +48,7 @@ RUNTIME = "runtime"
 PACKAGE = "package"
 SERVERS = "servers"
 MODULES = "modules"
+GETTER = "getter"
 FUNCTION = "function"
 BUILTIN = "builtin"
 MEMBER = "member"
@@ -103,7 +104,11 @@ UNKNOWN: Found = (None,)
 
 
 class SymbolResolver:
-    """Resolves the expressions of one program."""
+    """Resolves the expressions of one program.
+
+    Attributes:
+        computes: Whether an expression that it resolved names a server by a computed text.
+    """
 
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
@@ -112,6 +117,7 @@ class SymbolResolver:
         self._named: dict[tuple[int, str], Found] = {}
         self._found: dict[int, Found] = {}
         self._left = 0
+        self.computes = False
 
     def of(self, node: ast.expr, context: Context) -> Symbol | None:
         """Return the one symbol that an expression refers to; None if it is not certain."""
@@ -273,6 +279,8 @@ class SymbolResolver:
             return base
         if name in self._survey.stored:
             return None
+        if base.kind == SERVERS and name == "get":
+            return Symbol(kind=GETTER)
         if base.kind == SERVER and base.server is not None:
             return self._of_server(base.server, name)
         if base.kind == PACKAGE and name in _OF_PACKAGE:
@@ -301,27 +309,28 @@ class SymbolResolver:
 
     def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
         """Return the symbols of a call's result."""
+        function, argument = node.func, node.args[0] if node.args else None
         found: list[Symbol | None] = []
-        function = node.func
-        if isinstance(function, ast.Attribute) and function.attr == "get" and node.args:
-            key = self._text(node.args[0], context)
-            bases = self._of(function.value, context, depth)
-            if any(base is not None and base.kind == SERVERS for base in bases):
-                server = self.named_server(key) if key else None
-                return (_server(server) if server else None,)
         for called in self._of(function, context, depth):
             dotted = called.dotted if called else ""
-            if dotted in IMPORTERS and node.args:
-                name = self._text(node.args[0], context)
-                if name and dotted != "importlib.import_module" and len(node.args) == 1:
+            self.computes |= dotted == "builtins.globals"
+            if called and called.kind == GETTER and argument:
+                key = self._text(argument, context)
+                self.computes |= key is None
+                found.append(_present(self.server(key)) if key else None)
+            elif dotted in IMPORTERS and argument:
+                name = self._text(argument, context)
+                if name is None:
+                    self.computes |= self.start(argument, context).startswith("mcp.servers.")
+                elif dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
                 found.append(self.imported(name) if name else None)
-            elif dotted == "builtins.getattr" and len(node.args) > 1:
+            elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
-                owners = self._of(node.args[0], context, depth) if name else UNKNOWN
-                members = [self._attribute(owner, name or "") for owner in owners]
+                owners = self._of(argument, context, depth)
+                self.computes |= not name and any(one and one.kind == MODULES for one in owners)
                 # A program that asks for a name by `getattr` handles its absence.
-                found += map(_present, members)
+                found += [_present(self._attribute(one, name)) if name else None for one in owners]
             else:
                 found.append(None if called is None else self._awaited(called))
         return _each(found)
@@ -340,10 +349,11 @@ class SymbolResolver:
         return frozenset(id(s.node) for s in self._survey.functions if s.generator)
 
     def _item(self, node: ast.Subscript, context: Context, depth: int) -> Found:
-        key = self._text(node.slice, context)
+        key, value = self._text(node.slice, context), node.value
         if key is None:
+            bases = self._of(value, context, depth)
+            self.computes |= any(base and base.kind in (PACKAGE, SERVERS) for base in bases)
             return UNKNOWN
-        value = node.value
         # `os.__dict__["system"]`, `vars(os)["system"]`
         if isinstance(value, ast.Attribute) and value.attr == "__dict__":
             owners = self._of(value.value, context, depth)
