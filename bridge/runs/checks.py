@@ -31,15 +31,9 @@ TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
 """Notes on what leaves no trace when it goes wrong; the others explain a failure."""
 
 OF_TOOLS = frozenset(
-    {
-        "arguments-in-dict",
-        "missing-argument",
-        "repeated-argument",
-        "too-many-arguments",
-        "unknown-argument",
-        "unknown-tool",
-        "wrong-value",
-    }
+    """
+    missing-argument repeated-argument too-many-arguments unknown-argument unknown-tool wrong-value
+    """.split()  # noqa: SIM905 - as words they can be read
 )
 """What other tools than the known ones might mend."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from types import CoroutineType
 from typing import Any
 
 from bridge.catalog.program.certainty import Certainty
@@ -14,13 +15,6 @@ from bridge.catalog.program.survey import Context, Scope, Survey
 from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
-
-_OWN_ATTRIBUTES = frozenset(
-    """
-    close send throw cr_await cr_code cr_frame cr_origin cr_running cr_suspended
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Attributes of a coroutine object."""
 
 _MAX_CHAIN = 32
 """Attributes, items and calls between an `await` and the call it was meant for."""
@@ -206,8 +200,7 @@ class AwaitRules:
                         yield value, context, use
         for node, context in self._survey.each(ast.Attribute):
             symbol = self._symbols.of(node.value, context)
-            waits = symbol is not None and symbol.kind == COROUTINE
-            if waits and node.attr not in _OWN_ATTRIBUTES and not node.attr.startswith("__"):
+            if symbol and symbol.kind == COROUTINE and not hasattr(CoroutineType, node.attr):
                 yield node.value, context, f"is asked for {quoted(node.attr)}"
         for node, context in self._survey.each(ast.Call):
             yield from self._data_arguments(node, context)

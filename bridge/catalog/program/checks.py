@@ -18,7 +18,7 @@ from bridge.catalog.program.certainty import Certainty
 from bridge.catalog.program.report import Report, Verdict, quoted
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
-from bridge.catalog.program.tables import BUILTINS, FOREIGN, LEGACY, OWN_GLOBALS
+from bridge.catalog.program.tables import BUILTINS, FOREIGN, OWN_GLOBALS
 from bridge.guest.schema.names import nearest
 from bridge.model import Finding
 
@@ -66,7 +66,7 @@ def _check_names(
         if name.startswith(("__", "mcp_")):
             continue
         severity = certainty.raises(context, "NameError")
-        if survey.stars or name in LEGACY:
+        if survey.stars:
             severity = "note"
         if severity == "deny":
             # Report each name once, but again if the first report was not certain.

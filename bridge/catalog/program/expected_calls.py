@@ -31,12 +31,6 @@ from bridge.catalog.prose import clip
 from bridge.model import Json, Tool
 from bridge.text import valid_text
 
-MAX_CALLS = 1_000
-"""Calls listed; a program may contain far more."""
-
-MAX_OPEN = 50
-"""Lines listed that may make unnamed calls."""
-
 READ_RESOURCE = "resources/read"
 GET_PROMPT = "prompts/get"
 """Method names of these requests, as in `bridge.gate.pipeline`."""
@@ -102,12 +96,10 @@ class ExpectedCalls:
 
     Attributes:
         calls, open: In the order of the lines.
-        omitted: Number of both left out.
     """
 
     calls: tuple[ExpectedCall, ...] = ()
     open: tuple[UnnamedCall, ...] = ()
-    omitted: int = 0
 
 
 def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCalls:
@@ -119,12 +111,9 @@ def expected_calls(survey: Survey, servers: Sequence[ServerEntry]) -> ExpectedCa
     """
     reader = _Reader(survey, servers)
     reader.read()
-    calls = sorted(reader.calls, key=lambda call: (call.line, call.column))
-    places = sorted(set(reader.open), key=lambda found: (found.line, found.why))
     return ExpectedCalls(
-        calls=tuple(calls[:MAX_CALLS]),
-        open=tuple(places[:MAX_OPEN]),
-        omitted=max(0, len(calls) - MAX_CALLS) + max(0, len(places) - MAX_OPEN),
+        calls=tuple(sorted(reader.calls, key=lambda call: (call.line, call.column))),
+        open=tuple(sorted(set(reader.open), key=lambda found: (found.line, found.why))),
     )
 
 

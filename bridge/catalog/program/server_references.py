@@ -26,6 +26,7 @@ MAX_UNKNOWN = 16
 """Unknown names reported."""
 
 _PREFIX = "mcp_"
+_CUTOFF = 0.601  # Names that only share a part do not count: `git_log` is no server like `git`.
 
 
 Reach = Mapping[str, frozenset[str] | None]
@@ -131,10 +132,10 @@ class _Reader:
         """Return a name, `mcp_name` or in quotes, with the most similar one."""
         own = {alias: name for name, alias in self._aliases.items()}
         if text.startswith(_PREFIX):
-            near = nearest(text.removeprefix(_PREFIX), own)
+            near = nearest(text.removeprefix(_PREFIX), own, _CUTOFF)
             shown, near = f"`{valid_text(clip(text, 80))}`", near and f"`{_PREFIX}{near}`"
         else:
-            near = nearest(text.strip("'\""), [*self._aliases, *own])
+            near = nearest(text.strip("'\""), [*self._aliases, *own], _CUTOFF)
             shown, near = text, near and repr(valid_text(own.get(near, near)))
         return f"{shown}. Did you mean {near}?" if near else f"{shown}."
 

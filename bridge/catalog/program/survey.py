@@ -19,9 +19,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
 """The value bound to a name: an expression, a function, a dotted module; None if unknown."""
 
-MAX_SCOPES = 64
-"""Scopes searched for a name. Python allows a hundred nested blocks, and any number of lambdas."""
-
 EVERYTHING = frozenset({"*"})
 """Stands for every exception."""
 
@@ -194,15 +191,13 @@ class Survey:
         """Return the scope that binds `name` as seen from a context; None if none does."""
         scope: Scope | None = context.scope
         first = True
-        for _ in range(MAX_SCOPES):
-            if scope is None:
-                return None
+        while scope is not None:
             # A class's names are not visible in its methods.
             if name in scope.bound and (first or scope.kind != "class"):
                 return scope
             first = first and scope.kind == "comprehension"
             scope = scope.outside.get(name, scope.parent)
-        return self.root if name in self.root.bound else None
+        return None
 
     # --- the walk --------------------------------------------------------------------------------
 
@@ -341,7 +336,8 @@ class Survey:
             home = scope.parent
             while home is not None and home.kind != "function":
                 home = home.parent
-        scope.outside.update(dict.fromkeys(node.names, home or self.root))
+        home = home or self.root
+        scope.outside.update(dict.fromkeys(node.names if home is not scope else (), home))
 
     def _handler(self, node: ast.ExceptHandler, context: Context) -> None:
         if node.name:

@@ -154,11 +154,6 @@ def test_a_call_may_follow_what_stands_before_it_or_shares_a_loop_or_is_in_a_fun
     assert later[0].may_follow(later[1])
 
 
-def test_so_many_calls_are_listed_and_the_others_counted() -> None:
-    found = _foreseen("await mcp_git_hub.search('a')\n" * 1_010)
-    assert (len(found.calls), found.omitted) == (1_000, 10)
-
-
 def test_a_tool_that_is_not_known_is_named() -> None:
     """It may be misspelt, or new; that a server is used otherwise is something else."""
     [place] = _foreseen("x = 1\nawait mcp_git_hub.serach('x')").open
