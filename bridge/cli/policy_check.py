@@ -129,7 +129,7 @@ async def _check_program(engine: Engine, code: str, *, as_json: bool) -> int:
     if isinstance(reading.survey, Unread):
         raise UsageError(f"The program cannot be read: {reading.survey.finding}.")
     if reading.references.unknown:
-        unknown = "; ".join(map(str, reading.references.unknown))
+        unknown = "; ".join(reading.references.unknown.values())
         raise UsageError(servers.unknown_server_text(unknown))
     errors = await servers.load_unknown(reading.references.servers, patient=True)
     found = expected_calls(reading.survey, servers.entries())
@@ -189,8 +189,6 @@ def _write(
 ) -> None:
     lines = [line for each in judged for line in _call_lines(each)]
     lines += [_open_line(place) for place in found.open]
-    if found.omitted:
-        lines.append(f"... and {found.omitted:,} more")
     if not lines:
         lines.append("No call of a tool is seen in the program.")
     write_out(visible("\n".join(lines) + "\n"))
@@ -236,7 +234,6 @@ def _write_json(
         "open": [
             {"line": place.line, "server": place.server, "why": place.why} for place in found.open
         ],
-        "omitted": found.omitted,
         "unreachable": {name: str(error) for name, error in errors.items()},
         "denied": sum(each.final.action == "deny" for each in judged),
     }

@@ -15,18 +15,20 @@ from functools import partial
 
 from bridge.artifacts import ArtifactStore
 from bridge.callers.client import RunCaller
+from bridge.catalog.program.checks import check_program
 from bridge.catalog.program.edits import apply_edits
 from bridge.catalog.program.names import NameTable
-from bridge.catalog.program.parsing import Unread
+from bridge.catalog.program.parsing import Unread, explained
+from bridge.catalog.program.report import NOTHING
 from bridge.catalog.program.server_references import References
 from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError, UnknownServerError
 from bridge.gate.services import GateServices
 from bridge.model import Limits, RunRequest, RunResult, Tool
-from bridge.runs.checks import Check, ProgramChecks, stopped
+from bridge.runs.checks import Check, add_findings, refused
 from bridge.runs.input_files import resolved
 from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import Reading, add_findings, by_size, read, refused
+from bridge.runs.reading import Reading, by_size, read
 from bridge.sandbox.flavour import recall
 from bridge.sandbox.limits import limits_for
 from bridge.servers.project_approval import ProjectApproval
@@ -60,7 +62,6 @@ class Admission:
         self._skills = skills
         self._sessions = sessions
         self._gate_services = gate_services
-        self._checks = ProgramChecks(servers, settings)
         self._proposals = ProjectApproval(servers, gate_services.audit, gate_services.starts)
 
     async def parse(self, request: RunRequest) -> tuple[RunRequest, Limits]:
@@ -126,8 +127,8 @@ class Admission:
         check = await self._check(request, program, servers)
         request, program, check = await self._edited(request, program, check)
         run_id = request.run_id or uuid.uuid4().hex
-        if self._settings.guard == "enforce" and not program.scan.allowed:
-            return refused(run_id, program.scan, limits.timeout)
+        if self._settings.guard == "enforce" and program.scan.certain:
+            return add_findings(refused(run_id, program, program.scan, limits.timeout), program)
         if caller.is_shown:
             # All output goes to the client, and none is kept.
             limits = replace(limits, output_bytes=1 << 50)  # more than a run has time to write
@@ -140,14 +141,13 @@ class Admission:
             servers=servers,
             tolerant=tolerant,
             program=program,
-            reach=program.reach,
             skills=skills,
             check=check,
         )
         run = await self._with_servers_asked(run)
         if run.check.verdict.certain:
-            result = stopped(run_id, run.request.code, run.check.verdict, limits.timeout)
-            return add_findings(result, run.program)
+            result = refused(run_id, run.program, run.check.verdict, limits.timeout)
+            return add_findings(result, run.program, run.check.verdict)
         refusal = await self._skills.refusal(skills, run_id, limits.timeout)
         return run if refusal is None else add_findings(refusal, program)
 
@@ -175,11 +175,11 @@ class Admission:
     async def check(self, run: PreparedRun, tools: Mapping[str, tuple[Tool, ...]]) -> PreparedRun:
         """Return a run that is checked against its servers as they turned out to be."""
         loaded = tuple(name for name in run.servers if name in tools)
-        if loaded == run.servers and not self._checks.stale(run.check):
+        if loaded == run.servers and run.check.revision in (-1, self._servers.inventory.revision):
             return run
         check = await self._check(run.request, run.program, loaded)
         request, program, check = await self._edited(run.request, run.program, check)
-        return replace(run, request=request, program=program, reach=program.reach, check=check)
+        return replace(run, request=request, program=program, check=check)
 
     async def _edited(
         self, request: RunRequest, program: Reading, check: Check
@@ -216,9 +216,18 @@ class Admission:
     async def _check(
         self, request: RunRequest, program: Reading, servers: tuple[str, ...]
     ) -> Check:
-        return await self._checks.check(
-            request.code, program.survey, servers, more_names=bool(request.session)
+        """Return what is wrong with a program, as far as the servers' tools are known."""
+        known, survey = self._servers.inventory, program.survey
+        if self._settings.preflight != "check":
+            return Check(verdict=NOTHING)
+        if isinstance(survey, Unread):
+            return Check(verdict=explained(request.code, survey), revision=known.revision)
+        entries = [known.entry(name) for name in servers if name in known.aliases]
+        revision, session = known.revision, bool(request.session)
+        verdict = await by_size(
+            request.code, check_program, survey, entries, known.aliases, session
         )
+        return Check(verdict=verdict, servers=servers, revision=revision)
 
     async def _read(self, request: RunRequest, table: NameTable | None = None) -> Reading:
         return await read(
@@ -247,18 +256,16 @@ class Admission:
         """Ask about servers of a project that the program names; return whether one came in."""
         if not self._servers.discovery.proposed:
             return False
-        missed = [reference.text.strip("`'") for reference in program.references.unknown]
-        return await self._proposals.ensure_approved((*(request.servers or ()), *missed), caller)
+        named = (*(request.servers or ()), *program.references.unknown)
+        return await self._proposals.ensure_approved(named, caller)
 
     async def _unknown_servers(self, request: RunRequest, program: Reading) -> UnknownServerError:
         """Return the error on servers that do not exist, with what else is wrong."""
         unknown = program.references.unknown
         check = await self._check(request, program, program.references.servers)
-        problems = [str(reference) for reference in unknown]
-        problems += [str(found) for found in check.verdict.certain]
-        missed = [reference.text.strip("`'") for reference in unknown]
+        problems = [*unknown.values(), *map(str, check.verdict.certain)]
         message = self._servers.unknown_server_text("; ".join(problems))
-        return UnknownServerError(message, host_detail=self._servers.skip_reasons(missed))
+        return UnknownServerError(message, host_detail=self._servers.skip_reasons([*unknown]))
 
     def _wanted(self, request: RunRequest, references: References) -> tuple[tuple[str, ...], bool]:
         """Return the servers to load, and whether some may fail to start."""

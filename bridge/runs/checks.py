@@ -1,9 +1,9 @@
-"""The check of a program against its servers' tools, before it runs.
+"""The verdict on a program before it runs, and what results show of it.
 
 Owns the order: a program is checked against the tools that are known before anything is started
-for it, and again only if its servers turn out to have others. What is certain stops the run; notes
-are kept for a run that fails, where they may explain it. A syntax error that the
-sandbox confirms is reported as one found here is.
+for it, and again only if its servers turn out to have others. Owns the modes of the static guard:
+"off" finds nothing, "advise" lets every program run, "enforce" refuses what the guard denies and
+what cannot be read. A syntax error that the sandbox confirms is reported as one found here is.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from bridge.catalog.program.checks import Verdict, check_program
-from bridge.catalog.program.parsing import SYNTAX, Unread, explained
-from bridge.catalog.program.report import SIGNATURE, lines_of
+from bridge.catalog.program.checks import find_lost_value
+from bridge.catalog.program.parsing import SYNTAX, Unread
+from bridge.catalog.program.report import NOTHING, SIGNATURE, Verdict, lines_of
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.prose import clip
 from bridge.model import Finding, RunResult
-from bridge.runs.reading import by_size
-from bridge.servers.servers import Servers
-from bridge.settings import Settings
+from bridge.runs.reading import Reading
 
 MAX_TOLD = 12
 """Findings in the text of a refusal; the record has more."""
@@ -33,15 +31,9 @@ TOLD_ON_SUCCESS = frozenset({"missing-await", "not-called", "alias"})
 """Notes on what leaves no trace when it goes wrong; the others explain a failure."""
 
 OF_TOOLS = frozenset(
-    {
-        "arguments-in-dict",
-        "missing-argument",
-        "repeated-argument",
-        "too-many-arguments",
-        "unknown-argument",
-        "unknown-tool",
-        "wrong-value",
-    }
+    """
+    missing-argument repeated-argument too-many-arguments unknown-argument unknown-tool wrong-value
+    """.split()  # noqa: SIM905 - as words they can be read
 )
 """What other tools than the known ones might mend."""
 
@@ -50,11 +42,11 @@ _SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """The verdict on a program.
+    """The preflight's verdict on a program.
 
     Attributes:
         servers: Those that it was checked against.
-        revision: Of the inventory of servers that it was checked against.
+        revision: Of the inventory of servers that it was checked against; negative if it is off.
     """
 
     verdict: Verdict
@@ -67,90 +59,67 @@ class Check:
         return all(found.rule in OF_TOOLS for found in self.verdict.certain)
 
 
-class ProgramChecks:
-    """Checks programs against the servers' tools as they are known now."""
-
-    def __init__(self, servers: Servers, settings: Settings) -> None:
-        self._servers = servers
-        self._on = settings.preflight == "check"
-
-    async def check(
-        self,
-        code: str,
-        survey: Survey | Unread,
-        servers: tuple[str, ...],
-        *,
-        more_names: bool = False,
-    ) -> Check:
-        """Return what is wrong with a program.
-
-        Args:
-            survey: Why there is none if it could not be read.
-            servers: Those that the run has.
-            more_names: Whether it may use names that it does not bind, as those of a session.
-        """
-        known = self._servers.inventory
-        if not self._on:
-            return Check(verdict=Verdict(), revision=known.revision)
-        if isinstance(survey, Unread):
-            return Check(verdict=_unread(code, survey), revision=known.revision)
-        entries = [known.entry(name) for name in servers if name in known.aliases]
-        revision, aliases = known.revision, known.aliases
-        verdict = await by_size(code, check_program, survey, entries, aliases, more_names)
-        return Check(verdict=verdict, servers=servers, revision=revision)
-
-    def stale(self, check: Check) -> bool:
-        """Return whether something else is known of the servers since a check."""
-        return self._on and check.revision != self._servers.inventory.revision
-
-
-def stopped(run_id: str, code: str, verdict: Verdict, timeout: float) -> RunResult:
-    """Return the result of a program that was not started."""
-    certain = verdict.certain
-    count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
-    lines = lines_of(code)
+def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> RunResult:
+    """Return the result of a program that the guard, or the preflight, keeps from starting."""
+    certain, lines = verdict.certain, lines_of(program.code)
+    by_guard = certain[0].source == "guard"
     told = _all_told(certain[:MAX_TOLD], lines)
-    if len(certain) > MAX_TOLD:
-        told.append(f"... and {len(certain) - MAX_TOLD} more")
-    notes = _all_told(verdict.notes[: MAX_TOLD // 3], lines)
-    if notes:
-        told += ["Not certain:", *notes]
+    if untold := len(certain) - len(told) + verdict.omitted:
+        told.append(f"... and {untold} more")
     remedy = "Nothing was started and no tool was called. Mend this and run the program again."
+    if not by_guard:
+        count = "a mistake" if len(certain) == 1 else f"{len(certain)} mistakes"
+        summary = f"The program was not run: it has {count}, first in {_short(certain[0])}"
+        notes = _all_told(verdict.notes[: MAX_TOLD // 3], lines)
+        told += ["Not certain:", *notes] if notes else []
+    elif isinstance(program.survey, Unread):
+        summary = f"The program cannot be read: {certain[0]}."
+    else:
+        summary = f"The static guard does not allow the program: {certain[0]}."
+        remedy += " The user's settings enforce the guard (MCP_BRIDGE_GUARD, or a strict profile)."
+    denied = by_guard and isinstance(program.survey, Survey)
     return RunResult(
         run_id=run_id,
         status="validation_error",
-        reason="validation",
-        summary=f"The program was not run: it has {count}, first in {_short(certain[0])}",
+        reason="policy" if denied else "validation",
+        summary=summary,
         error="\n".join((*told, remedy)),
         timeout_seconds=timeout,
-        findings=verdict.findings,
-        findings_omitted=verdict.omitted,
     )
 
 
-def with_notes(result: RunResult, code: str, verdict: Verdict) -> RunResult:
-    """Return a run's result with those notes that help its reader."""
-    syntax = next((found for found in verdict.findings if found.rule == SYNTAX), None)
+def add_findings(result: RunResult, program: Reading, verdict: Verdict = NOTHING) -> RunResult:
+    """Return a result with what was found in its program: repairs, and the guard's findings.
+
+    Args:
+        verdict: The preflight's. Of its notes, those are added that help the result's reader.
+    """
+    scan, found = program.scan, list(verdict.certain)
+    syntax = next((one for one in verdict.findings if one.rule == SYNTAX), None)
     if syntax is not None and _refused_there(result):
-        return _unreadable(result, code, syntax)
+        result = _unreadable(result, syntax)
+        found.append(dataclasses.replace(syntax, severity="deny"))
     failed = result.status != "success"
-    notes = tuple(
-        found
-        for found in verdict.notes
-        if found.rule != SYNTAX and (failed or found.rule in TOLD_ON_SUCCESS)
+    found += [
+        note
+        for note in verdict.notes
+        if note.rule != SYNTAX and (failed or note.rule in TOLD_ON_SUCCESS)
+    ]
+    if result.silent and isinstance(program.survey, Survey):
+        found += find_lost_value(program.survey)
+    # A syntax error is reported once.
+    told = {one.rule for one in found} & {SYNTAX}
+    found += [one for one in scan.findings if one.rule not in told]
+    if program.read_as:
+        message = f"read as: {program.read_as}"
+        found.append(
+            Finding(line=0, rule="read-as", message=message, severity="note", source="reader")
+        )
+    return dataclasses.replace(
+        result,
+        findings=tuple(sorted(found, key=lambda one: (one.line, one.column))),
+        findings_omitted=scan.omitted + (verdict.omitted if verdict.certain else 0),
     )
-    notes += verdict.lost if result.silent else ()
-    if not notes:
-        return result
-    findings = sorted((*result.findings, *notes), key=lambda found: (found.line, found.column))
-    return dataclasses.replace(result, findings=tuple(findings))
-
-
-def _unread(code: str, why: Unread) -> Verdict:
-    """Return the verdict on a program without a tree: only what is no Python is the author's."""
-    if why.finding.rule != SYNTAX:
-        return Verdict()
-    return Verdict(findings=(explained(code, why.finding),))
 
 
 def _refused_there(result: RunResult) -> bool:
@@ -161,7 +130,7 @@ def _refused_there(result: RunResult) -> bool:
     return bool(lines) and lines[-1].startswith(_SYNTAX_ERRORS)
 
 
-def _unreadable(result: RunResult, code: str, syntax: Finding) -> RunResult:
+def _unreadable(result: RunResult, syntax: Finding) -> RunResult:
     advice = syntax.message.partition(" reads it. ")[2]
     hint = "" if not advice or "\nHint: " in result.error else f"\nHint: {advice}"
     return dataclasses.replace(
@@ -170,7 +139,6 @@ def _unreadable(result: RunResult, code: str, syntax: Finding) -> RunResult:
         reason="validation",
         summary=f"The program cannot be read: {_short(syntax)}",
         error=f"{result.error}{hint}",
-        findings=(dataclasses.replace(syntax, severity="deny"),),
     )
 
 

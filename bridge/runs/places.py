@@ -84,8 +84,6 @@ class Places:
                 run,
                 # What earlier runs read counts for this one.
                 gate=run.gate.in_session(session.flow),
-                # What earlier programs defined may call any tool.
-                reach=None,
                 packages=session.packages,
             )
 

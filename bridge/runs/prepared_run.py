@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.callers.client import MAX_WAIT_SECONDS, RunCaller
-from bridge.catalog.program.server_references import Reach
 from bridge.gate.receipt import BYTES_PER_TOKEN
 from bridge.gate.services import RunContext
 from bridge.guest.protocol.wire import Run
@@ -47,7 +46,6 @@ class PreparedRun:
     servers: tuple[str, ...]
     tolerant: bool
     program: Reading
-    reach: Reach | None
     skills: SkillUse
     check: Check
     caller: RunCaller
@@ -73,7 +71,7 @@ def run_frame(
         number: Of the run in its session, if it is in one.
         state: What that begins with, as base64.
     """
-    loaded, reach = tuple(tools), run.reach
+    loaded, reach = tuple(tools), run.program.references.reach
     # In the configuration's order. A server may have been removed from it meanwhile.
     stubs = [
         known.stubs(name, None if reach is None else reach.get(name, frozenset()))

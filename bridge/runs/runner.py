@@ -15,11 +15,10 @@ from bridge.gate.result_redaction import cleared
 from bridge.model import ApplyRequest, RunRequest, RunResult
 from bridge.model.outcome import caught
 from bridge.runs.admission import Admission
-from bridge.runs.checks import stopped, with_notes
+from bridge.runs.checks import add_findings, refused
 from bridge.runs.execution import Executions
 from bridge.runs.places import Place, Places
 from bridge.runs.prepared_run import PreparedRun
-from bridge.runs.reading import add_findings
 from bridge.servers.servers import Servers
 from bridge.upstream.client_features import on_behalf_of
 
@@ -63,27 +62,28 @@ class Runner:
         run = await self._admission.admit(request, limits, program, caller)
         if isinstance(run, RunResult):
             return run
+        verdict = run.check.verdict
 
         async def in_place(run: PreparedRun, place: Place) -> RunResult:
-            nonlocal program
+            nonlocal program, verdict
             # 4. Prepare: the servers connect while the sandbox starts.
             run, tools = await self._admission.connect(run)
             # 5. Check the program against the tools as they are now.
             run = await self._admission.check(run, tools)
-            program, code = run.program, run.request.code
-            if run.check.verdict.certain:
-                return stopped(run.run_id, code, run.check.verdict, limits.timeout)
+            program, verdict = run.program, run.check.verdict
+            if verdict.certain:
+                return refused(run.run_id, program, verdict, limits.timeout)
             # 6. Start: one `run` frame.
             async with self._executions.start(run, tools, place) as execution:
                 # 7. Serve its calls through the gate; collect what it writes.
                 facts = await execution.serve()
                 # 8. Conclude: the verdict, the result, the audit log's last record.
                 await execution.conclude(facts)
-            return with_notes(await execution.result(), code, run.check.verdict)
+            return await execution.result()
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
         result = await self._places.run(run, in_place)
-        return add_findings(result, program)
+        return add_findings(result, program, verdict)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:

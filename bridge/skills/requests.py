@@ -93,10 +93,12 @@ class SkillAnswers:
         code = read_code(clear(source), name)
         unknown = self._shelf.references(code).unknown
         if unknown:
-            raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(map(str, unknown))}")
+            raise InvalidRequestError(f"The skill cannot be saved: {'; '.join(unknown.values())}")
         scan = check(Survey(code.tree))
-        if self._reviews.guard == "enforce" and not scan.allowed:
-            raise InvalidRequestError(f"The static guard does not allow the skill: {scan.denial}.")
+        if self._reviews.guard == "enforce" and scan.certain:
+            raise InvalidRequestError(
+                f"The static guard does not allow the skill: {scan.certain[0]}."
+            )
         told = " ".join(clear(description or code.docstring.partition("\n")[0]).split())
         told = told[:MAX_DESCRIPTION_CHARS]
         provenance = self._tracker.provenance()

@@ -101,9 +101,11 @@ class Review:
         """
         self.check("use")
         scan = None if skill.code is None else check(Survey(skill.code.tree))
-        if scan is not None and not scan.allowed and self._reviews.guard == "enforce":
+        if scan is not None and scan.certain and self._reviews.guard == "enforce":
             # What is saved is checked then; its file may be another by now.
-            message = f"The static guard does not allow the skill {skill.name!r}: {scan.denial}."
+            message = (
+                f"The static guard does not allow the skill {skill.name!r}: {scan.certain[0]}."
+            )
             raise CallDeniedError(message, remedy="Do without it.")
         if self._policy == "allow":
             return

@@ -61,13 +61,13 @@ sums
 async def test_the_tools_of_a_server_are_listed_once_it_is_loaded(engine: Engine) -> None:
     """And a tool that it lacks is an error that names the nearest."""
     code = """
-server = mcp_servers["".join(("work", "-", "shop"))]
+server = mcp_servers["-".join(["work", "shop"][:])]
 try:
     list(server)
 except KeyError as error:
     print(error)
 print(len(await server.list_tools()) == len(list(server)), repr(server))
-await mcp_servers["other" + " shop"].addd(1, 2)
+await mcp_servers[" ".join(["other", "shop"][:])].addd(1, 2)
 """
     result = await engine.run(RunRequest(code=code))
     assert result.stdout.startswith("mcp_work_shop: its tools are not known yet")

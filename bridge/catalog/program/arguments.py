@@ -1,4 +1,4 @@
-"""Reads the arguments of a program's calls, as far as its text shows them. Pure.
+"""Reads the calls in a program's text: what is called, and with which arguments. Pure.
 
 What the program computes is `COMPUTED`, which fits every schema. The guest's own code binds the
 values to parameters, converts and checks them.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import Symbol, SymbolResolver
 from bridge.catalog.program.tables import BY_NAME, Helper
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters
 from bridge.guest.schema.names import PARAMETER_NAMES
 from bridge.guest.schema.parameters import are_arguments
 from bridge.model import Json
-from bridge.text import valid_text
 
 MAX_LITERAL_NODES = 2000
 """Nodes of one literal argument that are read."""
@@ -38,49 +39,6 @@ def helper_parameters(helper: Helper) -> Parameters:
     return Parameters(schema, len(helper.positional), also)
 
 
-def read_call_tool(node: ast.Call, given: Mapping[str, str]) -> dict[str, ast.expr]:
-    """Return the server, tool and arguments of a `call_tool`, however the program gives them.
-
-    Args:
-        given: What texts that name both a server and a tool mean; see `NameTable.resolve`.
-    """
-    bound = dict(zip(("server", "tool", "arguments"), node.args, strict=False))
-    for keyword in node.keywords:
-        bound[PARAMETER_NAMES.get(str(keyword.arg), str(keyword.arg))] = keyword.value
-    if isinstance(bound.get("tool"), ast.Dict) and "arguments" not in bound:
-        bound["arguments"] = bound.pop("tool")
-    if len(bound.keys() & {"server", "tool"}) == 1:
-        whole = bound.get("server", bound.get("tool"))
-        path = given.get(str(getattr(whole, "value", "")), "")
-        if "." in path:
-            server, _, tool = path.partition(".")
-            bound.update(server=ast.Constant(server), tool=ast.Constant(tool))
-    return bound
-
-
-@dataclass(kw_only=True)
-class CallArguments:
-    """The arguments of one call.
-
-    Attributes:
-        seen: Names and values of the literal ones.
-        unseen: Names of those whose values are computed.
-        open: Whether there may be others of any name.
-    """
-
-    seen: dict[str, Json] = field(default_factory=dict)
-    unseen: list[str] = field(default_factory=list)
-    open: bool = False
-
-    def take(self, name: str, value: Json) -> None:
-        """Add one argument."""
-        name = valid_text(name)
-        if _is_computed(value):
-            self.unseen.append(name)
-        else:
-            self.seen[name] = value
-
-
 @dataclass(frozen=True, kw_only=True)
 class CallText:
     """What the text of a call shows.
@@ -91,30 +49,55 @@ class CallText:
         scalar: Whether the first argument is certainly no dict.
     """
 
-    args: Sequence[Json]
+    args: Sequence[Json] = ()
     kwargs: Mapping[str, Json]
-    starred: bool
-    unpacked: bool
-    scalar: bool
+    starred: bool = False
+    unpacked: bool = False
+    scalar: bool = False
 
     def may_be_all(self, parameters: Parameters) -> bool:
         """Whether there are arguments that the text does not show: unpacked, or in one dict."""
-        alone = len(self.args) == 1 and not self.kwargs and self.args[0] == COMPUTED
-        alone = alone and not self.scalar
+        whole = len(self.args) == 1 and not self.kwargs and self.args[0] == COMPUTED
         names = parameters.by_name
-        if alone and are_arguments(names, names, parameters.all, parameters.root):
-            return True
-        return self.starred or self.unpacked
+        fits = are_arguments(names, names, parameters.all, parameters.root)
+        return self.starred or self.unpacked or (whole and not self.scalar and fits)
 
 
-class ArgumentReader:
-    """Reads the arguments of one program's calls."""
+@dataclass(frozen=True, kw_only=True)
+class HelperCall:
+    """A call of a helper for a server.
 
-    def __init__(self, survey: Survey) -> None:
+    Attributes:
+        values: The arguments by the helper's own names.
+        server: The server; None if it is computed, or there is none of that name.
+        tool: The tool's name, if the helper takes one and the text shows it.
+        entry: The tool of that name.
+        given: The tool's arguments; None if the text does not show a dict.
+    """
+
+    values: Mapping[str, Json]
+    server: ServerEntry | None = None
+    tool: str | None = None
+    entry: ToolEntry | None = None
+    given: CallText | None = None
+
+
+class CallReader:
+    """Reads the calls of one program."""
+
+    def __init__(self, survey: Survey, symbols: SymbolResolver) -> None:
         self._survey = survey
+        self._symbols = symbols
+        self._parameters: dict[int, Parameters] = {}
         self._left = 0
 
-    def read(self, node: ast.Call, context: Context) -> CallText:
+    def parameters(self, entry: ToolEntry) -> Parameters:
+        """Return a tool's parameters."""
+        if id(entry) not in self._parameters:
+            self._parameters[id(entry)] = Parameters(entry.tool.input_schema)
+        return self._parameters[id(entry)]
+
+    def text(self, node: ast.Call, context: Context) -> CallText:
         """Return what the text shows of a call's arguments."""
         starred = any(isinstance(item, ast.Starred) for item in node.args)
         kwargs: dict[str, Json] = {}
@@ -128,33 +111,46 @@ class ArgumentReader:
             else:
                 kwargs.update(value)
         args = [] if starred else [self.value(item, context) for item in node.args]
-        first = node.args[0] if node.args else None
-        owner = self._survey.owner(first.id, context) if isinstance(first, ast.Name) else None
-        bound = owner.bound[first.id] if owner and isinstance(first, ast.Name) else ()
-        values = [first, *(value for value, _ in bound)]
-        scalar = isinstance(values[-1], ast.Constant | ast.JoinedStr) and all(
-            isinstance(value, ast.Constant | ast.JoinedStr) for value in values[1:]
-        )
+        values: list[object] = [*node.args[:1]]
+        if values and isinstance(first := values[0], ast.Name):
+            owner = self._survey.owner(first.id, context)
+            values = [value for value, _ in owner.bound[first.id]] if owner else values
+        scalar = bool(values) and all(isinstance(v, ast.Constant | ast.JoinedStr) for v in values)
         return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
 
-    def bind(
-        self, node: ast.Call, parameters: Parameters | None, context: Context
-    ) -> CallArguments:
-        """Return the arguments of a call of a tool; without its parameters, those by name."""
-        given = self.read(node, context)
-        if parameters is None:
-            found = CallArguments(open=bool(node.args) or given.unpacked)
-            bound: Mapping[str, Json] = given.kwargs
-        else:
-            found = CallArguments(open=given.may_be_all(parameters))
-            bound, _ = parameters.bind_all(given.args, given.kwargs)
-            if given.starred:
-                # Defaults are sent only for what is left out.
-                own = {one.name for name in given.kwargs if (one := parameters.by_name.get(name))}
-                bound = {name: value for name, value in bound.items() if name in own}
-        for name, value in bound.items():
-            found.take(name, value)
-        return found
+    def helper(self, node: ast.Call, context: Context, symbol: Symbol) -> HelperCall | None:
+        """Return a call of a helper; None if its arguments are unpacked."""
+        helper, text = symbol.helper, self.text(node, context)
+        assert helper is not None
+        if text.starred or text.unpacked:
+            return None
+        also = PARAMETER_NAMES if helper.name in BY_NAME else {}
+        values = dict(zip(helper.positional, text.args, strict=False))
+        values.update({also.get(name, name): value for name, value in text.kwargs.items()})
+        tool = values.get("tool")
+        if also and isinstance(tool, dict) and tool != COMPUTED and "arguments" not in values:
+            values["arguments"] = values.pop("tool")
+        if also and len(values.keys() & {"server", "tool"}) == 1:
+            # One text may name both; see `NameTable.resolve`.
+            whole = values.get("server", values.get("tool"))
+            path = self._survey.given.get(whole, "") if isinstance(whole, str) else ""
+            if "." in path:
+                values["server"], _, values["tool"] = path.partition(".")
+        server, name, tool = symbol.server, values.get("server"), values.get("tool")
+        if server is None and isinstance(name, str):
+            server = self._symbols.named_server(name)
+        if not also or server is None or not isinstance(tool, str):
+            return HelperCall(values=values, server=server)
+        given = values.get("arguments") or {}
+        alone = values.keys() <= {"server", "tool", "arguments"}
+        shown = alone and given != COMPUTED
+        return HelperCall(
+            values=values,
+            server=server,
+            tool=tool,
+            entry=server.named(tool),
+            given=CallText(kwargs=given) if shown and isinstance(given, dict) else None,
+        )
 
     def value(self, node: ast.expr, context: Context) -> Json:
         """Return the value of an expression; `COMPUTED` for what the text does not show of it.
@@ -196,7 +192,8 @@ class ArgumentReader:
         return COMPUTED
 
 
-def _is_computed(value: Json) -> bool:
+def is_computed(value: Json) -> bool:
+    """Return whether the text does not show a value, or a part of it."""
     if isinstance(value, dict):
-        return WHOLE in value or any(map(_is_computed, value.values()))
-    return isinstance(value, list) and any(map(_is_computed, value))
+        return WHOLE in value or any(map(is_computed, value.values()))
+    return isinstance(value, list) and any(map(is_computed, value))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from types import CoroutineType
+from typing import Any
 
 from bridge.catalog.program.certainty import Certainty
 from bridge.catalog.program.edits import AWAIT, Edit
@@ -14,18 +16,33 @@ from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, Symb
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
 
-_OWN_ATTRIBUTES = frozenset(
-    """
-    close send throw cr_await cr_code cr_frame cr_origin cr_running cr_suspended
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Attributes of a coroutine object."""
-
 _MAX_CHAIN = 32
 """Attributes, items and calls between an `await` and the call it was meant for."""
 
 _SHOWN = "is shown"
 _TAKEN = "is used as"
+
+
+def _compared(node: ast.Compare) -> list[ast.expr]:
+    by_value = not any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops)
+    return [node.left, *node.comparators] if by_value else []
+
+
+_USES: tuple[tuple[tuple[type[ast.AST], ...], str, Callable[[Any], list[ast.expr]]], ...] = (
+    ((ast.Subscript,), "is indexed", lambda n: [n.value] if isinstance(n.ctx, ast.Load) else []),
+    ((ast.For,), "is iterated over", lambda n: [n.iter]),
+    (
+        (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+        "is iterated over",
+        lambda n: [] if n.generators[0].is_async else [n.generators[0].iter],
+    ),
+    ((ast.Starred,), "is unpacked", lambda n: [n.value]),
+    ((ast.BinOp,), "is computed with", lambda n: [n.left, n.right]),
+    ((ast.Compare,), f"{_TAKEN} a value", _compared),
+    ((ast.If, ast.While, ast.IfExp), f"{_TAKEN} true", lambda n: [n.test]),
+    ((ast.FormattedValue,), _SHOWN, lambda n: [n.value]),
+)
+"""Kinds of nodes, words for the use, and the expressions that they use as data."""
 
 
 class AwaitRules:
@@ -45,24 +62,25 @@ class AwaitRules:
 
     def check(self) -> None:
         """Report the mistakes."""
-        for node, context in self._survey.each(ast.Expr):
+        each = self._survey.each
+        for node, context in each(ast.Expr):
             if not context.last:
                 # The guest awaits the program's last expression.
                 self._dropped(node, node.value, context)
-        for node, context in self._survey.each(ast.Assign):
+        for node, context in each(ast.Assign):
             self._assigned(node, context)
         for value, context, use in self._uses():
             if isinstance(value, ast.Name | ast.Call):
                 self._used(value, context, use)
-        for node, context in self._survey.each(ast.Await):
+        for node, context in each(ast.Await):
             self._await(node, context)
-        for node, context in self._survey.each(ast.AsyncFor, ast.AsyncWith):
+        for node, context in each(ast.AsyncFor, ast.AsyncWith):
             if not context.scope.asynchronous:
                 what = "async for" if isinstance(node, ast.AsyncFor) else "async with"
                 self._outside(node, context, what)
             elif isinstance(node, ast.AsyncFor) and isinstance(node.iter, ast.Call):
                 self._used(node.iter, context, "is iterated over", Edit("plain", node))
-        for node, context in self._survey.each(ast.Return):
+        for node, context in each(ast.Return):
             if context.scope.function().kind != "function":
                 message = (
                     "`return` outside a function; end the program with the value as its last "
@@ -70,22 +88,20 @@ class AwaitRules:
                 )
                 edits = (Edit("value", node),) if context.last else ()
                 self._report.add(node, "syntax", "deny", message, edits)
-        for node, context in self._survey.each(ast.Call):
+        for node, context in each(ast.Call):
             self._gather(node, context)
 
     # --- missing ---------------------------------------------------------------------------------
 
     def _dropped(self, node: ast.stmt, value: ast.expr, context: Context) -> None:
         symbol = self._symbols.of(value, context)
-        if symbol is None:
-            return
-        if symbol.kind == COROUTINE:
+        if symbol is not None and symbol.kind == COROUTINE:
             # A forgotten `asyncio.sleep(1)` loses no result.
             lost = symbol.tool or symbol.function or symbol.helper
             severity = self._certainty.happens(context) if lost else "note"
             problem = "is called without `await`, so nothing happens"
             self._missing(value, severity, symbol, problem, context)
-        elif symbol.kind == TOOL:
+        elif symbol is not None and symbol.kind == TOOL:
             message = f"{quoted(symbol.name)} is only named; call it: `await {symbol.name}(...)`"
             self._report.add(node, "not-called", "note", message)
 
@@ -98,13 +114,10 @@ class AwaitRules:
         if isinstance(target, ast.Tuple | ast.List):
             severity = self._certainty.raises(context, "TypeError")
             self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
-        elif isinstance(target, ast.Name) and not self._is_read(target.id, context):
-            self._dropped(node, node.value, context)
-
-    def _is_read(self, name: str, context: Context) -> bool:
-        """Return whether a variable may be read."""
-        elsewhere = name in self._survey.shared or context.scope.kind == "class"
-        return elsewhere or name in self._certainty.read_names
+        elif isinstance(target, ast.Name):
+            in_class = context.scope.kind == "class"
+            if not in_class and target.id not in self._survey.shared | self._certainty.read_names:
+                self._dropped(node, node.value, context)
 
     def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
         symbol = self._symbols.of(node, context)
@@ -122,23 +135,35 @@ class AwaitRules:
             severity = "note" if named in self._handed_on else self._certainty.happens(context)
         else:
             severity = self._certainty.raises(context, "TypeError")
+        self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
+
+    def _missing(
+        self,
+        node: ast.expr,
+        severity: Severity,
+        symbol: Symbol,
+        problem: str,
+        context: Context,
+        *also: Edit,
+    ) -> None:
         call = f"{symbol.name}(...)"
         edits = self._await_edits(node, context, also)
+        message = f"{quoted(call)} {problem}; write `await {call}`"
         if id(node) in self._under_await:
-            above = self._under_await[id(node)]
-            edits = (*edits, Edit("plain", above)) if edits and not named else ()
+            above = Edit("plain", self._under_await[id(node)])
+            edits = (*edits, above) if edits and isinstance(node, ast.Call) else ()
             message = (
                 f"`await` waits for what comes after the dot or the bracket, not for "
                 f"{quoted(call)}; put parentheses around it: `(await {call})`"
             )
-        elif named:
+        elif isinstance(node, ast.Name):
+            use = problem.removesuffix(" without `await`")
             message = (
-                f"{quoted(named)} {use}, but it is {quoted(call)} without its value; write "
-                f"`{named} = await {call}`"
+                f"{quoted(node.id)} {use}, but it is {quoted(call)} without its value; write "
+                f"`{node.id} = await {call}`"
             )
-        else:
-            self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
-            return
+        elif symbol.kind == FUTURE:
+            message += " before its values are used"
         self._report.add(node, "missing-await", severity, message, edits)
 
     def _await_edits(
@@ -166,52 +191,18 @@ class AwaitRules:
             if isinstance(node.ctx, ast.Load) and id(node) not in as_data
         )
 
-    def _missing(
-        self,
-        node: ast.expr,
-        severity: Severity,
-        symbol: Symbol,
-        problem: str,
-        context: Context,
-        *also: Edit,
-    ) -> None:
-        message = f"{quoted(symbol.name + '(...)')} {problem}; write `await {symbol.name}(...)`"
-        if symbol.kind == FUTURE:
-            message += " before its values are used"
-        edits = self._await_edits(node, context, also)
-        self._report.add(node, "missing-await", severity, message, edits)
-
     def _uses(self) -> Iterator[tuple[ast.expr, Context, str]]:
         """Yield expressions used as data, each with its context and a phrase for the use."""
-        each = self._survey.each
-        for node, context in each(ast.Subscript):
-            if isinstance(node.ctx, ast.Load):
-                yield node.value, context, "is indexed"
-        for node, context in each(ast.Attribute):
+        for kinds, use, values in _USES:
+            for node, context in self._survey.each(*kinds):
+                for value in values(node):
+                    if isinstance(value, ast.Call) or use != f"{_TAKEN} true":
+                        yield value, context, use
+        for node, context in self._survey.each(ast.Attribute):
             symbol = self._symbols.of(node.value, context)
-            waits = symbol is not None and symbol.kind == COROUTINE
-            if waits and node.attr not in _OWN_ATTRIBUTES and not node.attr.startswith("__"):
+            if symbol and symbol.kind == COROUTINE and not hasattr(CoroutineType, node.attr):
                 yield node.value, context, f"is asked for {quoted(node.attr)}"
-        for node, context in each(ast.For):
-            yield node.iter, context, "is iterated over"
-        for node, context in each(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp):
-            if not node.generators[0].is_async:
-                yield node.generators[0].iter, context, "is iterated over"
-        for node, context in each(ast.Starred):
-            yield node.value, context, "is unpacked"
-        for node, context in each(ast.BinOp):
-            yield node.left, context, "is computed with"
-            yield node.right, context, "is computed with"
-        for node, context in each(ast.Compare):
-            if not any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
-                for operand in (node.left, *node.comparators):
-                    yield operand, context, f"{_TAKEN} a value"
-        for node, context in each(ast.If, ast.While, ast.IfExp):
-            if isinstance(node.test, ast.Call):
-                yield node.test, context, f"{_TAKEN} true"
-        for node, context in each(ast.FormattedValue):
-            yield node.value, context, _SHOWN
-        for node, context in each(ast.Call):
+        for node, context in self._survey.each(ast.Call):
             yield from self._data_arguments(node, context)
 
     def _data_arguments(

@@ -12,31 +12,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from bridge.catalog.entries import ServerEntry, ToolEntry
-from bridge.catalog.program.arguments import ArgumentReader, helper_parameters, read_call_tool
+from bridge.catalog.entries import ServerEntry
+from bridge.catalog.program.arguments import CallReader, CallText, helper_parameters
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.report import SIGNATURE, Report, did_you_mean, listed, quoted
+from bridge.catalog.program.report import SIGNATURE, Report, listed, quoted
 from bridge.catalog.program.survey import Context, Survey
-from bridge.catalog.program.symbols import HELPER, RUNTIME, SERVER, TOOL, Symbol, SymbolResolver
-from bridge.catalog.program.tables import (
-    BY_NAME,
-    HELPERS,
-    MODULE_NAMES,
-    NOT_OF_MODULES,
-    RUNTIME_TYPES,
-    SERVER_METHODS,
+from bridge.catalog.program.symbols import (
+    HELPER,
+    NO_HELPER,
+    NO_TOOL,
+    SERVER,
+    TOOL,
+    Symbol,
+    SymbolResolver,
 )
+from bridge.catalog.program.tables import BY_NAME, HELPERS, RUNTIME_TYPES
 from bridge.catalog.prose import clip
 from bridge.catalog.stubs import call_signature
-from bridge.guest.schema.binding import Parameters
+from bridge.guest.schema.binding import Parameters, Wrong
 from bridge.guest.schema.names import nearest
 from bridge.model import Severity
 
 SECONDS_FOR_VALUES = 0.2
 """Time for checking the literal values in one program. Only hostile schemas take so long; the guest
 checks all values again before each call."""
-
-_MODULE_NAMES = MODULE_NAMES | (SERVER_METHODS.keys() - NOT_OF_MODULES)
 
 _INTROSPECTIVE = frozenset(
     """
@@ -45,7 +44,6 @@ _INTROSPECTIVE = frozenset(
     """.split()  # noqa: SIM905 - as words they can be read
 )
 """With these a program can find out which tools exist, and then use only those."""
-
 
 _APART = {
     "get_prompt": "get_prompt(..., %s)",
@@ -80,8 +78,7 @@ class CallRules:
         self._symbols = symbols
         self._certainty = certainty
         self._report = report
-        self._given = ArgumentReader(survey)
-        self._parameters: dict[tuple[str, str], Parameters] = {}
+        self._reader = CallReader(survey, symbols)
         self._seconds_left = SECONDS_FOR_VALUES
         names = [node.id for node, _ in survey.each(ast.Name)]
         names += [node.attr for node, _ in survey.each(ast.Attribute)]
@@ -89,13 +86,15 @@ class CallRules:
 
     def check(self) -> None:
         """Report the mistakes."""
-        for node, context in self._survey.each(ast.Attribute):
-            if isinstance(node.ctx, ast.Load) and not node.attr.startswith("_"):
-                self._attribute(node, context)
-        for node, context in self._survey.each(ast.Subscript):
-            self._item(node, context)
+        for kind, raised in ((ast.Attribute, "AttributeError"), (ast.Subscript, "MissingKeyError")):
+            for node, context in self._survey.each(kind):
+                if isinstance(node.ctx, ast.Load):
+                    self._name(node, context, self._symbols.of(node, context), raised)
         for node, context in self._survey.each(ast.ImportFrom):
-            self._import(node, context)
+            for item in node.names if node.module and not node.level else ():
+                if item.name != "*":
+                    symbol = self._symbols.imported(f"{node.module}.{item.name}")
+                    self._name(node, context, symbol, "ImportError")
         for node, context in self._survey.each(ast.With, ast.AsyncWith):
             for item in node.items:
                 self._with_item(item.context_expr, context)
@@ -105,40 +104,19 @@ class CallRules:
 
     # --- names -----------------------------------------------------------------------------------
 
-    def _attribute(self, node: ast.Attribute, context: Context) -> None:
-        name = node.attr
-        base = None if name in self._survey.stored else self._symbols.of(node.value, context)
-        if base is None:
+    def _name(self, node: ast.AST, context: Context, symbol: Symbol | None, raised: str) -> None:
+        if symbol is None or symbol.kind not in (NO_TOOL, NO_HELPER):
             return
-        if base.kind == SERVER and base.server is not None:
-            extra = _MODULE_NAMES if base.as_module else SERVER_METHODS.keys()
-            if name not in extra and name not in self._symbols.tools(base.server):
-                self._no_tool(node, context, base.server, name, "AttributeError")
-        elif base.kind == RUNTIME:
-            self._helper_named(node, context, name, "AttributeError")
-
-    def _item(self, node: ast.Subscript, context: Context) -> None:
-        key = node.slice
-        if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+        name, server = symbol.name, symbol.server
+        severity = self._certainty.raises(context, raised)
+        if server is None:
+            self._report.add(node, "unknown-helper", severity, partial(_no_helper, name))
             return
-        base = self._symbols.of(node.value, context)
-        if base is None or base.server is None or base.kind != SERVER or base.as_module:
-            return
-        if base.server.named(key.value) is None:
-            self._no_tool(node, context, base.server, key.value, "MissingKeyError")
-
-    def _import(self, node: ast.ImportFrom, context: Context) -> None:
-        module = "" if node.level else node.module or ""
-        package, _, alias = module.rpartition(".")
-        server = self._symbols.imported_server(alias) if package == "mcp.servers" else None
-        for item in node.names:
-            name = item.name
-            if name == "*" or name.startswith("_"):
-                continue
-            if module == "mcp.runtime":
-                self._helper_named(node, context, name, "ImportError")
-            elif server is not None and name not in {*_MODULE_NAMES, *self._symbols.tools(server)}:
-                self._no_tool(node, context, server, name, "ImportError")
+        looked_for = name in self._survey.words and raised != "MissingKeyError"
+        if looked_for or self._introspects:
+            # The program tests whether the tool exists.
+            severity = "note"
+        self._report.add(node, "unknown-tool", severity, partial(_no_tool, server, name))
 
     def _with_item(self, node: ast.expr, context: Context) -> None:
         """Report `async with mcp_x as x`: a server object is no client that has to be opened."""
@@ -154,132 +132,67 @@ class CallRules:
         severity: Severity = "note" if "note" in severities else "deny"
         self._report.add(node, "not-a-tool", severity, message)
 
-    def _no_tool(
-        self, node: ast.AST, context: Context, server: ServerEntry, name: str, kind: str
-    ) -> None:
-        if self._report.exhausted:
-            return
-        severity = self._certainty.raises(context, kind)
-        looked_for = name in self._survey.words and kind != "MissingKeyError"
-        if looked_for or (self._introspects and context.conditional):
-            # The program tests whether the tool exists.
-            severity = "note"
-        names = [entry.alias for entry in server.tools]
-        near = nearest(name, names)
-        hint = ""
-        if name in BY_NAME:
-            how = f"await runtime.{name}({clip(server.name, 60)!r}, tool, {{...}})"
-            hint = f" Call a tool by name: `{how}`."
-        elif near:
-            entry = self._symbols.tools(server)[near]
-            hint = f" Did you mean `{call_signature(server.alias, entry)}`?"
-        if not near or name in BY_NAME or len(names) <= 6:
-            hint += f" Tools: {listed(names)}."
-        message = f"`mcp_{server.alias}` has no tool {quoted(name)}.{hint}"
-        self._report.add(node, "unknown-tool", severity, message)
-
-    def _helper_named(self, node: ast.AST, context: Context, name: str, kind: str) -> None:
-        if self._report.exhausted or name in HELPERS or name in RUNTIME_TYPES:
-            return
-        names = [*HELPERS, *RUNTIME_TYPES]
-        near = nearest(name, names)
-        if near in HELPERS:
-            hint = f" Did you mean {quoted(HELPERS[near].signature)}?"
-        else:
-            hint = did_you_mean(name, names) or f" It has {', '.join(sorted(HELPERS))}."
-        severity = self._certainty.raises(context, kind)
-        message = f"`runtime` has no {quoted(name)}.{hint}"
-        self._report.add(node, "unknown-helper", severity, message)
-
     # --- calls -----------------------------------------------------------------------------------
 
     def _call(self, node: ast.Call, context: Context, *, later: bool) -> None:
         symbol = self._symbols.of(node.func, context)
         if symbol is None:
             return
-        if symbol.kind == SERVER:
-            names = [entry.alias for entry in symbol.server.tools] if symbol.server else []
+        if symbol.kind == SERVER and symbol.server is not None:
             message = (
-                f"{quoted(symbol.name)} is a server and cannot be called; "
-                f"call one of its tools: `await {symbol.name}.<tool>(...)`. Tools: {listed(names)}"
+                f"{quoted(symbol.name)} is a server and cannot be called; call one of its tools: "
+                f"`await {symbol.name}.<tool>(...)`. Tools: {_tools(symbol.server)}"
             )
             severity = self._certainty.raises(context, "TypeError")
             self._report.add(node, "not-a-tool", severity, message)
         elif symbol.kind == TOOL and symbol.server is not None and symbol.tool is not None:
-            certain = partial(self._certainty.raises, context, "ArgumentsError", later=later)
-            self._bind(node, self._tool(symbol.server, symbol.tool, symbol.name, certain), context)
+            callee = _Callee(
+                label=symbol.name,
+                parameters=self._reader.parameters(symbol.tool),
+                severity=partial(self._certainty.raises, context, "ArgumentsError", later=later),
+                signature=partial(call_signature, symbol.server.alias, symbol.tool),
+            )
+            self._bind(node, callee, self._reader.text(node, context))
         elif symbol.kind == HELPER and symbol.helper is not None:
-            self._helper(node, context, symbol, later=later)
+            later = later and symbol.helper.asynchronous
+            callee = _Callee(
+                label=symbol.name,
+                parameters=helper_parameters(symbol.helper),
+                severity=partial(self._certainty.raises, context, "TypeError", later=later),
+                signature=partial(getattr, symbol.helper, "signature"),
+            )
+            self._bind(node, callee, self._reader.text(node, context))
+            if symbol.helper.name in BY_NAME:
+                self._by_name(node, context, symbol, later=later)
 
-    def _helper(self, node: ast.Call, context: Context, symbol: Symbol, *, later: bool) -> None:
-        helper = symbol.helper
-        assert helper is not None
-        later = later and helper.asynchronous
-        callee = _Callee(
-            label=symbol.name,
-            parameters=helper_parameters(helper),
-            severity=partial(self._certainty.raises, context, "TypeError", later=later),
-            signature=lambda: helper.signature,
-        )
-        self._bind(node, callee, context)
-        if helper.name in BY_NAME:
-
-            def severity(kind: str) -> Severity:
-                # `call_tool_raw` may return the error instead.
-                unsure = helper.name != "call_tool" or (self._introspects and context.conditional)
-                return "note" if unsure else self._certainty.raises(context, kind, later=later)
-
-            self._by_name(node, severity, context)
-
-    def _by_name(
-        self, node: ast.Call, severity: Callable[[str], Severity], context: Context
-    ) -> None:
+    def _by_name(self, node: ast.Call, context: Context, symbol: Symbol, *, later: bool) -> None:
         """`runtime.call_tool("server", "tool", {...})`."""
-        bound = read_call_tool(node, self._survey.given)
-        server_name, tool_name = (getattr(bound.get(n), "value", None) for n in ("server", "tool"))
-        if not isinstance(server_name, str) or not isinstance(tool_name, str):
+        call = self._reader.helper(node, context, symbol)
+        if call is None or call.server is None or call.tool is None or not call.server.known:
             return
-        server = self._symbols.named_server(server_name)
-        if server is None or not server.known:
-            return
-        names = [entry.tool.name for entry in server.tools]
-        entry = server.named(tool_name)
-        if entry is None:
-            near = did_you_mean(tool_name, names) or f" Tools: {listed(names)}."
-            message = f"the server {quoted(server.name)} has no tool {quoted(tool_name)}.{near}"
+        # `call_tool_raw` may return the error instead.
+        unsure = symbol.name.endswith("_raw") or self._introspects
+
+        def severity(kind: str) -> Severity:
+            return "note" if unsure else self._certainty.raises(context, kind, later=later)
+
+        if call.entry is None:
+            message = partial(_no_tool, call.server, call.tool, by_name=True)
             self._report.add(node, "unknown-tool", severity("MCPError"), message)
-            return
-        given = bound.get("arguments")
-        if isinstance(given, ast.Dict) and all(isinstance(key, ast.Constant) for key in given.keys):
-            keywords = [
-                ast.keyword(arg=str(key.value), value=value)
-                for key, value in zip(given.keys, given.values, strict=True)
-                if isinstance(key, ast.Constant)
-            ]
-            call = ast.copy_location(ast.Call(func=node.func, args=[], keywords=keywords), node)
-            label = f"{server.name}.{entry.tool.name}"
-            certain = partial(severity, "ArgumentsError")
-            self._bind(call, self._tool(server, entry, label, certain), context)
+        elif call.given is not None:
+            callee = _Callee(
+                label=f"{call.server.name}.{call.entry.tool.name}",
+                parameters=self._reader.parameters(call.entry),
+                severity=partial(severity, "ArgumentsError"),
+                signature=partial(call_signature, call.server.alias, call.entry),
+            )
+            self._bind(node, callee, call.given)
 
-    def _tool(
-        self, server: ServerEntry, entry: ToolEntry, label: str, severity: Callable[[], Severity]
-    ) -> _Callee:
-        key = (server.alias, entry.alias)
-        if key not in self._parameters:
-            self._parameters[key] = Parameters(entry.tool.input_schema)
-        signature = partial(call_signature, server.alias, entry)
-        return _Callee(
-            label=label, parameters=self._parameters[key], severity=severity, signature=signature
-        )
-
-    # --- arguments -------------------------------------------------------------------------------
-
-    def _bind(self, node: ast.Call, callee: _Callee, context: Context) -> None:
+    def _bind(self, node: ast.Call, callee: _Callee, given: CallText) -> None:
         """Report which of a call's arguments do not fit."""
-        if self._report.exhausted or self._seconds_left <= 0:
+        if self._seconds_left <= 0:
             return
         parameters = callee.parameters
-        given = self._given.read(node, context)
         started = time.perf_counter()
         _, wrong = parameters.bind_all(given.args, given.kwargs)
         self._seconds_left -= time.perf_counter() - started
@@ -289,23 +202,52 @@ class CallRules:
             message = f"{quoted(callee.label)} gets {quoted(name)} as {quoted(own)}"
             message += ", whose description calls it an alias."
             self._report.add(keywords.get(name, node), "alias", "note", message)
-        helper = callee.label.rpartition(".")[2]
-        apart = _APART.get(helper)
+        # One name may be that of a server and its tool.
+        optional = callee.label.rpartition(".")[2] in BY_NAME or given.may_be_all(parameters)
         for one in wrong:
-            # One name may be that of a server and its tool.
-            optional = helper in BY_NAME or given.may_be_all(parameters)
-            if one.rule == "missing-argument" and optional:
-                continue
-            text = one.text
-            if apart and one.rule == "unknown-argument":
-                in_dict = apart % f"{{{one.name[:64]!r}: ...}}"
-                text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "
-                text += f"`{in_dict}`"
-            self._report_call(keywords.get(one.name, node), callee, one.rule, text)
+            if one.rule != "missing-argument" or not optional:
+                place = keywords.get(one.name, node)
+                self._report.add(place, one.rule, callee.severity(), partial(_wrong, callee, one))
 
-    def _report_call(self, node: ast.AST, callee: _Callee, rule: str, problem: str) -> None:
-        if self._report.exhausted:
-            return
-        end = "" if problem.endswith("?") else "."
-        message = f"{quoted(callee.label)} {problem}{end}{SIGNATURE}`{callee.signature()}`"
-        self._report.add(node, rule, callee.severity(), message)
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def _tools(server: ServerEntry) -> str:
+    return listed([entry.alias for entry in server.tools])
+
+
+def _no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
+    """Return that a server has no such tool, with the nearest one, or with all there are."""
+    names = {entry.tool.name if by_name else entry.alias: entry for entry in server.tools}
+    near = nearest(name, names)
+    hint = ""
+    if name in BY_NAME:
+        how = f"await runtime.{name}({clip(server.name, 60)!r}, tool, {{...}})"
+        hint = f" Call a tool by name: `{how}`."
+    elif near:
+        meant = near if by_name else call_signature(server.alias, names[near])
+        hint = f" Did you mean `{meant}`?"
+    if not near or name in BY_NAME or (len(names) <= 6 and not by_name):
+        hint += f" Tools: {listed([*names])}."
+    owner = f"the server {quoted(server.name)}" if by_name else f"`mcp_{server.alias}`"
+    return f"{owner} has no tool {quoted(name)}.{hint}"
+
+
+def _no_helper(name: str) -> str:
+    near = nearest(name, [*HELPERS, *RUNTIME_TYPES])
+    hint = f" It has {', '.join(sorted(HELPERS))}."
+    if near:
+        hint = f" Did you mean {quoted(HELPERS[near].signature if near in HELPERS else near)}?"
+    return f"`runtime` has no {quoted(name)}.{hint}"
+
+
+def _wrong(callee: _Callee, one: Wrong) -> str:
+    text = one.text
+    apart = _APART.get(callee.label.rpartition(".")[2])
+    if apart and one.rule == "unknown-argument":
+        in_dict = apart % f"{{{one.name[:64]!r}: ...}}"
+        text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "
+        text += f"`{in_dict}`"
+    end = "" if text.endswith("?") else "."
+    return f"{quoted(callee.label)} {text}{end}{SIGNATURE}`{callee.signature()}`"

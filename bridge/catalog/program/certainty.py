@@ -2,7 +2,7 @@
 
 An error that is caught or may not be reached is not certain; nor is any in a program that sets
 names dynamically. A function may be called from anywhere, so an exception that is caught anywhere
-in the program counts as caught inside it.
+in the program counts as caught inside it. What calls a method is not followed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,10 @@ class Certainty:
             node, parent = scope.node, scope.parent
             if isinstance(node, ast.Lambda) or node is None or parent is None:
                 continue
-            method = parent.kind == "class"
-            if not method:
+            if parent.kind != "class":
                 by_name[node.name].append(scope)
-            if node.decorator_list or (method and self._is_named(node.name)):
-                # May be called through an object or by its decorator.
+            if node.decorator_list:
+                # Its decorator may call it.
                 reached.append(scope)
         uses: defaultdict[int, list[Scope]] = defaultdict(list)
         for node, context in survey.each(ast.Name):
@@ -72,13 +71,3 @@ class Certainty:
                 found.add(id(scope))
                 reached += uses[id(scope)]
         return found
-
-    def _is_named(self, method: str) -> bool:
-        """Return whether the program names a method anywhere, or Python calls it implicitly."""
-        if method.startswith("__") or method in self.read_names or method in self._survey.words:
-            return True
-        return method in self._attributes
-
-    @cached_property
-    def _attributes(self) -> frozenset[str]:
-        return frozenset(node.attr for node, _ in self._survey.each(ast.Attribute))

@@ -9,49 +9,21 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.awaits import AwaitRules
 from bridge.catalog.program.calls import CallRules
 from bridge.catalog.program.certainty import Certainty
-from bridge.catalog.program.edits import Edit
-from bridge.catalog.program.report import Report, quoted
+from bridge.catalog.program.report import Report, Verdict, quoted
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
-from bridge.catalog.program.tables import BUILTINS, FOREIGN, LEGACY, OWN_GLOBALS
+from bridge.catalog.program.tables import BUILTINS, FOREIGN, OWN_GLOBALS
 from bridge.guest.schema.names import nearest
 from bridge.model import Finding
 
 _BUILTIN_CUTOFF = 0.78
 """Stricter than for other names: among so many builtins one is always a little similar."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """The preflight's findings.
-
-    Attributes:
-        findings: In the order of the lines.
-        omitted: Number of findings left out.
-        edits: The fixes of all certain mistakes; empty if one has no known fix.
-        lost: A note on the value that is lost, for a run that shows nothing.
-    """
-
-    findings: tuple[Finding, ...] = ()
-    omitted: int = 0
-    edits: tuple[Edit, ...] = ()
-    lost: tuple[Finding, ...] = ()
-
-    @property
-    def certain(self) -> tuple[Finding, ...]:
-        """The findings that stop the run."""
-        return tuple(found for found in self.findings if found.severity == "deny")
-
-    @property
-    def notes(self) -> tuple[Finding, ...]:
-        """The findings that do not stop the run."""
-        return tuple(found for found in self.findings if found.severity == "note")
 
 
 def check_program(
@@ -78,9 +50,7 @@ def check_program(
         # In a session most such names come from earlier programs; Python reports the others.
         _check_names(survey, certainty, report, known)
         _check_uncalled(survey, certainty, report)
-    return Verdict(
-        findings=report.findings(), omitted=report.omitted, edits=report.edits, lost=_lost(survey)
-    )
+    return report.verdict()
 
 
 def _check_names(
@@ -93,17 +63,16 @@ def _check_names(
         name = node.id
         if name in known or name in seen or not isinstance(node.ctx, ast.Load):
             continue
-        if report.exhausted:
-            return
         if name.startswith(("__", "mcp_")):
             continue
         severity = certainty.raises(context, "NameError")
-        if survey.stars or (name in LEGACY and context.conditional):
+        if survey.stars:
             severity = "note"
         if severity == "deny":
             # Report each name once, but again if the first report was not certain.
             seen.add(name)
-        report.add(node, "undefined-name", severity, _undefined(node, survey, servers))
+        message = partial(_undefined, node, survey, servers)
+        report.add(node, "undefined-name", severity, message)
 
 
 def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> None:
@@ -122,7 +91,7 @@ def _check_uncalled(survey: Survey, certainty: Certainty, report: Report) -> Non
             report.add(node, "not-called", "note", message)
 
 
-def _lost(survey: Survey) -> tuple[Finding, ...]:
+def find_lost_value(survey: Survey) -> tuple[Finding, ...]:
     """Return a note on the last line of a last loop or condition, whose value goes nowhere."""
     last = survey.tree.body[-1] if survey.tree.body else None
     while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):
@@ -133,7 +102,7 @@ def _lost(survey: Survey) -> tuple[Finding, ...]:
     if last and value and not shows and last not in survey.tree.body:
         message = "what this line makes is not shown; print it, or end with its name"
         report.add(last, "lost-value", "note", message)
-    return report.findings()
+    return report.verdict().findings
 
 
 def _undefined(node: ast.Name, survey: Survey, servers: Collection[str]) -> str:

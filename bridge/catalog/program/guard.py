@@ -9,26 +9,23 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from bridge.catalog.program.guard_rules import (
-    COMPUTED_IMPORT,
-    DEFAULT,
-    NOT_IN_OUT,
+    ATTRIBUTES,
+    CALLS,
+    DENIED,
+    NOTED,
+    OPENERS,
+    REFERENCES,
     SAVERS,
-    SENSITIVE_PATH,
-    Rule,
-    Rules,
     is_left,
+    is_sensitive,
+    rule_of_module,
 )
-from bridge.catalog.program.parsing import Unread, parse
-from bridge.catalog.program.report import plainly
+from bridge.catalog.program.report import Report, Verdict, plainly
 from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import IMPORTERS, SymbolResolver
-from bridge.model import Finding
-
-MAX_FINDINGS = 50
-"""Findings reported; the rest is counted. After fixing fifty, the program is checked again."""
+from bridge.model import Severity
 
 MAX_PATH_ARGUMENTS = 4
 """Arguments of a call that may be paths; no function in the table takes more."""
@@ -41,183 +38,92 @@ _PATH_METHODS = frozenset(
     {"exists", "iterdir", "open", "read_bytes", "read_text", "write_bytes", "write_text"}
 )
 _OWN_MODULES = "mcp."
+_TAILS = frozenset(name.rpartition(".")[2] for name in REFERENCES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scan:
-    """The guard's verdict.
-
-    Attributes:
-        allowed: Whether no finding denies the program.
-        findings: In the order of the lines; if there are too many, denials are kept before notes.
-        omitted: Number of findings left out.
-        read: Whether the program could be parsed; if not, the one finding says why.
-    """
-
-    allowed: bool = True
-    findings: tuple[Finding, ...] = ()
-    omitted: int = 0
-    read: bool = True
-
-    @property
-    def denial(self) -> Finding | None:
-        """The first finding that denies the program."""
-        return next((found for found in self.findings if found.severity == "deny"), None)
-
-
-def scan(code: str, rules: Rules = DEFAULT) -> Scan:
-    """Return the guard's verdict on a program's text."""
-    tree = parse(code)
-    return unread(tree) if isinstance(tree, Unread) else check(Survey(tree), rules)
-
-
-def unread(why: Unread) -> Scan:
-    """Return the verdict on a program that has no tree."""
-    return Scan(allowed=False, findings=(why.finding,), read=False)
-
-
-def check(survey: Survey, rules: Rules = DEFAULT, *, files_stay: bool = False) -> Scan:
+def check(survey: Survey, *, files_stay: bool = False) -> Verdict:
     """Return the guard's verdict on a program. May run in any thread.
 
     Args:
         files_stay: Whether later programs find the files that this one writes, as in a session.
     """
-    checker = _Checker(survey, rules, files_stay)
-    checker.check()
-    return checker.verdict()
+    checker = _Checker(survey)
+    checker.check(files_stay=files_stay)
+    return checker.report.verdict()
 
 
 class _Checker:
     """Applies the rules to one program."""
 
-    def __init__(self, survey: Survey, rules: Rules, files_stay: bool) -> None:
+    def __init__(self, survey: Survey) -> None:
+        self.report = Report("guard")
         self._survey = survey
-        self._rules = rules
-        self._files_stay = files_stay
         self._symbols = SymbolResolver(survey, {})
-        self._kept: dict[str, list[Finding]] = {"deny": [], "note": []}
-        self._seen: set[tuple[int, str]] = set()
-        self._omitted = 0
-        self._tails = frozenset(name.rpartition(".")[2] for name in rules.references)
         self._saved: list[tuple[ast.AST, str]] = []
 
-    def check(self) -> None:
+    def check(self, *, files_stay: bool) -> None:
         checks = (
             (ast.Import, self._import),
-            (ast.ImportFrom, self._import_from),
+            (ast.ImportFrom, self._import),
             (ast.Name, self._name),
             (ast.Attribute, self._attribute),
             (ast.Subscript, self._subscript),
             (ast.Call, self._call),
             (ast.MatchClass, self._match_class),
         )
-        found = [
-            (getattr(node, "lineno", 0), check, node, context)
-            for kind, check in checks
-            for node, context in self._survey.every(kind)
-        ]
-        # In the order of the text, so that the bound cuts off the end of the program.
-        for _, check, node, context in sorted(found, key=lambda item: item[0]):
-            check(node, context)
-        if self._saved and not self._files_stay:
-            constants = (node.value for node, _ in self._survey.every(ast.Constant))
-            named = Counter(value for value in constants if isinstance(value, str))
-            for node, path in self._saved:
-                # A file that is named again may be read again.
-                if named[path] == 1:
-                    self._report(node, NOT_IN_OUT, path)
+        for kind, check in checks:
+            for node, context in self._survey.every(kind):
+                check(node, context)
+        constants = (node.value for node, _ in self._survey.every(ast.Constant))
+        named = Counter(value for value in constants if isinstance(value, str))
+        for node, path in self._saved if not files_stay else ():
+            # A file that is named again may be read again.
+            if named[path] == 1:
+                self._add(node, "not-in-out", path)
 
-    def verdict(self) -> Scan:
-        denials, notes = self._kept["deny"], self._kept["note"]
-        found = (denials + notes)[:MAX_FINDINGS]
-        return Scan(
-            allowed=not denials,
-            findings=tuple(sorted(found, key=lambda finding: (finding.line, finding.column))),
-            omitted=self._omitted + len(denials) + len(notes) - len(found),
-        )
-
-    def _report(self, node: ast.AST, rule: Rule, subject: str) -> None:
-        line = getattr(node, "lineno", 0)
-        shown = plainly(subject, _MAX_SHOWN_CHARS)
-        if (line, shown) in self._seen:
-            return
-        kept = self._kept[rule.severity]
-        if len(kept) >= MAX_FINDINGS:
-            self._omitted += 1
-            return
-        self._seen.add((line, shown))
-        kept.append(
-            Finding(
-                line=line,
-                # The tree counts columns from 0, a finding from 1.
-                column=getattr(node, "col_offset", -1) + 1,
-                rule=rule.name,
-                message=f"`{shown}` {rule.why}",
-                severity=rule.severity,
-            )
-        )
-
-    def _module(self, node: ast.AST, dotted: str) -> bool:
-        """Report a module that is in the tables; return whether it was."""
-        rule = self._rules.module(dotted)
+    def _add(self, node: ast.AST, rule: str | None, subject: str) -> bool:
+        """Report what a rule names; return whether there is a rule."""
         if rule is not None:
-            self._report(node, rule, f"import {dotted}")
+            severity: Severity = "deny" if rule in DENIED else "note"
+            why = DENIED.get(rule) or NOTED[rule]
+            self.report.add(node, rule, severity, f"`{plainly(subject, _MAX_SHOWN_CHARS)}` {why}")
         return rule is not None
 
-    def _import(self, node: ast.Import, _: Context) -> None:
+    def _import(self, node: ast.Import | ast.ImportFrom, _: Context) -> None:
+        module = ""
+        if isinstance(node, ast.ImportFrom):
+            module = "" if node.level else node.module or ""
+            if not module or self._module(node, module):
+                return
         for item in node.names:
-            self._module(node, item.name)
-
-    def _import_from(self, node: ast.ImportFrom, _: Context) -> None:
-        if node.level or not node.module or self._module(node, node.module):
-            return
-        for item in node.names:
-            dotted = f"{node.module}.{item.name}"
+            dotted = f"{module}.{item.name}" if module else item.name
             if not self._module(node, dotted):
-                self._reference(node, (dotted,))
+                self._reference(node, [dotted])
+
+    def _module(self, node: ast.AST, dotted: str) -> bool:
+        return self._add(node, rule_of_module(dotted), f"import {dotted}")
 
     def _reference(self, node: ast.AST, symbols: Iterable[str]) -> None:
         for dotted in symbols:
-            rule = self._rules.references.get(dotted)
-            if rule is not None:
-                self._report(node, rule, dotted.removeprefix("builtins."))
+            self._add(node, REFERENCES.get(dotted), dotted.removeprefix("builtins."))
 
-    def _save(self, node: ast.Call) -> None:
-        """Remember a call that writes a file outside `out/`, from where none is returned."""
-        function, path = node.func, node.args[0]
-        if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
-            return
-        if isinstance(function, ast.Attribute):
-            writes = function.attr in SAVERS
-        else:
-            mode = node.args[1] if len(node.args) > 1 else None
-            writes = isinstance(function, ast.Name) and function.id == "open"
-            writes = writes and isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
-        if writes and is_left(path.value):
-            self._saved.append((node, path.value))
+    def _attribute_text(self, node: ast.AST, text: str) -> bool:
+        return self._add(node, ATTRIBUTES.get(text), f".{text}")
 
     def _name(self, node: ast.Name, context: Context) -> None:
-        if not isinstance(node.ctx, ast.Load) or node.id not in self._tails:
+        if not isinstance(node.ctx, ast.Load) or node.id not in _TAILS:
             return
         # A name that the program binds is reported where it is bound.
         if self._survey.owner(node.id, context) is None:
             self._reference(node, self._symbols.dotted(node, context))
 
     def _attribute(self, node: ast.Attribute, context: Context) -> None:
-        rule = self._rules.attributes.get(node.attr)
-        if rule is not None:
-            self._report(node, rule, f".{node.attr}")
-        elif node.attr in self._tails:
+        if not self._attribute_text(node, node.attr) and node.attr in _TAILS:
             self._reference(node, self._symbols.dotted(node, context))
 
     def _match_class(self, node: ast.MatchClass, _: Context) -> None:
         for name in node.kwd_attrs:
             self._attribute_text(node, name)
-
-    def _attribute_text(self, node: ast.AST, text: str) -> None:
-        rule = self._rules.attributes.get(text)
-        if rule is not None:
-            self._report(node, rule, f".{text}")
 
     def _subscript(self, node: ast.Subscript, context: Context) -> None:
         key = self._symbols.text(node.slice, context)
@@ -234,25 +140,26 @@ class _Checker:
         if node.args:
             self._save(node)
         for dotted in self._symbols.dotted(function, context):
-            rule = self._rules.calls.get(dotted)
+            rule = CALLS.get(dotted)
             if rule is not None:
-                self._report(node, rule, f"{dotted.removeprefix('builtins.')}()")
+                self._add(node, rule, f"{dotted.removeprefix('builtins.')}()")
             elif dotted in IMPORTERS:
                 self._import_call(node, context, dotted)
             elif dotted in _ACCESSORS and len(node.args) > 1:
-                self._accessor(node, context)
+                self._named_attributes(node, node.args[1:2], context)
+                self._reference(node, self._symbols.dotted(node, context))
             elif dotted in _GETTERS:
                 self._named_attributes(node, node.args, context)
-            elif dotted in self._rules.openers:
-                self._paths(node, context)
+            elif dotted in OPENERS:
+                self._paths(node, _arguments(node), context)
         if isinstance(function, ast.Attribute):
             if function.attr in ("__getattribute__", "__getattr__"):
                 self._named_attributes(node, node.args, context)
             elif function.attr == "connect":
                 # A socket of the host's is connected to by its path.
-                self._paths(node, context)
+                self._paths(node, _arguments(node), context)
             elif function.attr in _PATH_METHODS:
-                self._path(node, function.value, context)
+                self._paths(node, [function.value], context)
 
     def _import_call(self, node: ast.Call, context: Context, function: str) -> None:
         named = [keyword.value for keyword in node.keywords if keyword.arg == "name"]
@@ -262,11 +169,7 @@ class _Checker:
                 self._module(node, name)
             elif not self._symbols.start(argument, context).startswith(_OWN_MODULES):
                 # A computed name of a server's module is allowed.
-                self._report(node, COMPUTED_IMPORT, f"{function.removeprefix('builtins.')}()")
-
-    def _accessor(self, node: ast.Call, context: Context) -> None:
-        self._named_attributes(node, node.args[1:2], context)
-        self._reference(node, self._symbols.dotted(node, context))
+                self._add(node, "computed-import", f"{function.removeprefix('builtins.')}()")
 
     def _named_attributes(self, node: ast.Call, given: list[ast.expr], context: Context) -> None:
         for argument in given[:MAX_PATH_ARGUMENTS]:
@@ -274,12 +177,27 @@ class _Checker:
             for part in text.split(".") if text else ():
                 self._attribute_text(node, part)
 
-    def _paths(self, node: ast.Call, context: Context) -> None:
-        given = [*node.args[:MAX_PATH_ARGUMENTS], *(item.value for item in node.keywords)]
-        for argument in given[: 2 * MAX_PATH_ARGUMENTS]:
-            self._path(node, argument, context)
+    def _paths(self, node: ast.Call, given: Iterable[ast.expr], context: Context) -> None:
+        for argument in given:
+            path = self._symbols.text(argument, context)
+            if path is not None and is_sensitive(path):
+                self._add(node, "sensitive-path", path)
 
-    def _path(self, node: ast.Call, argument: ast.expr, context: Context) -> None:
-        path = self._symbols.text(argument, context)
-        if path is not None and self._rules.sensitive(path):
-            self._report(node, SENSITIVE_PATH, path)
+    def _save(self, node: ast.Call) -> None:
+        """Remember a call that writes a file outside `out/`, from where none is returned."""
+        function, path = node.func, node.args[0]
+        if not (isinstance(path, ast.Constant) and isinstance(path.value, str)):
+            return
+        if isinstance(function, ast.Attribute):
+            writes = function.attr in SAVERS
+        else:
+            mode = node.args[1] if len(node.args) > 1 else None
+            writes = isinstance(function, ast.Name) and function.id == "open"
+            writes = writes and isinstance(mode, ast.Constant) and mode.value in ("w", "wb")
+        if writes and is_left(path.value):
+            self._saved.append((node, path.value))
+
+
+def _arguments(node: ast.Call) -> list[ast.expr]:
+    given = [*node.args[:MAX_PATH_ARGUMENTS], *(item.value for item in node.keywords)]
+    return given[: 2 * MAX_PATH_ARGUMENTS]

@@ -11,9 +11,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from bridge.model import Severity
 
 SAVERS = frozenset(
     (
@@ -30,97 +27,44 @@ MAX_PATH_CHARS = 4096
 """The longest path that a kernel accepts; a longer text names no file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """One rule of the guard.
+DENIED: Mapping[str, str] = {
+    "native-code": "runs native code, past everything Python checks; use Python's own functions",
+    "process": "starts or signals processes; do the work in Python, or with a tool",
+    "socket": "opens sockets, and the sandbox has no network; call a tool",
+    "kernel": "asks the kernel for rights or devices, which no program gets here; leave it out",
+    "dynamic-code": "runs text as code, which cannot be read beforehand; write the code itself, "
+    "and read data with json.loads or ast.literal_eval",
+    "computed-import": "imports a module whose name is computed; write a plain import",
+    "code-in-data": "can run code hidden in its data; use JSON or CSV",
+    "internals": "reaches into the interpreter's own objects; use public attributes",
+    "sensitive-path": "holds a machine's secrets or controls; the sandbox has none, "
+    "so leave it out",
+}
+"""Rules for which `enforce` refuses the program. Each ends a sentence whose subject is the thing
+found, and says what to do instead."""
 
-    Attributes:
-        severity: "deny" if `enforce` refuses the program, "note" if the finding is only reported.
-        why: Ends a sentence whose subject is the thing found, and says what to do instead.
-    """
+NOTED: Mapping[str, str] = {
+    "no-network": "needs a network, and the sandbox has none; call a tool",
+    "no-input": "waits for input, which never comes; put the value into the program",
+    "not-in-out": "is not returned: only files in out/ are",
+}
+"""Rules whose findings are only reported."""
 
-    name: str
-    severity: Severity
-    why: str
-
-
-NATIVE_CODE = Rule(
-    name="native-code",
-    severity="deny",
-    why="runs native code, past everything Python checks; use Python's own functions",
-)
-PROCESS = Rule(
-    name="process",
-    severity="deny",
-    why="starts or signals processes; do the work in Python, or with a tool",
-)
-SOCKET = Rule(
-    name="socket",
-    severity="deny",
-    why="opens sockets, and the sandbox has no network; call a tool",
-)
-KERNEL = Rule(
-    name="kernel",
-    severity="deny",
-    why="asks the kernel for rights or devices, which no program gets here; leave it out",
-)
-DYNAMIC_CODE = Rule(
-    name="dynamic-code",
-    severity="deny",
-    why="runs text as code, which cannot be read beforehand; write the code itself, and read data "
-    "with json.loads or ast.literal_eval",
-)
-COMPUTED_IMPORT = Rule(
-    name="computed-import",
-    severity="deny",
-    why="imports a module whose name is computed; write a plain import",
-)
-CODE_IN_DATA = Rule(
-    name="code-in-data",
-    severity="deny",
-    why="can run code hidden in its data; use JSON or CSV",
-)
-INTERNALS = Rule(
-    name="internals",
-    severity="deny",
-    why="reaches into the interpreter's own objects; use public attributes",
-)
-SENSITIVE_PATH = Rule(
-    name="sensitive-path",
-    severity="deny",
-    why="holds a machine's secrets or controls; the sandbox has none, so leave it out",
-)
-NO_NETWORK = Rule(
-    name="no-network",
-    severity="note",
-    why="needs a network, and the sandbox has none; call a tool",
-)
-NO_INPUT = Rule(
-    name="no-input",
-    severity="note",
-    why="waits for input, which never comes; put the value into the program",
-)
-NOT_IN_OUT = Rule(
-    name="not-in-out",
-    severity="note",
-    why="is not returned: only files in out/ are",
-)
-
-_IMPORTS: Mapping[str, Rule] = {
+IMPORTS: Mapping[str, str] = {
     # Any function of any library, and any system call.
-    **dict.fromkeys(("ctypes", "_ctypes", "cffi", "_cffi_backend"), NATIVE_CODE),
+    **dict.fromkeys(("ctypes", "_ctypes", "cffi", "_cffi_backend"), "native-code"),
     # Programs, forks, and a terminal to type into.
-    **dict.fromkeys(("subprocess", "_posixsubprocess", "pty"), PROCESS),
-    **dict.fromkeys(("multiprocessing", "_multiprocessing", "concurrent.futures.process"), PROCESS),
+    **dict.fromkeys(("subprocess", "_posixsubprocess", "pty", "multiprocessing"), "process"),
+    **dict.fromkeys(("_multiprocessing", "concurrent.futures.process"), "process"),
     # More families than the internet's: the host's own (vsock, netlink, local sockets).
-    **dict.fromkeys(("socket", "_socket", "socketserver"), SOCKET),
+    **dict.fromkeys(("socket", "_socket", "socketserver"), "socket"),
     # `os` without its wrappers, and the control of terminals and devices.
-    **dict.fromkeys(("posix", "nt", "termios", "tty"), KERNEL),
+    **dict.fromkeys(("posix", "nt", "termios", "tty"), "kernel"),
     # Compile or import text.
-    **dict.fromkeys(("code", "codeop", "runpy"), DYNAMIC_CODE),
-    **dict.fromkeys(("imp", "zipimport", "_imp"), COMPUTED_IMPORT),
+    **dict.fromkeys(("code", "codeop", "runpy"), "dynamic-code"),
+    **dict.fromkeys(("imp", "zipimport", "_imp"), "computed-import"),
     # The part of the bridge that runs in the sandbox.
-    "bridge": INTERNALS,
+    "bridge": "internals",
     # Clients and servers of the network.
     **dict.fromkeys(
         (
@@ -128,7 +72,7 @@ _IMPORTS: Mapping[str, Rule] = {
             "httpx", "imaplib", "paramiko", "pip", "podman", "poplib", "requests", "smtplib",
             "telnetlib", "urllib.request", "urllib3", "websocket", "websockets", "xmlrpc",
         ),
-        NO_NETWORK,
+        "no-network",
     ),
 }  # fmt: skip
 
@@ -143,19 +87,19 @@ _KERNEL_FUNCTIONS = (
     "setgroups", "setns", "setregid", "setresgid", "setresuid", "setreuid", "setuid", "unshare",
 )  # fmt: skip
 
-_REFERENCES: Mapping[str, Rule] = {
-    **{f"os.{name}": PROCESS for name in _PROCESS_FUNCTIONS},
-    **{f"os.{name}": KERNEL for name in _KERNEL_FUNCTIONS},
-    "fcntl.ioctl": KERNEL,
+REFERENCES: Mapping[str, str] = {
+    **{f"os.{name}": "process" for name in _PROCESS_FUNCTIONS},
+    **{f"os.{name}": "kernel" for name in _KERNEL_FUNCTIONS},
+    "fcntl.ioctl": "kernel",
     **dict.fromkeys(
         (
             "asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell",
             "concurrent.futures.ProcessPoolExecutor", "signal.pidfd_send_signal",
         ),
-        PROCESS,
+        "process",
     ),
-    **dict.fromkeys(("builtins.eval", "builtins.exec", "builtins.compile"), DYNAMIC_CODE),
-    "builtins.__builtins__": INTERNALS,
+    **dict.fromkeys(("builtins.eval", "builtins.exec", "builtins.compile"), "dynamic-code"),
+    "builtins.__builtins__": "internals",
     # Modules loaded from files and bytes without an import statement.
     **dict.fromkeys(
         (
@@ -163,7 +107,7 @@ _REFERENCES: Mapping[str, Rule] = {
             "importlib.machinery.SourcelessFileLoader", "importlib.util.module_from_spec",
             "importlib.util.spec_from_file_location", "importlib.util.spec_from_loader",
         ),
-        COMPUTED_IMPORT,
+        "computed-import",
     ),
     # Access to frames and to all objects.
     **dict.fromkeys(
@@ -172,7 +116,7 @@ _REFERENCES: Mapping[str, Rule] = {
             "inspect.stack", "sys._current_frames", "sys._getframe", "sys.setprofile",
             "sys.settrace",
         ),
-        INTERNALS,
+        "internals",
     ),
     **dict.fromkeys(
         (
@@ -180,25 +124,25 @@ _REFERENCES: Mapping[str, Rule] = {
             "jsonpickle.decode", "marshal.load", "marshal.loads", "pandas.read_pickle",
             "pickle.Unpickler", "pickle.load", "pickle.loads", "shelve.open", "yaml.unsafe_load",
         ),
-        CODE_IN_DATA,
+        "code-in-data",
     ),
     **dict.fromkeys(
         (
             "asyncio.open_connection", "asyncio.open_unix_connection", "asyncio.start_server",
             "asyncio.start_unix_server",
         ),
-        NO_NETWORK,
+        "no-network",
     ),
 }  # fmt: skip
 
-_CALLS: Mapping[str, Rule] = {
+CALLS: Mapping[str, str] = {
     # Types that `isinstance` commonly tests, and that build code when called.
-    **dict.fromkeys(("types.CodeType", "types.FunctionType"), INTERNALS),
-    "builtins.input": NO_INPUT,
-    "getpass.getpass": NO_INPUT,
+    **dict.fromkeys(("types.CodeType", "types.FunctionType"), "internals"),
+    "builtins.input": "no-input",
+    "getpass.getpass": "no-input",
 }
 
-_ATTRIBUTES: Mapping[str, Rule] = dict.fromkeys(
+ATTRIBUTES: Mapping[str, str] = dict.fromkeys(
     (
         # From an object to its class's relatives.
         "__base__", "__bases__", "__mro__", "__subclasses__",
@@ -210,10 +154,10 @@ _ATTRIBUTES: Mapping[str, Rule] = dict.fromkeys(
         # To module loaders.
         "__import__", "__loader__", "load_module",
     ),
-    INTERNALS,
+    "internals",
 )  # fmt: skip
 
-_OPENERS = frozenset(
+OPENERS = frozenset(
     {
         "builtins.open", "codecs.open", "glob.glob", "glob.iglob", "io.FileIO", "io.open",
         "io.open_code", "linecache.getline", "linecache.getlines", "os.access", "os.chdir",
@@ -247,50 +191,23 @@ _PATHS = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """The tables that the guard applies.
-
-    Attributes:
-        imports: Rules by module; each covers the module's submodules.
-        references: Rules by dotted name, for any mention of it.
-        calls: Rules by dotted name, for calls only.
-        attributes: Rules by attribute name, of any object, also where a text names the attribute.
-        openers: Dotted names of functions whose arguments are paths.
-        paths: Matches the start of a normalized path to a sensitive file.
-    """
-
-    imports: Mapping[str, Rule] = field(default_factory=lambda: _IMPORTS)
-    references: Mapping[str, Rule] = field(default_factory=lambda: _REFERENCES)
-    calls: Mapping[str, Rule] = field(default_factory=lambda: _CALLS)
-    attributes: Mapping[str, Rule] = field(default_factory=lambda: _ATTRIBUTES)
-    openers: frozenset[str] = _OPENERS
-    paths: re.Pattern[str] = _PATHS
-
-    def module(self, dotted: str) -> Rule | None:
-        """Return the rule for a module or for a package that contains it."""
-        parts = dotted.split(".")
-        for count in range(1, min(len(parts), _DEEPEST_MODULE) + 1):
-            rule = self.imports.get(".".join(parts[:count]))
-            if rule is not None:
-                return rule
-        return None
-
-    def sensitive(self, path: str) -> bool:
-        """Return whether `path` names a sensitive file."""
-        if not path or len(path) > MAX_PATH_CHARS:
-            return False
-        plain = posixpath.normpath(path)
-        if plain.startswith("//"):
-            # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
-            plain = plain[1:]
-        return self.paths.match(plain) is not None
+def rule_of_module(dotted: str) -> str | None:
+    """Return the rule for a module, or for a package that contains it."""
+    parts = dotted.split(".")
+    # No module in the table has more than three parts.
+    packages = (".".join(parts[:count]) for count in range(1, min(len(parts), 4) + 1))
+    return next((IMPORTS[package] for package in packages if package in IMPORTS), None)
 
 
-_DEEPEST_MODULE = 4
-"""One more than the parts of the longest module name in a table."""
-
-DEFAULT = Rules()
+def is_sensitive(path: str) -> bool:
+    """Return whether a path names a sensitive file."""
+    if not path or len(path) > MAX_PATH_CHARS:
+        return False
+    plain = posixpath.normpath(path)
+    if plain.startswith("//"):
+        # `normpath` keeps two leading slashes, as POSIX says; Linux treats them as one.
+        plain = plain[1:]
+    return _PATHS.match(plain) is not None
 
 
 def is_left(path: str) -> bool:

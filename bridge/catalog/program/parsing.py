@@ -16,7 +16,7 @@ import textwrap
 import warnings
 from dataclasses import dataclass
 
-from bridge.catalog.program.report import lines_of, plainly
+from bridge.catalog.program.report import NOTHING, Verdict, lines_of, plainly
 from bridge.model import Finding
 
 MAX_SCANNED_CHARS = 128 * 1024
@@ -167,8 +167,11 @@ _BY_LINE = tuple(
 )
 
 
-def explained(code: str, finding: Finding) -> Finding:
-    """Return the parser's error with advice, as a note: the sandbox's Python decides."""
+def explained(code: str, why: Unread) -> Verdict:
+    """Return the verdict on a program without a tree: a note, as the sandbox's Python decides."""
+    finding = why.finding
+    if finding.rule != SYNTAX:
+        return NOTHING
     lines, problem = lines_of(code), finding.message
     line = lines[finding.line - 1][:MAX_LINE_CHARS] if 0 < finding.line <= len(lines) else ""
     found = ((pattern.match(line), advice) for pattern, advice in _BY_LINE)
@@ -176,4 +179,5 @@ def explained(code: str, finding: Finding) -> Finding:
     if not advice and "expected an indented block" in problem:
         advice = "Indent the block's lines, or write `pass`."
     message = f"{problem}. {advice}" if advice else problem
-    return dataclasses.replace(finding, severity="note", message=message, source="preflight")
+    note = dataclasses.replace(finding, severity="note", message=message, source="preflight")
+    return Verdict(findings=(note,))

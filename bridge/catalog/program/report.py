@@ -1,15 +1,16 @@
-"""Collects findings: bounded, each once, in the order of the lines; and words their messages."""
+"""Collects findings: bounded, each once, in the order of the lines."""
 
 from __future__ import annotations
 
 import ast
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bridge.catalog.program.edits import Edit
 from bridge.catalog.prose import clip, one_line
-from bridge.guest.schema.names import NAME_CHARS, nearest
-from bridge.model import Finding, Severity
+from bridge.guest.schema.names import NAME_CHARS
+from bridge.model import Finding, FindingSource, Severity
 from bridge.text import valid_text
 
 MAX_FINDINGS = 25
@@ -28,59 +29,87 @@ MAX_LISTED = 12
 """Names listed in one message."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The findings of the guard, or of the preflight.
+
+    Attributes:
+        findings: In the order of the lines.
+        omitted: Number of findings left out.
+        edits: The fixes of all that stops the program; empty if one has no known fix.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    omitted: int = 0
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def certain(self) -> tuple[Finding, ...]:
+        """The findings that stop the program: certain mistakes, and what the guard denies."""
+        return tuple(found for found in self.findings if found.severity == "deny")
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that do not stop the program."""
+        return tuple(found for found in self.findings if found.severity == "note")
+
+
+NOTHING = Verdict()
+
+
 class Report:
     """Collects findings."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: FindingSource = "preflight") -> None:
+        self._source: FindingSource = source
         self._found: dict[tuple[int, str, str], Finding] = {}
         self._counts = {"deny": 0, "note": 0}
-        self.omitted = 0
+        self._omitted = 0
         self._tried = 0
         self._fixable = True
         self._edits: list[Edit] = []
-
-    @property
-    def edits(self) -> tuple[Edit, ...]:
-        """The edits that fix every certain mistake; empty if one has none."""
-        return tuple(self._edits) if self._fixable else ()
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether `MAX_TRIED` is used up: callers skip writing further messages."""
-        return self._tried >= MAX_TRIED
 
     def add(
         self,
         node: ast.AST,
         rule: str,
         severity: Severity,
-        message: str,
+        message: str | Callable[[], str],
         edits: Sequence[Edit] = (),
     ) -> None:
-        """Report a mistake at a node, with the edits of the text that certainly fix it."""
-        line = getattr(node, "lineno", 0)
-        key = (line, rule, message)
+        """Report a mistake at a node, with the edits of the text that certainly fix it.
+
+        Args:
+            message: The message, or what writes it where that takes long.
+        """
         self._fixable &= bool(edits) or severity != "deny"
         self._edits += edits if severity == "deny" else ()
         self._tried += 1
-        if key in self._found:
+        if self._tried > MAX_TRIED or self._counts[severity] >= MAX_FINDINGS:
+            self._omitted += 1
             return
-        if self._counts[severity] >= MAX_FINDINGS:
-            self.omitted += 1
-            return
-        self._counts[severity] += 1
-        self._found[key] = Finding(
-            line=line,
+        text = message if isinstance(message, str) else message()
+        finding = Finding(
+            line=getattr(node, "lineno", 0),
+            # The tree counts columns from 0, a finding from 1.
             column=getattr(node, "col_offset", -1) + 1,
             rule=rule,
             severity=severity,
-            message=valid_text(clip(message, MAX_MESSAGE_CHARS)),
-            source="preflight",
+            message=valid_text(clip(text, MAX_MESSAGE_CHARS)),
+            source=self._source,
         )
+        key = (finding.line, rule, finding.message)
+        if key not in self._found:
+            self._counts[severity] += 1
+            self._found[key] = finding
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Return what was found, in the order of the lines."""
-        return tuple(sorted(self._found.values(), key=lambda found: (found.line, found.column)))
+    def verdict(self) -> Verdict:
+        """Return what was found."""
+        return Verdict(
+            findings=tuple(sorted(self._found.values(), key=lambda one: (one.line, one.column))),
+            omitted=self._omitted,
+            edits=tuple(self._edits) if self._fixable else (),
+        )
 
 
 def plainly(text: str, size: int) -> str:
@@ -94,12 +123,6 @@ def plainly(text: str, size: int) -> str:
 def quoted(name: str) -> str:
     """Return a name from the program or from a server, cut, in backquotes."""
     return f"`{one_line(name, NAME_CHARS)}`"
-
-
-def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return " Did you mean ...?" with the most similar name, or an empty string."""
-    near = nearest(name, names)
-    return f" Did you mean {quoted(near)}?" if near else ""
 
 
 def lines_of(code: str) -> list[str]:

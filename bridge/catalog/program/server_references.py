@@ -11,60 +11,26 @@ none: the guest loads a server when it is first called.
 from __future__ import annotations
 
 import ast
-import difflib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from bridge.catalog.entries import ServerEntry
-from bridge.catalog.program.survey import Context, Survey, last_name
-from bridge.catalog.program.symbols import (
-    HELPER,
-    IMPORTERS,
-    MODULES,
-    PACKAGE,
-    SERVERS,
-    SymbolResolver,
-)
+from bridge.catalog.program.arguments import CallReader
+from bridge.catalog.program.survey import Context, Survey
+from bridge.catalog.program.symbols import NO_SERVER, Symbol, SymbolResolver
 from bridge.catalog.prose import clip
+from bridge.guest.schema.names import nearest
 from bridge.text import valid_text
 
 MAX_UNKNOWN = 16
 """Unknown names reported."""
 
-_MAX_SHOWN_CHARS = 80
-_NEAREST = 3
-
 _PREFIX = "mcp_"
-_PACKAGE = "mcp.servers"
-_CALLS = frozenset(
-    """
-    call_tool call_tool_raw complete get_prompt list_prompts list_resource_templates
-    list_resources list_tools query_tool_docs read_resource watch_resource
-    """.split()  # noqa: SIM905 - as words they can be read
-)
-"""Helpers of `runtime` whose first argument is a server."""
-
-_IMPORTERS = IMPORTERS | {"builtins.import_module"}
-"""Functions that import a module; an earlier program of a session may have imported the last."""
+_CUTOFF = 0.601  # Names that only share a part do not count: `git_log` is no server like `git`.
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnknownReference:
-    """A server that the program names and that does not exist.
-
-    Attributes:
-        text: The name as the program writes it: `mcp_githb`, or in quotes.
-        nearest: Similar names, written the same way, best first.
-    """
-
-    text: str
-    line: int
-    nearest: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        hint = f" Did you mean {' or '.join(self.nearest)}?" if self.nearest else ""
-        return f"line {self.line}: no server is called {self.text}.{hint}"
+Reach = Mapping[str, frozenset[str] | None]
+"""By server, the attributes that a program uses; None for a server used as a whole object."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +39,18 @@ class References:
 
     Attributes:
         servers: Their names, in order of first appearance.
-        unknown: References that match no server.
+        unknown: Names that no server has, each with a sentence that says so.
         dynamic: Whether it also uses all servers, as in `list(mcp_servers)`. A name that it
             computes does not count, because the guest loads that server when it is first called.
         mentioned: Names in its texts, if it chooses servers by computed names.
+        reach: What it can get at of the servers; None if that does not show.
     """
 
     servers: tuple[str, ...] = ()
-    unknown: tuple[UnknownReference, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
     dynamic: bool = False
     mentioned: tuple[str, ...] = ()
+    reach: Reach | None = field(default=None, compare=False)
 
 
 def references(
@@ -96,7 +64,7 @@ def references(
     """
     reader = _Reader(survey, aliases)
     reader.read()
-    return reader.references(more_names=more_names or bool(survey.stars))
+    return reader.references(more_names=more_names)
 
 
 class _Reader:
@@ -105,199 +73,109 @@ class _Reader:
     def __init__(self, survey: Survey, aliases: Mapping[str, str]) -> None:
         self._survey = survey
         self._aliases = aliases
-        self._names = {alias: name for name, alias in aliases.items()}
         servers = {alias: ServerEntry(name=name, alias=alias) for name, alias in aliases.items()}
         self._symbols = SymbolResolver(survey, servers)
+        self._calls = CallReader(survey, self._symbols)
         self._dynamic = False
         self._chooses = False
         self._found: list[tuple[int, int, str]] = []
-        self._missing: list[tuple[int, int, str, bool]] = []
+        self._missing: list[tuple[int, int, str]] = []
         self._consumed: set[int] = set()
 
     def read(self) -> None:
         """Collect references; `mcp_servers` used other than with a key makes it dynamic."""
         for node, context in self._survey.every(ast.Import, ast.ImportFrom):
             self._import(node, context)
-        for node, context in self._survey.every(ast.Call):
-            self._call(node, context)
-        for node, context in self._survey.every(ast.Subscript):
-            if self._is(node.value, context, SERVERS) or self._is(node.value, context, PACKAGE):
+        # Names last: by now those that are taken for one server are marked.
+        for node, context in self._survey.every(ast.Call, ast.Subscript, ast.Attribute, ast.Name):
+            found = self._note(node, context, self._symbols.all_of(node, context))
+            if isinstance(node, ast.Call):
+                for symbol in self._symbols.all_of(node.func, context):
+                    if symbol is not None and symbol.helper and symbol.helper.owner == "runtime":
+                        self._helper(node, context, symbol)
+            elif isinstance(node, ast.Name):
+                path = self._survey.given.get(node.id, node.id)
+                free = path == "mcp_servers" and id(node) not in self._consumed
+                if isinstance(node.ctx, ast.Load):
+                    self._dynamic |= free or path == "LOADED_MCP_SERVERS"
+            elif found or isinstance(node, ast.Subscript) or node.attr == "get":
                 self._consumed.add(id(node.value))
-                self._chooses |= not self._literal(node, node.slice, context)
-        for node, context in self._survey.every(ast.Attribute):
-            if self._is(node.value, context, MODULES):
-                self._alias(node, node.attr, context, must_exist=not node.attr.startswith("_"))
-            elif node.attr in self._names and (
-                self._is(node.value, context, SERVERS) or self._is(node.value, context, PACKAGE)
-            ):
-                self._consumed.add(id(node.value))
-                self._alias(node, node.attr, context)
-        for node, context in self._survey.every(ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                self._name(node, context)
 
     def references(self, *, more_names: bool) -> References:
         """Return the collected references, in the order of the program's text."""
         servers = dict.fromkeys(name for _, _, name in sorted(self._found))
-        unknown: dict[str, UnknownReference] = {}
-        for line, _, text, is_name in sorted(self._missing):
-            if is_name and (more_names or text in self._survey.names):
-                continue
-            if text not in unknown and len(unknown) < MAX_UNKNOWN:
-                unknown[text] = self._unknown(text, line, is_name)
+        unknown: dict[str, str] = {}
+        for line, _, text in sorted(self._missing):
+            name = text.strip("'\"")
+            own = more_names and text.startswith(_PREFIX)
+            if name not in unknown and not own and len(unknown) < MAX_UNKNOWN:
+                unknown[name] = f"line {line}: no server is called {self._describe(text)}"
+        objects = {f"{_PREFIX}{self._aliases[name]}": name for name in servers}
         return References(
             servers=tuple(servers),
-            unknown=tuple(unknown.values()),
+            unknown=unknown,
             dynamic=self._dynamic,
-            mentioned=tuple(dict.fromkeys(self._mentions())) if self._chooses else (),
+            mentioned=tuple(dict.fromkeys(self._mentions())),
+            # In a session, what earlier programs defined may call any tool.
+            reach=None if more_names else _reach(self._survey, objects),
         )
 
     def _mentions(self) -> Iterator[str]:
-        """Yield the servers whose name or alias is a text of the program."""
-        for node, _ in self._survey.every(ast.Constant):
-            if isinstance(node.value, str) and (name := self._named(node.value)):
-                yield name
+        """Yield the servers whose name or alias is a text of a program that computes names."""
+        constants = self._survey.every(ast.Constant)
+        for node, _ in constants if self._chooses or self._symbols.computes else ():
+            server = self._symbols.named_server(node.value) if isinstance(node.value, str) else None
+            if server is not None:
+                yield server.name
 
-    def _unknown(self, text: str, line: int, is_name: bool) -> UnknownReference:
-        shown = valid_text(clip(text, _MAX_SHOWN_CHARS))
-        if is_name:
-            stem = shown.removeprefix(_PREFIX)
-            close = difflib.get_close_matches(stem, self._names, _NEAREST)
-            return UnknownReference(
-                text=f"`{shown}`", line=line, nearest=tuple(f"`{_PREFIX}{near}`" for near in close)
-            )
-        close = difflib.get_close_matches(shown, chain(self._aliases, self._names), _NEAREST)
-        own = dict.fromkeys(self._names.get(near, near) for near in close)
-        return UnknownReference(
-            text=repr(shown), line=line, nearest=tuple(repr(valid_text(near)) for near in own)
-        )
-
-    def _is(self, node: ast.expr, context: Context, kind: str) -> bool:
-        return any(
-            one is not None and one.kind == kind for one in self._symbols.all_of(node, context)
-        )
+    def _describe(self, text: str) -> str:
+        """Return a name, `mcp_name` or in quotes, with the most similar one."""
+        own = {alias: name for name, alias in self._aliases.items()}
+        if text.startswith(_PREFIX):
+            near = nearest(text.removeprefix(_PREFIX), own, _CUTOFF)
+            shown, near = f"`{valid_text(clip(text, 80))}`", near and f"`{_PREFIX}{near}`"
+        else:
+            near = nearest(text.strip("'\""), [*self._aliases, *own], _CUTOFF)
+            shown, near = text, near and repr(valid_text(own.get(near, near)))
+        return f"{shown}. Did you mean {near}?" if near else f"{shown}."
 
     def _import(self, node: ast.Import | ast.ImportFrom, context: Context) -> None:
-        if isinstance(node, ast.Import):
-            dotted = [item.name for item in node.names]
-        elif node.level or not node.module:
+        module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        if isinstance(node, ast.ImportFrom) and (node.level or not node.module):
             return
-        else:
-            dotted = [f"{node.module}.{item.name}" for item in node.names]
-        for name in dotted:
-            parts = name.split(".")
-            if name == f"{_PACKAGE}.*":
-                self._dynamic = True
-            elif name.startswith(f"{_PACKAGE}."):
-                self._alias(node, parts[2], context)
-            elif parts[0] == "mcp" and parts[-1] in self._names:
-                self._alias(node, parts[-1], context)
-            elif parts[0].startswith(_PREFIX):
-                self._alias(node, parts[0].removeprefix(_PREFIX), context, must_exist=False)
+        for item in node.names:
+            name = f"{module}{item.name}"
+            self._dynamic |= name == "mcp.servers.*"
+            self._note(node, context, [self._symbols.imported(name.removesuffix(".*"))])
 
-    def _call(self, node: ast.Call, context: Context) -> None:
-        function = node.func
-        mapping = function.value if isinstance(function, ast.Attribute) else function
-        gets = mapping is not function and last_name(function) == "get" and node.args
-        if gets and self._is(mapping, context, SERVERS):
-            self._consumed.add(id(mapping))
-            # A program that uses `get` handles a missing server itself.
-            self._chooses |= not self._literal(node, node.args[0], context, must_exist=False)
-        for symbol in self._symbols.all_of(function, context):
-            if symbol is None:
-                continue
-            if symbol.kind == HELPER and symbol.helper and symbol.helper.owner == "runtime":
-                self._server_argument(node, symbol.helper.name, context)
-            elif symbol.dotted in _IMPORTERS and node.args:
-                self._import_call(node, context)
-            elif symbol.dotted == "builtins.globals":
-                self._chooses = True
-            elif (
-                symbol.dotted == "builtins.getattr"
-                and node.args
-                and self._is(node.args[0], context, MODULES)
-            ):
-                known = self._literal(node, node.args[-1], context, must_exist=False)
-                self._chooses |= not known
-
-    def _server_argument(self, node: ast.Call, helper: str, context: Context) -> None:
+    def _helper(self, node: ast.Call, context: Context, symbol: Symbol) -> None:
+        """Read the server that a helper is given."""
         # A server that does not start is described without its tools.
-        self._chooses |= helper == "describe_server"
-        if helper not in _CALLS or (helper == "read_resource" and len(node.args) == 1):
+        self._chooses |= symbol.name.endswith("describe_server")
+        call = self._calls.helper(node, context, symbol)
+        name = call.values.get("server") if call is not None else None
+        by_address = symbol.name.endswith("read_resource") and call and "uri" not in call.values
+        if isinstance(name, str) and not by_address:
             # Without a server, the only argument is the resource.
-            return
-        names = ("server", "server_name", "tool", "tool_name", "name")
-        named = [keyword.value for keyword in node.keywords if keyword.arg in names]
-        for argument in (node.args or named)[:1]:
-            text = argument.value if isinstance(argument, ast.Constant) else None
-            path = self._survey.given.get(text, "") if isinstance(text, str) else ""
-            alias = path.removeprefix(_PREFIX).partition(".")[0]
-            if alias in self._names:
-                self._alias(node, alias, context)
-            else:
-                self._literal(node, argument, context)
-
-    def _import_call(self, node: ast.Call, context: Context) -> None:
-        """Read `import_module("mcp.servers.x")`, where the name may be computed."""
-        name = self._symbols.text(node.args[0], context)
-        if name is None:
-            self._chooses |= self._symbols.start(node.args[0], context).startswith(f"{_PACKAGE}.")
-        elif name.startswith(f"{_PACKAGE}."):
-            self._alias(node, name.split(".")[2], context)
-
-    def _name(self, node: ast.Name, context: Context) -> None:
-        path = self._survey.given.get(node.id, node.id)
-        if path == "LOADED_MCP_SERVERS":
-            self._dynamic = True
-        elif path == "mcp_servers":
-            self._dynamic |= id(node) not in self._consumed
-        elif path.startswith(_PREFIX):
-            alias = path.removeprefix(_PREFIX).partition(".")[0]
-            self._note(node, self._names.get(alias), node.id, context, True)
-
-    def _literal(
-        self, node: ast.expr, argument: ast.expr, context: Context, *, must_exist: bool = True
-    ) -> bool:
-        """Record the server that `argument` names; return whether it is a literal."""
-        value = argument.value if isinstance(argument, ast.Constant) else None
-        if not isinstance(value, str):
-            return False
-        name = self._named(value) if must_exist else self._known(value)
-        self._note(node, name, value if must_exist else "", context)
-        return True
-
-    def _known(self, text: str) -> str | None:
-        """Return the server of this name or alias."""
-        return text if text in self._aliases else self._names.get(text)
-
-    def _named(self, text: str) -> str | None:
-        """Return the server of this name, alias, or alias with its prefix."""
-        return self._known(text) or self._names.get(text.removeprefix(_PREFIX))
-
-    def _alias(
-        self, node: ast.stmt | ast.expr, alias: str, context: Context, *, must_exist: bool = True
-    ) -> None:
-        self._note(node, self._names.get(alias), alias if must_exist else "", context)
+            self._note(node, context, [self._symbols.server(name)])
 
     def _note(
-        self,
-        node: ast.stmt | ast.expr,
-        name: str | None,
-        missing: str,
-        context: Context,
-        is_name: bool = False,
-    ) -> None:
-        """Record a server, or an unknown one where the program would fail for it."""
-        if name is not None:
-            self._found.append((node.lineno, node.col_offset, name))
-        elif missing and not context.dead:
-            self._missing.append((node.lineno, node.col_offset, missing, is_name))
+        self, node: ast.stmt | ast.expr, context: Context, symbols: Iterable[Symbol | None]
+    ) -> bool:
+        """Record servers, and unknown ones where the program would fail; return whether any is."""
+        found = False
+        for symbol in symbols:
+            if symbol is None:
+                continue
+            if symbol.server is not None:
+                self._found.append((node.lineno, node.col_offset, symbol.server.name))
+            elif symbol.kind == NO_SERVER and not context.dead:
+                self._missing.append((node.lineno, node.col_offset, symbol.name))
+            found |= symbol.server is not None or symbol.kind == NO_SERVER
+        return found
 
 
 # --- reachable tools -----------------------------------------------------------------------------
-
-Reach = Mapping[str, frozenset[str] | None]
-"""By server, the attributes that the program uses; None for a server used as a whole object."""
 
 _PLAIN_MODULES = frozenset(
     """
@@ -320,53 +198,46 @@ _REFLECTIVE = frozenset(
 """Names and attributes with which a program can reach objects that it does not name."""
 
 _HARMLESS = frozenset({"__name__", "__init__", "__file__", "__version__"})
-_EVERYTHING = frozenset({"mcp", "mcp_servers"})
-_OF_RUNTIME = frozenset({"MCPError", "Blob"})
-"""Attributes of `runtime` that reach no server."""
-
 _TELLTALES = ("__", "mcp", "MCP_", "runtime", "globals")
 """Parts of a text that may be a name to look up, or a format that reads attributes."""
 
 
-def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
+def _reach(survey: Survey, names: dict[str, str]) -> Reach | None:
     """Return the attributes of servers that the program can reach; None if that is unknown.
 
     Ordinary programs write `mcp_github.create_issue(...)` and need that tool and not the other five
     thousand. A program that uses reflection needs all of them.
 
     Args:
-        aliases: Name and alias of each server that the program names.
+        names: Each named server by its object's name.
     """
-    names = {f"mcp_{alias}": name for name, alias in aliases.items()}
     paths = {name: path.split(".") for name, path in survey.given.items()}
-    names.update((name, names[path[0]]) for name, path in paths.items() if path[0] in names)
-    taken: dict[str, set[str]] = {}
+    owners = names | {name: names[path[0]] for name, path in paths.items() if path[0] in names}
+    used: dict[str, set[str]] = {}
     owned: set[int] = set()
     whole: set[str] = set()
     words: list[str] = []
     for node, _ in survey.every(ast.Attribute):
-        owner = node.value.id if isinstance(node.value, ast.Name) else ""
-        if owner in names and not node.attr.startswith("_"):
+        owner = getattr(node.value, "id", "")
+        if owner in owners and not node.attr.startswith("_"):
             # A tool may have any name, also that of a reflective attribute such as `query`.
+            used.setdefault(owners[owner], set()).add(node.attr)
             owned.add(id(node.value))
-            taken.setdefault(names[owner], set()).add(node.attr)
-            continue
-        if owner == "runtime" and node.attr in _OF_RUNTIME:
-            owned.add(id(node.value))
-        words.append(node.attr)
-    for node, _ in survey.every(ast.Name):
-        if node.id in names:
-            taken.setdefault(names[node.id], set()).update(paths.get(node.id, ())[1:])
-            if id(node) not in owned and len(paths.get(node.id, ())) < 2:
-                whole.add(names[node.id])
-        elif (
-            node.id in _EVERYTHING
-            or node.id in survey.given
-            or (node.id == "runtime" and id(node) not in owned)
-        ):
-            return None
         else:
+            # These of `runtime` reach no server.
+            owned |= {id(node.value)} if node.attr in ("MCPError", "Blob") else set()
+            words.append(node.attr)
+    for node, _ in survey.every(ast.Name):
+        if node.id in owners:
+            tools = paths.get(node.id, ())[1:]
+            used.setdefault(owners[node.id], set()).update(tools)
+            whole |= {owners[node.id]} if id(node) not in owned and not tools else set()
+        elif node.id in survey.given or node.id in ("mcp", "mcp_servers"):
+            return None
+        elif node.id != "runtime":
             words.append(node.id)
+        elif id(node) not in owned:
+            return None
     modules = [item.name for node, _ in survey.every(ast.Import) for item in node.names]
     for node, _ in survey.every(ast.ImportFrom):
         modules.append("" if node.level else node.module or "")
@@ -376,7 +247,7 @@ def reach(survey: Survey, aliases: Mapping[str, str]) -> Reach | None:
     plain = all(map(_plain_word, words)) and all(map(_plain_module, modules))
     if not plain or any(part in text for text in texts for part in _TELLTALES):
         return None
-    return {name: None if name in whole else frozenset(got) for name, got in taken.items()}
+    return {name: None if name in whole else frozenset(tools) for name, tools in used.items()}
 
 
 def _plain_module(dotted: str) -> bool:

@@ -19,9 +19,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Bound = ast.expr | Function | str | None
 """The value bound to a name: an expression, a function, a dotted module; None if unknown."""
 
-MAX_SCOPES = 64
-"""Scopes searched for a name. Python allows a hundred nested blocks, and any number of lambdas."""
-
 EVERYTHING = frozenset({"*"})
 """Stands for every exception."""
 
@@ -93,7 +90,6 @@ class Context:
 
     Attributes:
         caught: Names of exceptions that do not end the program when raised here.
-        conditional: Whether it depends on run-time values if the node is reached.
         dead: Whether the node is never reached, or is an annotation.
         last: Whether the node is the program's last statement.
         loops: First lines of the enclosing loops, outermost first.
@@ -101,7 +97,6 @@ class Context:
 
     scope: Scope
     caught: frozenset[str] = NOTHING
-    conditional: bool = False
     dead: bool = False
     last: bool = False
     loops: tuple[int, ...] = ()
@@ -111,7 +106,6 @@ class Context:
         *,
         scope: Scope | None = None,
         caught: frozenset[str] = NOTHING,
-        conditional: bool = False,
         dead: bool = False,
         loop: ast.stmt | ast.expr | None = None,
     ) -> Context:
@@ -119,7 +113,6 @@ class Context:
         return Context(
             scope=scope or self.scope,
             caught=self.caught | caught if caught else self.caught,
-            conditional=self.conditional or conditional,
             dead=self.dead or dead,
             loops=self.loops if loop is None else (*self.loops, loop.lineno),
         )
@@ -158,35 +151,29 @@ class Survey:
         self._nodes: defaultdict[type, list[tuple[Any, Context]]] = defaultdict(list)
         self._stack: list[tuple[ast.AST, Context]] = []
         self._parts: dict[type, tuple[str, ...]] = {}
-        self._handlers: dict[type, Any] = {
-            ast.FunctionDef: self._function,
-            ast.AsyncFunctionDef: self._function,
-            ast.Lambda: self._function,
-            ast.ClassDef: self._class,
-            **dict.fromkeys(_COMPREHENSIONS, self._comprehension),
-            ast.Try: self._try,
-            getattr(ast, "TryStar", ast.Try): self._try,
-            ast.With: self._with,
-            ast.AsyncWith: self._with,
-            ast.If: self._if,
-            ast.IfExp: self._if,
-            **dict.fromkeys(_LOOPS, self._loop),
-            ast.Match: self._match,
-            ast.BoolOp: self._either,
-            ast.Assign: self._assign,
-            ast.AnnAssign: self._assign,
-            ast.NamedExpr: self._walrus,
-            ast.Import: self._import,
-            ast.ImportFrom: self._import_from,
-            ast.Global: self._global,
-            ast.Nonlocal: self._global,
-            ast.ExceptHandler: self._handler,
-            ast.Name: self._name,
-            ast.Attribute: self._attribute,
-            ast.Constant: self._constant,
-            ast.Call: self._call,
-            ast.Yield: self._yield,
-            ast.YieldFrom: self._yield,
+        self._handlers = {
+            kind: handler
+            for kinds, handler in (
+                ((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda), self._function),
+                ((ast.ClassDef,), self._class),
+                (_COMPREHENSIONS, self._comprehension),
+                ((ast.Try, getattr(ast, "TryStar", ast.Try)), self._try),
+                ((ast.With, ast.AsyncWith), self._with),
+                ((ast.If, ast.IfExp, ast.While), self._if),
+                ((ast.For, ast.AsyncFor), self._loop),
+                ((ast.Assign, ast.AnnAssign), self._assign),
+                ((ast.NamedExpr,), self._walrus),
+                ((ast.Import,), self._import),
+                ((ast.ImportFrom,), self._import_from),
+                ((ast.Global, ast.Nonlocal), self._global),
+                ((ast.ExceptHandler,), self._handler),
+                ((ast.Name,), self._name),
+                ((ast.Attribute,), self._attribute),
+                ((ast.Constant,), self._constant),
+                ((ast.Call,), self._call),
+                ((ast.Yield, ast.YieldFrom), self._yield),
+            )
+            for kind in kinds
         }
         self._walk(tree)
         self._move_outside()
@@ -204,15 +191,13 @@ class Survey:
         """Return the scope that binds `name` as seen from a context; None if none does."""
         scope: Scope | None = context.scope
         first = True
-        for _ in range(MAX_SCOPES):
-            if scope is None:
-                return None
+        while scope is not None:
             # A class's names are not visible in its methods.
             if name in scope.bound and (first or scope.kind != "class"):
                 return scope
             first = first and scope.kind == "comprehension"
             scope = scope.outside.get(name, scope.parent)
-        return self.root if name in self.root.bound else None
+        return None
 
     # --- the walk --------------------------------------------------------------------------------
 
@@ -224,7 +209,11 @@ class Survey:
             node, context = item
             kind = type(node)
             nodes[kind].append(item)
-            handlers.get(kind, self._children)(node, context)
+            handler: Any = handlers.get(kind, self._children)
+            handler(node, context)
+        for found in nodes.values():
+            # The last node of a block is walked first.
+            found.reverse()
 
     def _children(self, node: ast.AST, context: Context) -> None:
         stack, kind = self._stack, type(node)
@@ -246,14 +235,8 @@ class Survey:
             if last and statement is body[-1]:
                 context = replace(context, last=True)
             self._stack.append((statement, context))
-            if context.dead:
-                continue
-            if _leaves(statement):
+            if not context.dead and _leaves(statement):
                 context = context.inside(dead=True)
-            elif (
-                isinstance(statement, ast.If) and not context.conditional and _may_leave(statement)
-            ):
-                context = context.inside(conditional=True)
 
     def _bind(self, name: str, value: Bound, context: Context) -> None:
         context.scope.bound.setdefault(name, []).append((value, context))
@@ -353,7 +336,8 @@ class Survey:
             home = scope.parent
             while home is not None and home.kind != "function":
                 home = home.parent
-        scope.outside.update(dict.fromkeys(node.names, home or self.root))
+        home = home or self.root
+        scope.outside.update(dict.fromkeys(node.names if home is not scope else (), home))
 
     def _handler(self, node: ast.ExceptHandler, context: Context) -> None:
         if node.name:
@@ -397,7 +381,7 @@ class Survey:
 
     def _comprehension(self, node: Any, context: Context) -> None:
         own = Scope("comprehension", context.scope, generator=isinstance(node, ast.GeneratorExp))
-        inner = context.inside(scope=own, conditional=True, loop=node)
+        inner = context.inside(scope=own, loop=node)
         for index, generator in enumerate(node.generators):
             self._stack.append((generator.iter, inner if index else context))
             self._stack.append((generator.target, inner))
@@ -412,54 +396,31 @@ class Survey:
         self.caught |= caught
         within = context.inside(caught=caught) if caught else context
         self._block(node.body, within)
-        self._block(node.orelse, within.inside(conditional=True))
-        # Reached only if something was raised.
-        self._stack.extend((handler, context.inside(conditional=True)) for handler in node.handlers)
+        self._block(node.orelse, within)
+        self._stack.extend((handler, context) for handler in node.handlers)
         self._block(node.finalbody, context)
 
     def _with(self, node: ast.With | ast.AsyncWith, context: Context) -> None:
-        caught = _swallowed_in_with(node)
+        caught = NOTHING if all(map(_is_plain, node.items)) else EVERYTHING
         self.caught |= caught
-        for item in node.items:
-            self._stack.append((item.context_expr, context))
-            if item.optional_vars is not None:
-                self._stack.append((item.optional_vars, context))
+        self._stack.extend((item, context) for item in node.items)
         self._block(node.body, context.inside(caught=caught) if caught else context)
 
-    def _if(self, node: ast.If | ast.IfExp, context: Context) -> None:
-        known = truth(node.test)
-        self._stack.append((node.test, context))
+    def _if(self, node: ast.If | ast.IfExp | ast.While, context: Context) -> None:
+        known = _truth(node.test)
+        loop = node if isinstance(node, ast.While) else None
+        self._stack.append((node.test, context.inside(loop=loop)))
         for branch, never in ((node.body, known is False), (node.orelse, known is True)):
-            within = context.inside(dead=never, conditional=known is None)
+            within = context.inside(dead=never, loop=loop)
             if isinstance(branch, list):
                 self._block(branch, within)
             else:
                 self._stack.append((branch, within))
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, context: Context) -> None:
-        if isinstance(node, ast.While):
-            known = truth(node.test)
-            self._stack.append((node.test, context.inside(loop=node)))
-        else:
-            known = None
-            self._stack += [(node.iter, context), (node.target, context)]
-        within = context.inside(dead=known is False, conditional=known is None, loop=node)
-        self._block(node.body, within)
-        self._block(node.orelse, context.inside(conditional=True))
-
-    def _match(self, node: ast.Match, context: Context) -> None:
-        self._stack.append((node.subject, context))
-        within = context.inside(conditional=True)
-        for case in node.cases:
-            self._stack.append((case.pattern, within))
-            if case.guard is not None:
-                self._stack.append((case.guard, within))
-            self._block(case.body, within)
-
-    def _either(self, node: ast.BoolOp, context: Context) -> None:
-        self._stack.append((node.values[0], context))
-        within = context.inside(conditional=True)
-        self._stack.extend((value, within) for value in node.values[1:])
+    def _loop(self, node: ast.For | ast.AsyncFor, context: Context) -> None:
+        self._stack += [(node.iter, context), (node.target, context)]
+        self._block(node.body, context.inside(loop=node))
+        self._block(node.orelse, context)
 
 
 # --- exceptions ----------------------------------------------------------------------------------
@@ -480,13 +441,13 @@ _OWN_PARENTS = {
 """Exceptions that are not builtins, and their base classes."""
 
 _ENDS = frozenset({"exit", "quit", "_exit", "abort"})
-_SWALLOWING = ("suppress", "raises", "Raises", "ignor", "except", "Except", "catch", "timeout")
 _PLAIN_CONTEXTS = frozenset(
     """
     open Lock Semaphore BoundedSemaphore TaskGroup timeout timeout_at TemporaryDirectory
     NamedTemporaryFile TemporaryFile ZipFile ThreadPoolExecutor closing StringIO BytesIO
     """.split()  # noqa: SIM905 - as words they can be read
 )
+"""Context managers that suppress no exception."""
 
 
 def catches(caught: frozenset[str], kind: str) -> bool:
@@ -522,24 +483,10 @@ def _raises_again(body: Sequence[ast.stmt]) -> bool:
     return isinstance(last, ast.Raise) and last.exc is None and plain
 
 
-def _swallowed_in_with(node: ast.With | ast.AsyncWith) -> frozenset[str]:
-    """Return the exceptions that a `with` may suppress."""
-    found = NOTHING
-    for item in node.items:
-        manager = item.context_expr
-        function = manager.func if isinstance(manager, ast.Call) else manager
-        name = last_name(function)
-        if name in _PLAIN_CONTEXTS:
-            continue
-        if name == "suppress" and isinstance(manager, ast.Call):
-            for argument in manager.args:
-                found |= _exceptions(argument)
-        elif isinstance(function, ast.Attribute) and not any(part in name for part in _SWALLOWING):
-            continue
-        else:
-            # Unknown, perhaps the program's own.
-            found |= EVERYTHING
-    return found
+def _is_plain(item: ast.withitem) -> bool:
+    """Return whether an item of a `with` certainly suppresses no exception."""
+    manager = item.context_expr
+    return last_name(manager.func if isinstance(manager, ast.Call) else manager) in _PLAIN_CONTEXTS
 
 
 def _exceptions(node: ast.expr | None) -> frozenset[str]:
@@ -568,23 +515,14 @@ def _leaves(statement: ast.stmt) -> bool:
     return False
 
 
-def _may_leave(statement: ast.If) -> bool:
-    """Return whether one branch of an `if` ends the enclosing block."""
-    return any(body and _leaves(body[-1]) for body in (statement.body, statement.orelse))
-
-
-def truth(test: ast.expr) -> bool | None:
+def _truth(test: ast.expr) -> bool | None:
     """Return a condition's value if its text alone decides it; else None."""
-    wanted = True
-    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, wanted = test.operand, not wanted
     if isinstance(test, ast.Constant):
-        return bool(test.value) is wanted
+        return bool(test.value)
     if last_name(test) == "TYPE_CHECKING":
-        return not wanted
+        return False
     if isinstance(test, ast.Compare) and last_name(test.left) == "__name__":
         against, operator = test.comparators[0], test.ops[0]
         if isinstance(against, ast.Constant) and isinstance(operator, ast.Eq | ast.NotEq):
-            same = against.value == "__main__"
-            return (same is isinstance(operator, ast.Eq)) is wanted
+            return (against.value == "__main__") is isinstance(operator, ast.Eq)
     return None

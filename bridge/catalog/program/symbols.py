@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
@@ -18,11 +18,14 @@ from bridge.catalog.program.tables import (
     COROUTINES,
     FUTURES,
     HELPERS,
-    NOT_OF_MODULES,
+    MODULE_NAMES,
+    RUNTIME_TYPES,
     SERVER_METHODS,
     Helper,
 )
+from bridge.catalog.prose import clip
 from bridge.guest.protocol.helpers import GLOBAL_HELPERS
+from bridge.text import valid_text
 
 MAX_DEPTH = 12
 """Steps followed for one symbol: names (`a = b; b = c; ...`), attributes and items."""
@@ -45,11 +48,16 @@ RUNTIME = "runtime"
 PACKAGE = "package"
 SERVERS = "servers"
 MODULES = "modules"
+GETTER = "getter"
 FUNCTION = "function"
 BUILTIN = "builtin"
 MEMBER = "member"
 COROUTINE = "coroutine"
 FUTURE = "future"
+NO_SERVER = "no server"
+NO_TOOL = "no tool"
+NO_HELPER = "no helper"
+"""The last three: a name where a server, a tool or a helper is meant, and none has it."""
 
 _OF_PACKAGE = {"runtime": RUNTIME, "servers": MODULES}
 _IMPORTED = frozenset({"mcp", "runtime"})
@@ -70,8 +78,8 @@ class Symbol:
         kind: One of the constants above.
         name: The name of a builtin, or the dotted name of a module's member; of any other kind, its
             name for messages. Symbols of the same kind and name are equal.
+        server: The server; of a tool, or a server's method, its server.
         function: The definition in the program, if it is one of its functions.
-        as_module: Whether a server is used through its module, `mcp.servers.<alias>`.
     """
 
     kind: str
@@ -80,7 +88,6 @@ class Symbol:
     tool: ToolEntry | None = field(default=None, compare=False)
     helper: Helper | None = field(default=None, compare=False)
     function: ast.AST | None = None
-    as_module: bool = False
 
     @property
     def dotted(self) -> str:
@@ -97,7 +104,11 @@ UNKNOWN: Found = (None,)
 
 
 class SymbolResolver:
-    """Resolves the expressions of one program."""
+    """Resolves the expressions of one program.
+
+    Attributes:
+        computes: Whether an expression that it resolved names a server by a computed text.
+    """
 
     def __init__(self, survey: Survey, servers: Mapping[str, ServerEntry]) -> None:
         self._survey = survey
@@ -106,6 +117,7 @@ class SymbolResolver:
         self._named: dict[tuple[int, str], Found] = {}
         self._found: dict[int, Found] = {}
         self._left = 0
+        self.computes = False
 
     def of(self, node: ast.expr, context: Context) -> Symbol | None:
         """Return the one symbol that an expression refers to; None if it is not certain."""
@@ -155,16 +167,17 @@ class SymbolResolver:
             found = self._tools[server.alias] = {entry.alias: entry for entry in server.tools}
         return found
 
-    def imported_server(self, alias: str) -> ServerEntry | None:
-        """Return the server whose module has this alias."""
-        return self._servers.get(alias)
-
     def named_server(self, name: str) -> ServerEntry | None:
         """Return the server that a text names, by name or by alias, as helpers accept it."""
         for alias, server in self._servers.items():
             if name in (server.name, alias, f"mcp_{alias}"):
                 return server
         return None
+
+    def server(self, name: str) -> Symbol:
+        """Return the symbol of the server that a text names, or of none."""
+        server = self.named_server(name)
+        return _no_server(name) if server is None else _server(server)
 
     def is_builtin(self, node: ast.expr, names: frozenset[str]) -> bool:
         """Return whether an expression is one of these builtins, not rebound by the program."""
@@ -191,7 +204,8 @@ class SymbolResolver:
         if owner is None:
             found = self._unbound(name)
             stars = self._survey.stars if found is not None and found.kind == BUILTIN else ()
-            return _each([found, *(self._imported(f"{star}.{name}") for star in stars if star)])
+            imported = (self.imported(f"{star}.{name}") for star in stars if star)
+            return _each([found, *map(_present, imported)])
         key = (id(owner), name)
         if key not in self._named:
             # Until it is resolved, a name that refers to itself is unknown.
@@ -208,7 +222,7 @@ class SymbolResolver:
 
     def _bound(self, value: Bound, context: Context, depth: int) -> Found:
         if isinstance(value, str):
-            return (self._imported(value),)
+            return (self.imported(value),)
         if isinstance(value, ast.FunctionDef | ast.AsyncFunctionDef):
             return (Symbol(kind=FUNCTION, name=value.name, function=value),)
         if isinstance(value, ast.expr) and not isinstance(value, ast.Lambda):
@@ -222,6 +236,8 @@ class SymbolResolver:
             return Symbol(kind=SERVERS)
         if name.startswith("mcp_"):
             server = self._servers.get(name.removeprefix("mcp_"))
+            if server is None and not self._survey.stars and name not in self._survey.names:
+                return Symbol(kind=NO_SERVER, name=name)
             return None if server is None else _server(server)
         if name == "runtime":
             return Symbol(kind=RUNTIME)
@@ -231,13 +247,15 @@ class SymbolResolver:
             return _helper(HELPERS[name], name)
         return Symbol(kind=BUILTIN, name=name)
 
-    def _imported(self, dotted: str) -> Symbol | None:
+    def imported(self, dotted: str) -> Symbol | None:
+        """Return what an import of a module, or of a module's member, binds."""
         first, _, rest = dotted.partition(".")
         if first == "builtins" and rest and "." not in rest:
             return Symbol(kind=BUILTIN, name=rest)
         if first.startswith("mcp_"):
-            # `import mcp_github` is `import mcp.servers.github`.
-            return self._path(f"mcp.servers.{dotted[4:]}")
+            # `import mcp_github` is `import mcp.servers.github`; others are the program's own.
+            found = self._path(f"mcp.servers.{dotted[4:]}")
+            return None if found and found.kind == NO_SERVER else found
         return self._path(dotted) if first in _IMPORTED else Symbol(kind=MEMBER, name=dotted)
 
     def _path(self, path: str) -> Symbol | None:
@@ -245,7 +263,7 @@ class SymbolResolver:
         if " " in path:
             # `import json`, `from pathlib import Path`, `import numpy as np`.
             words = path.split()
-            return self._imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
+            return self.imported(".".join(words[1:4:2]) if words[0] == "from" else words[1])
         first, *rest = path.split(".")
         symbol = self._unbound(first)
         for part in rest:
@@ -256,46 +274,63 @@ class SymbolResolver:
         if base is None:
             return None
         if base.kind == MEMBER:
-            return self._imported(f"{base.name}.{name}")
+            return self.imported(f"{base.name}.{name}")
+        if base.kind == NO_SERVER:
+            return base
         if name in self._survey.stored:
             return None
+        if base.kind == SERVERS and name == "get":
+            return Symbol(kind=GETTER)
         if base.kind == SERVER and base.server is not None:
-            return self._of_server(base, base.server, name)
-        if base.kind == RUNTIME:
-            helper = HELPERS.get(name)
-            return None if helper is None else _helper(helper, f"runtime.{name}")
+            return self._of_server(base.server, name)
         if base.kind == PACKAGE and name in _OF_PACKAGE:
             return Symbol(kind=_OF_PACKAGE[name])
-        if base.kind == PACKAGE and name in HELPERS:
+        if name in HELPERS and base.kind in (RUNTIME, PACKAGE):
             return _helper(HELPERS[name], f"runtime.{name}")
-        if base.kind in (MODULES, PACKAGE, SERVERS):
-            server = self._servers.get(name)
-            return None if server is None else _server(server, as_module=base.kind == MODULES)
-        return None
+        server = self._servers.get(name) if base.kind in (MODULES, PACKAGE, SERVERS) else None
+        if server is not None:
+            return _server(server)
+        if name.startswith("_") or name in RUNTIME_TYPES:
+            return None
+        if base.kind == MODULES:
+            return _no_server(name)
+        return Symbol(kind=NO_HELPER, name=name) if base.kind == RUNTIME else None
 
-    def _of_server(self, base: Symbol, server: ServerEntry, name: str) -> Symbol | None:
+    def _of_server(self, server: ServerEntry, name: str) -> Symbol | None:
         label = f"mcp_{server.alias}.{name}"
         entry = self.tools(server).get(name)
         if entry is not None:
             return Symbol(kind=TOOL, name=label, server=server, tool=entry)
-        hidden = base.as_module and name in NOT_OF_MODULES
-        helper = None if hidden else SERVER_METHODS.get(name)
-        return None if helper is None else _helper(helper, label)
+        helper = SERVER_METHODS.get(name)
+        if helper is not None:
+            return replace(_helper(helper, label), server=server)
+        missing = name not in MODULE_NAMES and not name.startswith("_")
+        return Symbol(kind=NO_TOOL, name=name, server=server) if missing else None
 
     def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
         """Return the symbols of a call's result."""
+        function, argument = node.func, node.args[0] if node.args else None
         found: list[Symbol | None] = []
-        for called in self._of(node.func, context, depth):
+        for called in self._of(function, context, depth):
             dotted = called.dotted if called else ""
-            if dotted in IMPORTERS and node.args:
-                name = self._text(node.args[0], context)
-                if name and dotted != "importlib.import_module" and len(node.args) == 1:
+            self.computes |= dotted == "builtins.globals"
+            if called and called.kind == GETTER and argument:
+                key = self._text(argument, context)
+                self.computes |= key is None
+                found.append(_present(self.server(key)) if key else None)
+            elif dotted in IMPORTERS and argument:
+                name = self._text(argument, context)
+                if name is None:
+                    self.computes |= self.start(argument, context).startswith("mcp.servers.")
+                elif dotted != "importlib.import_module" and len(node.args) == 1:
                     name = name.partition(".")[0]
-                found.append(self._imported(name) if name else None)
-            elif dotted == "builtins.getattr" and len(node.args) > 1:
+                found.append(self.imported(name) if name else None)
+            elif dotted == "builtins.getattr" and argument and len(node.args) > 1:
                 name = self._text(node.args[1], context)
-                owners = self._of(node.args[0], context, depth) if name else UNKNOWN
-                found += [self._attribute(owner, name or "") for owner in owners]
+                owners = self._of(argument, context, depth)
+                self.computes |= not name and any(one and one.kind == MODULES for one in owners)
+                # A program that asks for a name by `getattr` handles its absence.
+                found += [_present(self._attribute(one, name)) if name else None for one in owners]
             else:
                 found.append(None if called is None else self._awaited(called))
         return _each(found)
@@ -306,14 +341,7 @@ class SymbolResolver:
         own = isinstance(function, ast.AsyncFunctionDef) and id(function) not in self._generators
         helper = called.helper is not None and called.helper.asynchronous
         if called.kind == TOOL or own or helper or called.dotted in COROUTINES:
-            return Symbol(
-                kind=COROUTINE,
-                name=called.name,
-                server=called.server,
-                tool=called.tool,
-                helper=called.helper,
-                function=called.function,
-            )
+            return replace(called, kind=COROUTINE)
         return Symbol(kind=FUTURE, name=called.name) if called.dotted in FUTURES else None
 
     @cached_property
@@ -321,10 +349,11 @@ class SymbolResolver:
         return frozenset(id(s.node) for s in self._survey.functions if s.generator)
 
     def _item(self, node: ast.Subscript, context: Context, depth: int) -> Found:
-        key = self._text(node.slice, context)
+        key, value = self._text(node.slice, context), node.value
         if key is None:
+            bases = self._of(value, context, depth)
+            self.computes |= any(base and base.kind in (PACKAGE, SERVERS) for base in bases)
             return UNKNOWN
-        value = node.value
         # `os.__dict__["system"]`, `vars(os)["system"]`
         if isinstance(value, ast.Attribute) and value.attr == "__dict__":
             owners = self._of(value.value, context, depth)
@@ -340,13 +369,12 @@ class SymbolResolver:
         if base is None:
             return None
         if base.dotted == "sys.modules":
-            return self._imported(key)
+            return self.imported(key)
         if base.kind in (MODULES, PACKAGE, SERVERS):
-            server = self.named_server(key)
-            return None if server is None else _server(server)
-        if base.kind == SERVER and base.server is not None and not base.as_module:
+            return self.server(key)
+        if base.kind == SERVER and base.server is not None:
             entry = base.server.named(key)
-            return None if entry is None else self._of_server(base, base.server, entry.alias)
+            return self._of_server(base.server, key if entry is None else entry.alias)
         return None
 
     # --- texts -----------------------------------------------------------------------------------
@@ -414,8 +442,17 @@ def _each(found: Iterable[Symbol | None]) -> Found:
     return every if len(every) <= MAX_SYMBOLS else (*every[: MAX_SYMBOLS - 1], None)
 
 
-def _server(server: ServerEntry, *, as_module: bool = False) -> Symbol:
-    return Symbol(kind=SERVER, name=f"mcp_{server.alias}", server=server, as_module=as_module)
+def _server(server: ServerEntry) -> Symbol:
+    return Symbol(kind=SERVER, name=f"mcp_{server.alias}", server=server)
+
+
+def _no_server(name: str) -> Symbol:
+    return Symbol(kind=NO_SERVER, name=repr(valid_text(clip(name, 80))))
+
+
+def _present(symbol: Symbol | None) -> Symbol | None:
+    """Return a symbol; None for one of a name that nothing has."""
+    return None if symbol and symbol.kind in (NO_SERVER, NO_TOOL, NO_HELPER) else symbol
 
 
 def _helper(helper: Helper, label: str) -> Symbol:

@@ -93,12 +93,6 @@ SERVER_METHODS = _helpers(
 """What a server object has besides its tools. A tool of such a name takes its place, but for
 `list_tools`."""
 
-NOT_OF_MODULES = frozenset({"list_tools"})
-"""Of these, what `mcp.servers.<alias>` lacks."""
-
-LEGACY = frozenset({"basestring", "long", "raw_input", "unichr", "unicode", "xrange"})
-"""Builtins of Python 2, which programs name where they find out that they run on that."""
-
 MODULE_NAMES = frozenset({"TOOLS", "TOOL_MAP"})
 """What `mcp.servers.<alias>` has besides the tools."""
 
@@ -111,14 +105,15 @@ OWN_GLOBALS = GLOBAL_HELPERS | {
     "runtime",
 }
 
-_NEWER_BUILTINS = frozenset(
+_OTHER_BUILTINS = frozenset(
     """
     BaseExceptionGroup EncodingWarning ExceptionGroup ImportCycleError PythonFinalizationError
-    frozendict sentinel
+    basestring frozendict long raw_input sentinel unichr
     """.split()  # noqa: SIM905 - as words they can be read
 )
-BUILTINS = frozenset(dir(builtins)) | _NEWER_BUILTINS | {"display"}
-"""This interpreter's builtins, those of newer ones in the sandbox, and the guest's own."""
+BUILTINS = frozenset(dir(builtins)) | _OTHER_BUILTINS | {"display"}
+"""This interpreter's builtins, those of newer ones in the sandbox and of Python 2, which programs
+name where they find out that they run on that, and the guest's own."""
 
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -197,7 +192,6 @@ FOREIGN: Mapping[str, str] = {
     "Math": "This is Python: `import math`.",
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
     "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
-    "raw_input": "Nobody can type: put the value into the program.",
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
 }

@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from typing import Any, List
 
 _IS_LIST = "this is the list itself: loop over it, or take an item, as in x[0]."
-_FUNCTION = "inside a function this needs `async def`; at top level `await` works."
-_SYNTAX = {
-    "'return' outside function": "make the value the last expression instead of returning it.",
-    "outside async function": _FUNCTION,
-    "outside of an asynchronous function": _FUNCTION,
-    "'yield' outside function": "a program is no generator; collect the values in a list.",
-}
-"""Errors that only compiling finds; the host explains the others."""
-
 _MISUSES = {
     "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
     "coroutine": "a call of a tool has its value only after `await`, or await asyncio.gather(...).",
@@ -53,9 +44,6 @@ _ELSEWHERE = ("/mnt/", "/content/", "/workspace/", "/home/sandbox/", "/data/", "
 
 _KEPT = "bridge://"
 """How addresses of what the bridge keeps begin."""
-
-MAX_LOOKED_AT = 1000
-"""Files of the working directory among which one that was looked for elsewhere may be."""
 
 _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "wx"))
 """What draws windows."""
@@ -85,14 +73,6 @@ _NO_LIBRARY = ": cannot open shared object file"
 _ABOUT_RESULTS = ("Result", "string indices must be", "'str' object has no", "type: 'slice'")
 """In messages of errors that come of taking a result for what is in it."""
 
-MAX_RESULTS = 3
-MAX_KEYS_CHARS = 200
-"""Results whose keys are listed, and characters for the keys of one."""
-
-MAX_FRAMES = 200
-MAX_CAUSES = 64
-"""Of a traceback, and exceptions of a chain, that are looked at."""
-
 
 def hint(error: BaseException, packages: bool = False) -> str:
     """Return a line to stand below a traceback; empty for nothing.
@@ -100,13 +80,12 @@ def hint(error: BaseException, packages: bool = False) -> str:
     Args:
         packages: Whether a run may ask for packages here.
     """
-    return "\nHint: " + told if (told := _told(error, packages)) else ""
+    advice = _advice(error, packages)
+    return "\nHint: " + advice if advice else ""
 
 
-def _told(error: BaseException, packages: bool) -> str:
+def _advice(error: BaseException, packages: bool) -> str:
     message = str(error)
-    if isinstance(error, SyntaxError):
-        return next((hint for part, hint in _SYNTAX.items() if part in message), "")
     if isinstance(error, ModuleNotFoundError):
         return _module_hint(error.name.partition(".")[0], packages) if error.name else ""
     if isinstance(error, ImportError):
@@ -125,12 +104,12 @@ def _told(error: BaseException, packages: bool) -> str:
     if isinstance(error, RuntimeError) and message == "no running event loop":
         return "end the program with `await` of the task, or of asyncio.gather(...) for several."
     if isinstance(error, (TypeError, AttributeError)):
-        told = [hint for part, hint in _MISUSES.items() if part in message][:1]
+        advice = [hint for part, hint in _MISUSES.items() if part in message][:1]
         if any(part in message for part in _ABOUT_RESULTS):
-            told += _keys(error)
-        if not told and "bridge.guest.api.held_results" in sys.modules:
+            advice += _keys(error)
+        if not advice and "bridge.guest.api.held_results" in sys.modules:
             return "in a plan a held call returns a placeholder, which can only be passed on."
-        return " ".join(told)
+        return " ".join(advice)
     return ""
 
 
@@ -194,16 +173,12 @@ def _kept_hint(address: str) -> str:
 
 def _namesake(path: str) -> str:
     """Return the path in the working directory of a file of the same name; empty for none."""
-    wanted, looked = os.path.basename(path).lower(), 0
-    for folder, folders, names in os.walk("."):
-        folders.sort()
-        for name in sorted(names):
-            looked += 1
-            if name.lower() == wanted:
-                found = os.path.relpath(os.path.join(folder, name))
-                return "" if found == os.path.normpath(path) else found
-        if looked > MAX_LOOKED_AT:
-            break
+    wanted = os.path.basename(path).lower()
+    files = (os.path.join(top, name) for top, _, names in os.walk(".") for name in sorted(names))
+    # More files take too long.
+    for _, file in zip(range(1000), files if wanted else ()):  # noqa: B905 - not in 3.9
+        if os.path.basename(file).lower() == wanted:
+            return "" if os.path.normpath(file) == os.path.normpath(path) else file[2:]
     return ""
 
 
@@ -211,7 +186,7 @@ def _frames(error: BaseException) -> List[FrameType]:
     """Return the frames that an error passed through, the failing one last."""
     import traceback
 
-    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)][:MAX_FRAMES]
+    return [frame for frame, _ in traceback.walk_tb(error.__traceback__)][:200]
 
 
 def _keys(error: BaseException) -> List[str]:
@@ -219,14 +194,13 @@ def _keys(error: BaseException) -> List[str]:
     for frame in reversed(_frames(error)):
         names = dict.fromkeys((*frame.f_code.co_varnames, *frame.f_code.co_names))
         own = frame.f_code.co_filename.startswith("<")
-        told = [
-            "%s has the keys: %s."
-            % (name if own else "The result", listed(map(repr, value))[:MAX_KEYS_CHARS])
+        keys = [
+            "%s has the keys: %s." % (name if own else "The result", listed(map(repr, value))[:200])
             for name, value in ((name, frame.f_locals.get(name)) for name in names)
             if isinstance(value, Result)
         ]
-        if told:
-            return told[:MAX_RESULTS]
+        if keys:
+            return keys[:3]
     return []
 
 
@@ -234,7 +208,7 @@ def _is_network(error: Any) -> bool:
     """Whether an error, or what it wraps as `urllib` does, comes from there being no network."""
     import socket
 
-    for _ in range(MAX_CAUSES):
+    for _ in range(64):
         if isinstance(error, socket.gaierror) or getattr(error, "errno", None) in _NO_NETWORK:
             return True
         cause = getattr(error, "__cause__", None) or getattr(error, "__context__", None)

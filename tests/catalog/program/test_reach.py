@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from bridge.catalog.program.server_references import Reach, reach
+from bridge.catalog.program.server_references import Reach, references
 from bridge.catalog.program.survey import Survey
 
 ALIASES = {"git-hub": "git_hub", "time": "time"}
@@ -14,7 +14,7 @@ ALIASES = {"git-hub": "git_hub", "time": "time"}
 
 def of(code: str) -> Reach | None:
     """Return the reach of a program."""
-    return reach(Survey(ast.parse(code)), ALIASES)
+    return references(Survey(ast.parse(code)), ALIASES).reach
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,7 @@ def of(code: str) -> Reach | None:
         ("await mcp_time['a tool']()", {"time": None}),
         ("mcp_time._tools", {"time": None}),
         ("mcp_unknown = 1\nmcp_unknown.x", {}),
+        ("def f(mcp_time):\n    return mcp_time.now()", {}),
     ],
 )
 def test_a_program_that_names_what_it_uses_reaches_that(code: str, expected: Reach) -> None:
