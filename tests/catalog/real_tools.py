@@ -1,4 +1,4 @@
-"""What real servers list: memory, everything, filesystem, fetch and sqlite, as recorded."""
+"""What real servers list, as recorded."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from bridge.model import Tool
 
-RECORDED = Path(__file__).parents[1] / "testdata" / "tools.json"
+RECORDED = Path(__file__).parents[1] / "testdata"
 
 
 def real_tools() -> dict[str, tuple[Tool, ...]]:
-    """Return the tools by server."""
-    servers = json.loads(RECORDED.read_text(encoding="utf-8"))
+    """Return the tools of memory, everything, filesystem, fetch and sqlite, by server."""
+    servers = json.loads((RECORDED / "tools.json").read_text(encoding="utf-8"))
     return {
         server: tuple(
             Tool(
@@ -24,6 +24,23 @@ def real_tools() -> dict[str, tuple[Tool, ...]]:
                 output_schema=tool.get("outputSchema"),
             )
             for tool in tools
+        )
+        for server, tools in servers.items()
+    }
+
+
+def listed_tools() -> dict[str, tuple[Tool, ...]]:
+    """Return the tools of 47 servers, with the beginnings of what they list, by server."""
+    servers = json.loads((RECORDED / "listed_tools.json").read_text(encoding="utf-8"))
+    return {
+        server: tuple(
+            Tool(
+                server=server,
+                name=name,
+                description=description,
+                input_schema={"properties": dict.fromkeys(parameters.split(), {})},
+            )
+            for name, description, parameters in tools
         )
         for server, tools in servers.items()
     }
