@@ -259,7 +259,7 @@ class ToolIndex:
         for run in asked_runs:
             whole = run.lower()[:MAX_WORD_CHARS]
             split = parts(run)
-            if len(split) > 1 and not self._is_there(_quoted(whole)):
+            if len(split) > 1 and not self._run(_FOUND, _quoted(whole)).fetchone():
                 yield from split
             else:
                 yield whole
@@ -298,9 +298,6 @@ class ToolIndex:
         rows = self._run(_FOUND, f"{{{_PURPOSE}}} : {text}")
         telling = frozenset(row for (row,) in rows)
         return _Term(text=text, scores=scores, telling=telling, likeness=likeness)
-
-    def _is_there(self, text: str) -> bool:
-        return self._run(f"{_FOUND} LIMIT 1", text).fetchone() is not None
 
     def _scores(self, text: str) -> dict[int, float]:
         return dict(self._run(_SCORED, text))

@@ -19,11 +19,7 @@ _JOINED = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Za-z][0-9]|[0-9][A-Za-z]")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 # Synonyms, as servers and people use them. A word may be in several groups.
-_SAME = tuple(
-    tuple(group.split())
-    for group in re.split(
-        r" / |\n",
-        """\
+_SAME = """\
 create add new make insert start open / delete remove destroy drop erase forget clear
 get read fetch show view retrieve see load inspect / search find query lookup look locate
 update edit modify change set patch / send post publish tell / sum add total plus
@@ -45,9 +41,7 @@ organization org company / comment remark note / user member people person colle
 web internet website site url / dialog popup alert / paper article / size space big large
 cost price spend charge / calculate compute evaluate / local location place near nearby
 spreadsheet worksheet sheet workbook excel / presentation slide deck / javascript js
-kubernetes k8s / package library""",
-    )
-)
+kubernetes k8s / package library"""
 
 # Stop words: left out of a query as long as another word remains.
 _FILLERS = frozenset(
@@ -146,7 +140,8 @@ def _forms(word: str) -> Iterable[str]:
 
 def _others() -> Mapping[str, tuple[str, ...]]:
     found: dict[str, dict[str, None]] = {}
-    for group in _SAME:
+    for line in re.split(r" / |\n", _SAME):
+        group = line.split()
         for word in group:
             for form in _forms(word):
                 others = found.setdefault(form, {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bridge.model import Tool
+from bridge.model import Json, Tool
 
 RECORDED = Path(__file__).parents[1] / "testdata"
 
@@ -31,16 +31,11 @@ def real_tools() -> dict[str, tuple[Tool, ...]]:
 
 def listed_tools() -> dict[str, tuple[Tool, ...]]:
     """Return the tools of 47 servers, with the beginnings of what they list, by server."""
+    found: dict[str, tuple[Tool, ...]] = {}
     servers = json.loads((RECORDED / "listed_tools.json").read_text(encoding="utf-8"))
-    return {
-        server: tuple(
-            Tool(
-                server=server,
-                name=name,
-                description=description,
-                input_schema={"properties": dict.fromkeys(parameters.split(), {})},
-            )
-            for name, description, parameters in tools
-        )
-        for server, tools in servers.items()
-    }
+    for server, tools in servers.items():
+        for name, text, parameters in tools:
+            schema: Json = {"properties": dict.fromkeys(parameters.split(), {})}
+            tool = Tool(server=server, name=name, description=text, input_schema=schema)
+            found[server] = (*found.get(server, ()), tool)
+    return found
