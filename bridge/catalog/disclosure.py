@@ -18,9 +18,10 @@ tools first: one server with five hundred tools must not take the signatures fro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import chain, dropwhile
+from itertools import chain
 
 from bridge.catalog.entries import ServerEntry, ToolEntry, mark_twins
 from bridge.catalog.prose import first_sentence, one_line
@@ -36,6 +37,12 @@ _HEADING_TOKENS = 24  # Tokens of the longest heading.
 _NAME_CHARS = 60
 
 _UNASKED = " (search for its tools)"
+
+_HEADINGS = re.compile(
+    r"(?:\s*(?=\S)(?:#[^\n]*|(\*\*|__)[^\n*]+\1|[^\n]*:|[^\n]*\n(?:=+|-+)|={3,}|-{3,})"
+    r"[ \t]*(?:\n|$))+"
+)
+"""Lines that only stand before what a description says: headings, and what ends in a colon."""
 
 
 class Level(IntEnum):
@@ -182,16 +189,13 @@ def _least(server: ServerEntry, level: Level) -> int:
 
 
 def _heading(servers: Sequence[ServerEntry], levels: Sequence[Level]) -> str:
-    signed = [level >= Level.ARGUMENTS for level in levels]
     whole = all(level >= Level.SIGNATURES for level in levels)
     listed = (
         level >= Level.NAMES and server.known for server, level in zip(servers, levels, strict=True)
     )
     if not any(listed):
         return "Servers (search for their tools):"
-    optional = "optional arguments after `*`" if any(signed) else ""
-    missing = "" if whole else "search for what is not shown"
-    return f"Servers and their tools ({'; '.join(filter(None, (optional, missing)))}):"
+    return f"Servers and their tools{'' if whole else ' (search for what is not shown)'}:"
 
 
 def _lines(server: ServerEntry, level: Level) -> Iterator[str]:
@@ -218,14 +222,10 @@ def _server_line(server: ServerEntry, note: str, *, sentence: bool, chars: int =
         return f"{text}{note}"
     name = one_line(server.name, _NAME_CHARS)
     text = text if name == server.alias else f"{text} = {name}"
-    lines = dropwhile(_introduces, server.description.splitlines())
-    summary = first_sentence("\n".join(lines) or server.description, chars)
+    begun = server.description[:4_000]
+    told = begun[match.end() :] if (match := _HEADINGS.match(begun)) else begun
+    summary = first_sentence(told.strip() or begun, chars)
     return f"{text}: {summary}{note}" if summary else f"{text}{note}"
-
-
-def _introduces(line: str) -> bool:
-    """Whether a line of a description only stands before what it says, such as a heading."""
-    return not line.strip() or line.startswith("#") or line.rstrip().endswith(":")
 
 
 def _count(server: ServerEntry) -> str:

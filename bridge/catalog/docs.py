@@ -17,7 +17,7 @@ from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, one_line
 from bridge.catalog.schema import example_value, parameters
-from bridge.catalog.stubs import call_signature, is_argument_name
+from bridge.catalog.stubs import call_signature
 from bridge.catalog.typed_stubs import tool_stub
 from bridge.model import Limits
 from bridge.text import valid_text
@@ -97,18 +97,12 @@ def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[st
 def example_call(server: ServerEntry, entry: ToolEntry) -> str:
     """Return a call of the tool with the arguments it requires."""
     schema = entry.tool.input_schema
-    plain, odd = [], []
-    for parameter in parameters(schema):
-        if not parameter.required:
-            continue
-        value = example_value(parameter, schema)
-        if is_argument_name(parameter.name):
-            plain.append(f"{parameter.name}={value}")
-        else:
-            odd.append(f"{parameter.name!r}: {value}")
-    if odd:
-        plain.append(f"**{{{', '.join(odd)}}}")
-    return f"await mcp_{server.alias}.{entry.alias}({', '.join(plain)})"
+    given = (
+        f"{parameter.name}={example_value(parameter, schema)}"
+        for parameter in parameters(schema)
+        if parameter.required
+    )
+    return f"await mcp_{server.alias}.{entry.alias}({', '.join(given)})"
 
 
 def capabilities(

@@ -94,7 +94,7 @@ def _type_text(schema: Json, root: Json, budget: int, *, argument: bool = False)
 
 
 def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter, ...]:
-    """Return the parameters of an input schema: required first, then in the schema's order."""
+    """Return the parameters of an input schema, in its order, as programs spell them."""
     found: list[Parameter] = []
     nodes = 0
     for one in _arguments(schema):
@@ -105,7 +105,7 @@ def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter
             nodes += visited
         found.append(
             Parameter(
-                name=one.name,
+                name=one.alias,
                 required=one.required,
                 type=kind,
                 default=default,
@@ -113,12 +113,12 @@ def parameters(schema: Json, *, budget: int = MAX_TYPE_CHARS) -> tuple[Parameter
                 schema=one.schema,
             )
         )
-    return tuple(sorted(found, key=lambda parameter: not parameter.required))
+    return tuple(found)
 
 
 def schema_order(schema: Json) -> tuple[str, ...]:
     """Return the parameters' names in the schema's order."""
-    return tuple(one.name for one in _arguments(schema))
+    return tuple(one.alias for one in _arguments(schema))
 
 
 def is_open(schema: Json) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import log
@@ -47,6 +47,9 @@ _REMEMBERED_SCORES = 131_072
 _EXACT_NAME_BONUS = 100.0
 """Added for a query that is a tool's exact name; larger than any score."""
 
+_WHOLE_NAME = 1.6
+"""The factor for a query that has all words of a tool's name, apart from those of its server's."""
+
 _SAME_SCORE = 1e-8
 """Scores closer than this are equal; more than the rounding error."""
 
@@ -58,9 +61,9 @@ _ONLY_LIKE = 0.5
 """The weight of a match by prefix or by correction."""
 
 GOOD_FIT = 0.3
-"""Least share of the query that a good match has. Of 157 labelled queries in
+"""Least share of the query that a good match has. Of 160 labelled queries in
 `benchmarks/disclosure_queries.toml` whose tool is found, 4 have a first match that is worse; of 123
-asked of five servers without such a tool, 103 have."""
+asked of five servers without such a tool, 102 have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +87,13 @@ class _Term:
     Attributes:
         text: The word in the index's query language.
         scores: The score of each tool that has the word, by row.
+        telling: Rows that have it in a column on the tool's purpose.
         likeness: 1 for the word itself, less for a prefix or a correction.
     """
 
     text: str
     scores: Mapping[int, float]
+    telling: Collection[int]
     likeness: float = 1.0
 
 
@@ -174,7 +179,13 @@ class ToolIndex:
         found = [self._term(word) for word in asked_words]
         terms = list({term.text: term for term in found if term}.values())
         scores = _summed(terms, rows)
-        named = [row for row in self._exact.get(tuple(words(spelled)), ()) if row in rows]
+        typed = words(spelled)
+        for row in self._best(scores, MAX_LIMIT):
+            tool = self._tools[row]
+            name = {*_exact_name(tool)} - {*words(tool.server[:_MAX_NAME_CHARS])}
+            if len(name) > 1 and name.issubset(typed):
+                scores[row] *= _WHOLE_NAME
+        named = [row for row in self._exact.get(tuple(typed), ()) if row in rows]
         for row in named:
             scores[row] = scores.get(row, 0.0) + _EXACT_NAME_BONUS
         best = self._best(scores, max(1, min(limit, MAX_LIMIT)))
@@ -197,25 +208,14 @@ class ToolIndex:
         for term in terms:
             rarity = self._rarity(len(term.scores))
             total += rarity
-            telling = self._telling(term, fits)
             for row in fits.keys() & term.scores.keys():
-                weight = term.likeness if row in telling else term.likeness * _IN_PASSING
+                weight = term.likeness * (1.0 if row in term.telling else _IN_PASSING)
                 fits[row] += rarity * weight
         return {row: had / total if total else 0.0 for row, had in fits.items()}
 
     def _rarity(self, count: int) -> float:
         """Return BM25's weight of a word that `count` of the tools have."""
         return max(1e-6, log((len(self._tools) - count + 0.5) / (count + 0.5)))
-
-    def _telling(self, term: _Term, rows: Iterable[int]) -> set[int]:
-        """Return those of the rows that have a word in a column on the tool's purpose."""
-        assert self._database is not None
-        found = self._database.execute(
-            "SELECT rowid FROM tools WHERE tools MATCH ?"
-            f" AND rowid IN ({', '.join(map(str, rows))})",
-            (f"{{{_PURPOSE}}} : {term.text}",),
-        )
-        return {row for (row,) in found}
 
     # --- contents --------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class ToolIndex:
         for run in asked_runs:
             whole = run.lower()[:MAX_WORD_CHARS]
             split = parts(run)
-            if len(split) > 1 and not self._is_there(_quoted(whole)):
+            if len(split) > 1 and not self._run(_FOUND, _quoted(whole)).fetchone():
                 yield from split
             else:
                 yield whole
@@ -292,19 +292,23 @@ class ToolIndex:
             near.sort(key=lambda other: -self._vocabulary[other])
             text = f"({' OR '.join(map(_quoted, near[:3]))})"
             scores = self._scores(text) if near else {}
-        return _Term(text=text, scores=scores, likeness=likeness) if scores else None
-
-    def _is_there(self, text: str) -> bool:
-        assert self._database is not None
-        return self._database.execute(_FOUND, (text,)).fetchone() is not None
+        if not scores:
+            return None
+        scores = {row: score * likeness for row, score in scores.items()}
+        rows = self._run(_FOUND, f"{{{_PURPOSE}}} : {text}")
+        telling = frozenset(row for (row,) in rows)
+        return _Term(text=text, scores=scores, telling=telling, likeness=likeness)
 
     def _scores(self, text: str) -> dict[int, float]:
+        return dict(self._run(_SCORED, text))
+
+    def _run(self, statement: str, text: str) -> sqlite3.Cursor:
         assert self._database is not None
-        return dict(self._database.execute(_SCORED, (text,)))
+        return self._database.execute(statement, (text,))
 
 
 def _size(term: _Term | None) -> int:
-    return 1 if term is None else len(term.scores)
+    return 1 if term is None else len(term.scores) + len(term.telling)
 
 
 def _summed(terms: Sequence[_Term], rows: range) -> dict[int, float]:
@@ -358,7 +362,7 @@ _SCORED = (
     " WHERE tools MATCH ?"
 )
 
-_FOUND = "SELECT 1 FROM tools WHERE tools MATCH ? LIMIT 1"
+_FOUND = "SELECT rowid FROM tools WHERE tools MATCH ?"
 
 _WRITTEN_AT_ONCE = 8 * MEBIBYTE
 """Bytes of the index that are collected before they are sorted and written."""
@@ -366,7 +370,7 @@ _WRITTEN_AT_ONCE = 8 * MEBIBYTE
 
 def _columns(tool: Tool, name: Iterable[str]) -> tuple[str, ...]:
     """Return a tool's indexed texts, by column; `name` has the words of its name."""
-    described = tool.description[: _MAX_LEAD_CHARS + _MAX_REST_CHARS]
+    described = tool.description.lstrip()[: _MAX_LEAD_CHARS + _MAX_REST_CHARS]
     lead = described[:_MAX_LEAD_CHARS]
     ends = [index for mark in (". ", ".\n", "\n") if (index := lead.find(mark)) > 0]
     end = min(ends, default=len(lead))

@@ -7,9 +7,8 @@ name or a description can become code.
 
 from __future__ import annotations
 
-import keyword
-import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
@@ -34,10 +33,9 @@ def signature(
 ) -> str:
     """Return how to call `tool`, as the head of an async function.
 
-    Parameters before the bare `*` may be passed by position: they are the required ones that come
-    first in the schema, so "schema order" and "required first" agree for them. `= ...` marks an
-    optional parameter without a short default. Names that are no Python names are in `**{...}`,
-    which is also how to pass them.
+    Parameters are in the schema's order, which is the one by position; after a `*` they have to be
+    named. `= ...` marks an optional parameter without a short default. What does not fit loses its
+    type, and then becomes `**others`.
 
     Args:
         result: The schema of its results, if not the tool's own.
@@ -45,20 +43,24 @@ def signature(
     """
     result = tool.result_schema if result is None else result
     result = result if returns else None
-    names = [n for n in schema_order(tool.input_schema) if len(n) <= _MAX_NAME_CHARS]
     # Names that alone are too long need no types to show that they do not fit.
-    for budget in _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ():
+    least = sum(
+        len(name) for name in schema_order(tool.input_schema) if len(name) <= _MAX_NAME_CHARS
+    )
+    for budget in _TYPE_BUDGETS if least <= MAX_SIGNATURE_CHARS else ():
         text = _head(tool, alias, parameters(tool.input_schema, budget=budget))
         text = f"{text} -> {_returns(result, budget)}"
         if len(text) <= MAX_SIGNATURE_CHARS:
             return text
-    listed = parameters(tool.input_schema, budget=0)
-    required = tuple(parameter for parameter in listed if parameter.required)
-    text = _head(tool, alias, required, more=len(listed) > len(required))
-    text = f"{text} -> {_returns(result, 0)}"
-    if len(text) <= MAX_SIGNATURE_CHARS:
-        return text
-    return f"async def {alias}(**arguments) -> {_returns(result, 0)}"
+    bare = [replace(one, type="") for one in parameters(tool.input_schema, budget=0)]
+    more = False
+    while True:
+        text = f"{_head(tool, alias, bare, more=more)} -> {_returns(result, 0)}"
+        if len(text) <= MAX_SIGNATURE_CHARS or not bare:
+            return text
+        optional = [one for one in bare if not one.required]
+        bare.remove((optional or bare)[-1])
+        more = True
 
 
 def tool_data(entry: ToolEntry) -> dict[str, Any]:
@@ -120,37 +122,20 @@ def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
     ]
 
 
-def is_argument_name(name: str) -> bool:
-    """Return whether `name` can be a keyword in a call and arrives unchanged."""
-    return (
-        name.isidentifier()
-        and not keyword.iskeyword(name)
-        # Python normalizes identifiers to NFKC.
-        and unicodedata.normalize("NFKC", name) == name
-    )
-
-
 def _returns(result: Mapping[str, Json] | None, budget: int) -> str:
     return "Any" if result is None else type_text(result, budget=budget)
 
 
 def _head(tool: Tool, alias: str, listed: Sequence[Parameter], *, more: bool = False) -> str:
-    plain = [p for p in listed if len(p.name) <= _MAX_NAME_CHARS and is_argument_name(p.name)]
-    odd = [p for p in listed if len(p.name) <= _MAX_NAME_CHARS and not is_argument_name(p.name)]
-    more = more or len(plain) + len(odd) < len(listed)
-    required = {parameter.name for parameter in plain if parameter.required}
-    positional = 0
-    for name in schema_order(tool.input_schema):
-        if name not in required:
-            break
-        positional += 1
-    parts = [_argument(parameter) for parameter in plain]
-    if positional < len(parts):
-        parts.insert(positional, "*")
-    if odd:
-        items = ", ".join(f"{p.name!r}{'' if p.required else '?'}: {p.type}" for p in odd)
-        parts.append(f"**{{{items}}}")
-    if more:
+    shown = [one for one in listed if len(one.name) <= _MAX_NAME_CHARS]
+    parts = list[str]()
+    optional = False
+    for one in shown:
+        if one.required and optional and "*" not in parts:
+            parts.append("*")
+        optional = optional or not one.required
+        parts.append(_argument(one))
+    if more or len(shown) < len(listed):
         # Only says that there are more: the full documentation has them.
         parts.append("**others")
     elif is_open(tool.input_schema):
@@ -159,6 +144,7 @@ def _head(tool: Tool, alias: str, listed: Sequence[Parameter], *, more: bool = F
 
 
 def _argument(parameter: Parameter) -> str:
+    text = f"{parameter.name}: {parameter.type}" if parameter.type else parameter.name
     if parameter.required:
-        return f"{parameter.name}: {parameter.type}"
-    return f"{parameter.name}: {parameter.type} = {parameter.default or '...'}"
+        return text
+    return f"{text} = {parameter.default or '...'}" if parameter.type else f"{text}=..."

@@ -58,6 +58,7 @@ def server_stub(entry: ServerEntry) -> str:
     body = "\n\n".join([_quoted(head, "    "), *methods])
     types = "".join(f"{part}\n\n\n" for part in classes)
     note = "# Dicts in results can be read by attribute too: `value.key` is `value['key']`.\n"
+    note += "# An optional argument that is None is left out, unless its type has None.\n"
     return f"{_HEADER}{note}\n\n{blob}{types}class {name}(Protocol):\n{body}\n\n\n{called}\n"
 
 

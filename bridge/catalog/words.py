@@ -19,69 +19,29 @@ _JOINED = re.compile(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Za-z][0-9]|[0-9][A-Za-z]")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 # Synonyms, as servers and people use them. A word may be in several groups.
-_SAME = (
-    ("create", "add", "new", "make", "insert", "start", "open"),
-    ("delete", "remove", "destroy", "drop", "erase", "forget"),
-    ("get", "read", "fetch", "show", "view", "retrieve", "see", "load", "open", "inspect"),
-    ("search", "find", "query", "lookup", "look", "locate"),
-    ("update", "edit", "modify", "change", "set", "patch"),
-    ("send", "post", "publish", "tell"),
-    ("sum", "add", "total", "plus"),
-    ("memory", "remember", "memorize", "recall"),
-    ("observation", "fact"),
-    ("list", "enumerate", "browse"),
-    ("run", "execute", "invoke"),
-    ("write", "save", "store"),
-    ("commit", "save"),
-    ("navigate", "visit", "open"),
-    ("fill", "type", "enter"),
-    ("wait", "sleep", "pause", "delay"),
-    ("extract", "scrape", "parse"),
-    ("performance", "speed", "slow", "fast"),
-    ("current", "now"),
-    ("download", "fetch"),
-    ("upload", "push", "attach"),
-    ("rename", "move"),
-    ("copy", "fork", "duplicate", "clone"),
-    ("convert", "transform", "translate", "turn"),
-    ("toggle", "turn"),
-    ("checkout", "switch"),
-    ("undo", "revert", "rollback", "reset"),
-    ("merge", "accept"),
-    ("approve", "review"),
-    ("check", "verify", "validate", "test"),
-    ("install", "deploy"),
-    ("scale", "increase", "decrease"),
-    ("press", "click", "tap"),
-    ("watch", "monitor", "notify", "observe"),
-    ("capture", "screenshot", "snapshot"),
-    ("connect", "link", "relate", "relation"),
-    ("history", "log"),
-    ("reply", "answer", "respond", "comment"),
-    ("stop", "end", "cancel"),
-    ("compare", "diff", "difference"),
-    ("multiple", "several", "many", "batch", "bulk"),
-    ("repository", "repo"),
-    ("directory", "folder", "dir"),
-    ("database", "db"),
-    ("environment", "env"),
-    ("configuration", "config", "setting"),
-    ("documentation", "doc"),
-    ("document", "doc", "file"),
-    ("message", "msg"),
-    ("image", "picture", "photo", "media"),
-    ("video", "recording", "screencast"),
-    ("issue", "ticket", "bug"),
-    ("comment", "remark", "note"),
-    ("user", "member", "people", "person", "colleague", "account"),
-    ("web", "internet", "website", "site", "url"),
-    ("dialog", "popup", "alert"),
-    ("paper", "article"),
-    ("size", "space"),
-    ("javascript", "js"),
-    ("kubernetes", "k8s"),
-    ("package", "library"),
-)
+_SAME = """\
+create add new make insert start open / delete remove destroy drop erase forget clear
+get read fetch show view retrieve see load inspect / search find query lookup look locate
+update edit modify change set patch / send post publish tell / sum add total plus
+memory remember memorize recall / observation fact / list enumerate browse
+run execute invoke / write save store / commit save / navigate visit open / fill type enter
+wait sleep pause delay / extract scrape parse pull / performance speed slow fast
+current now / download fetch / upload push attach / rename move / move transition
+copy fork duplicate clone / convert transform translate turn / toggle turn / checkout switch
+undo revert rollback reset / merge accept combine join / approve review
+check verify validate test / install deploy / scale increase decrease / press click tap
+watch monitor notify observe track alert tell / capture screenshot snapshot
+connect link relate relation / history log / reply answer respond comment
+stop end cancel kill terminate / compare diff difference / multiple several many batch bulk
+repository repo / directory folder dir / database db / environment env
+configuration config setting / documentation doc / document doc file / message msg
+image picture photo media / video recording screencast / issue ticket bug / task todo
+filesystem disk drive / news headline / aggregate group sum / schema field column structure
+organization org company / comment remark note / user member people person colleague account
+web internet website site url / dialog popup alert / paper article / size space big large
+cost price spend charge / calculate compute evaluate / local location place near nearby
+spreadsheet worksheet sheet workbook excel / presentation slide deck / javascript js
+kubernetes k8s / package library"""
 
 # Stop words: left out of a query as long as another word remains.
 _FILLERS = frozenset(
@@ -89,12 +49,13 @@ _FILLERS = frozenset(
         r"\w+",
         """
         a about all am an and any anything are as at be been being but by called can could did do
-        does everyone everything for from give had has have he her here his how i if in into is it
-        its just kind let may me might more most much must my need no not of off on once one only or
-        other our out over please she should so some somebody someone something such take than that
+        does everyone everything exist exists for from give had has have he her here his how i if in
+        inside into is it its just kind let may me might more most much must my need no not of off
+        on once one only or other our out over please she should so some somebody someone something
+        such take than that
         the their them then there these they thing things this those to too tool tools up us use
         used using want was we were what whatever when where whether which while who whom whose
-        why will with would you your
+        why will with within would you your
         """,
     )
 )
@@ -179,7 +140,8 @@ def _forms(word: str) -> Iterable[str]:
 
 def _others() -> Mapping[str, tuple[str, ...]]:
     found: dict[str, dict[str, None]] = {}
-    for group in _SAME:
+    for line in re.split(r" / |\n", _SAME):
+        group = line.split()
         for word in group:
             for form in _forms(word):
                 others = found.setdefault(form, {})

@@ -58,7 +58,7 @@ async def tools(arguments: SimpleNamespace, settings: Settings) -> int:
     if not names:
         write_err("" if engine.servers.discovery.proposed else none_found(settings))
     elif found and found[0].get("poor") and not arguments.json:
-        write_err("No good match; these come nearest. `mcp-code-bridge tools` lists all.\n")
+        write_err("Perhaps one of these. `mcp-code-bridge tools` lists all.\n")
     elif not found and not arguments.json:
         write_err(
             "No tool matches; `mcp-code-bridge tools` lists all.\n"

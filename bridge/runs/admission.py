@@ -76,15 +76,16 @@ class Admission:
             message = f"The program is {size:,} bytes; the limit is {MAX_CODE_BYTES:,}."
             raise InvalidRequestError(message, remedy="Load data with tool calls instead.")
         timeout = request.timeout
-        if timeout is not None and not 1 <= timeout <= self._settings.max_timeout:
+        limits = limits_for(self._settings, timeout)
+        if timeout is not None and not 1 <= timeout <= limits.longest_timeout:
             message = (
-                f"timeout must be between 1 and {self._settings.max_timeout:g} seconds, "
+                f"timeout must be between 1 and {limits.longest_timeout:g} seconds, "
                 f"not {timeout:g}."
             )
-            raise InvalidRequestError(message, remedy="MCP_BRIDGE_MAX_TIMEOUT sets the largest.")
+            sets = "The strict profile" if self._settings.strict else "MCP_BRIDGE_MAX_TIMEOUT"
+            raise InvalidRequestError(message, remedy=f"{sets} sets the largest.")
         if request.session:
             self._sessions.check(request)
-        limits = limits_for(self._settings, timeout)
         if request.files:
             request = await resolved(request, limits, self._artifacts)
         return request, limits

@@ -34,6 +34,9 @@ MAX_LEFT_OUT = 5  # Servers named that could not be asked.
 
 _MAX_REASON_CHARS = 160
 
+_GOOD = "Best first. Call them in run_python, each with `await`:"
+_ELSE = "Otherwise try other words, such as a verb and what it acts on, or the name of a server."
+
 _KNOWN = ("query", "limit", "server", "detail")
 _TITLE = "Search the tools of all MCP servers"
 _HINT = "find tools of the user's MCP servers, to call with run_python"
@@ -170,9 +173,11 @@ def _text(
     lines = [starting_line(starting, names)] if starting else []
     failed = [name for name in left_out if name not in starting]
     if has_match(found):
-        lines += _hits(found)
+        lines += [_GOOD, *_hits(found)]
+    elif found and not starting:
+        lines += ["Perhaps:", *_hits(found), _ELSE]
     elif not starting:
-        lines.append(_no_hits_text(request, names, found))
+        lines.append(_no_hits_text(request, names))
     lines += [f"Not searched: {name}: {left_out[name]}" for name in failed[:MAX_LEFT_OUT]]
     if len(failed) > MAX_LEFT_OUT:
         lines.append(f"Not searched either: {len(failed) - MAX_LEFT_OUT} more servers.")
@@ -180,7 +185,7 @@ def _text(
 
 
 def _hits(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["Best first. Call them in run_python, each with `await`:"]
+    lines = []
     room = MAX_TEXT_CHARS
     for number, docs in enumerate(found):
         text = "\n".join(hit_lines(docs))
@@ -209,17 +214,9 @@ def hit_lines(docs: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _no_hits_text(
-    request: SearchRequest, names: Sequence[str], nearest: Sequence[Mapping[str, Any]]
-) -> str:
+def _no_hits_text(request: SearchRequest, names: Sequence[str]) -> str:
     if not names:
         return "No MCP servers are configured, so there are no tools to find."
-    if nearest:
-        calls = ", ".join(docs["signature"].partition("(")[0] for docs in nearest)
-        return (
-            f"No good match for {request.query!r:.100}. Nearest: {calls}. Try other words, such as "
-            "a verb and what it acts on, or the name of a server."
-        )
     if request.server is not None:
         return (
             f"No tool of {names[0]} fits {request.query!r:.100}. Try other words, leave out "

@@ -233,6 +233,11 @@ class Connection:
         """Sends requests past the SDK's session, over stdio; None before `ready` and over HTTP."""
         return None if self.client is None else self.endpoint.direct
 
+    @property
+    def others(self) -> int:
+        """How many tasks use it in addition to the caller's."""
+        return max(0, self._users - 1)
+
     @contextmanager
     def use(self) -> Iterator[None]:
         """Keep it open inside, and attribute the server's requests to this task's caller."""

@@ -404,9 +404,11 @@ class Requests:
             f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."
         )
-        return CallTimeoutError(
-            msg, server=self._spec.name, remedy="Ask for less; the user can raise `call_timeout`."
-        )
+        remedy = "Ask for less; the user can raise `call_timeout`."
+        if connection.others:
+            calls = f"{connection.others} other call{'s' if connection.others > 1 else ''}"
+            remedy = f"{calls} to this server waited too; make fewer at once."
+        return CallTimeoutError(msg, server=self._spec.name, remedy=remedy)
 
     async def _translate_error(
         self, connection: Connection, what: str, error: MCPError

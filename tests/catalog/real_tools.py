@@ -1,18 +1,18 @@
-"""What real servers list: memory, everything, filesystem, fetch and sqlite, as recorded."""
+"""What real servers list, as recorded."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from bridge.model import Tool
+from bridge.model import Json, Tool
 
-RECORDED = Path(__file__).parents[1] / "testdata" / "tools.json"
+RECORDED = Path(__file__).parents[1] / "testdata"
 
 
 def real_tools() -> dict[str, tuple[Tool, ...]]:
-    """Return the tools by server."""
-    servers = json.loads(RECORDED.read_text(encoding="utf-8"))
+    """Return the tools of memory, everything, filesystem, fetch and sqlite, by server."""
+    servers = json.loads((RECORDED / "tools.json").read_text(encoding="utf-8"))
     return {
         server: tuple(
             Tool(
@@ -27,3 +27,15 @@ def real_tools() -> dict[str, tuple[Tool, ...]]:
         )
         for server, tools in servers.items()
     }
+
+
+def listed_tools() -> dict[str, tuple[Tool, ...]]:
+    """Return the tools of 47 servers, with the beginnings of what they list, by server."""
+    found: dict[str, tuple[Tool, ...]] = {}
+    servers = json.loads((RECORDED / "listed_tools.json").read_text(encoding="utf-8"))
+    for server, tools in servers.items():
+        for name, text, parameters in tools:
+            schema: Json = {"properties": dict.fromkeys(parameters.split(), {})}
+            tool = Tool(server=server, name=name, description=text, input_schema=schema)
+            found[server] = (*found.get(server, ()), tool)
+    return found

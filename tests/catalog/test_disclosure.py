@@ -90,7 +90,7 @@ def test_each_level_in_full() -> None:
     """As a model reads it."""
     entries = servers(2, 1)
     arguments = ", ".join(f"argument_{number}: str = ..." for number in range(6))
-    line, result = f".tool_0(*, {arguments})", " -> {'id'?: int}"
+    line, result = f".tool_0({arguments})", " -> {'id'?: int}"
     shown = {level: "\n".join(disclosure._lines(entries[1], level)) for level in Level}
     assert shown == {
         Level.SUMMARIES: f"mcp_server_1: What it is for.\n  {line}{result}  # Does something.",
@@ -239,6 +239,11 @@ def test_the_longest_heading_fits_the_room_that_is_kept_for_it() -> None:
         ),
         ("Issues and boards.\n# More", "Issues and boards."),
         ("# Only a heading", "# Only a heading"),
+        ("Tracker\n=======\n\nIssues and boards.", "Issues and boards."),
+        ("Tracker\n---\nIssues and boards.", "Issues and boards."),
+        ("**Tracker**\n\n__Tools__\nIssues and boards.", "Issues and boards."),
+        ("**Issues** and **boards**", "**Issues** and **boards**"),
+        ("---\nIssues and boards.", "Issues and boards."),
     ],
 )
 def test_a_servers_line_is_no_heading(description: str, line: str) -> None:

@@ -81,7 +81,7 @@ def test_summary_docs_say_how_to_call_and_what_it_does() -> None:
         "tool": "create_issue",
         "toolAlias": "create_issue",
         "signature": (
-            "mcp_git_hub.create_issue(repo: str, title: str, *, labels: list = ...) "
+            "mcp_git_hub.create_issue(repo: str, title: str, labels: list = ...) "
             "-> {'id'?: int}"
         ),
         "description": "Create an issue in a repository.",
@@ -111,9 +111,7 @@ def test_a_servers_docs_keep_its_order() -> None:
 
 
 def test_an_example_passes_names_that_are_no_identifiers_too() -> None:
-    assert example_call(GITHUB, GITHUB.tools[1]) == (
-        "await mcp_git_hub.list_issues(**{'per-page': 1})"
-    )
+    assert example_call(GITHUB, GITHUB.tools[1]) == ("await mcp_git_hub.list_issues(per_page=1)")
 
 
 CODEX_SHOWS = 247
@@ -132,17 +130,17 @@ Run a Python program that calls the tools of the MCP servers below. Only what it
 """  # noqa: E501  # the text as the model sees it
 
 FEW = """\
-Servers and their tools (optional arguments after `*`):
+Servers and their tools:
 mcp_git_hub = git-hub: Issues and pull requests.
-  .create_issue(repo: str, title: str, *, labels: list = ...) -> {'id'?: int}  # Create an issue in a repository.
-  .list_issues(**{'per-page': int})
+  .create_issue(repo: str, title: str, labels: list = ...) -> {'id'?: int}  # Create an issue in a repository.
+  .list_issues(per_page: int)
 mcp_time
 mcp_idle_server = idle server: Never asked. (search for its tools)"""  # noqa: E501  # as above
 
 
 def test_the_description_with_few_servers_in_full() -> None:
     made = tool_description(SERVERS, Limits())
-    call = "await mcp_git_hub.list_issues(**{'per-page': 1})"
+    call = "await mcp_git_hub.list_issues(per_page=1)"
     assert made == FIXED % call + FEW
 
 
@@ -175,7 +173,7 @@ def test_a_bridge_that_does_not_check_programs_does_not_say_that_it_does() -> No
 @pytest.mark.parametrize(
     ("servers", "shows"),
     [
-        (many(3), "  .tool_0(*, argument_0: str = ...,"),
+        (many(3), "  .tool_0(argument_0: str = ...,"),
         (many(8), "  tool_4: Does something that takes"),
         (many(30), "  tool_0, tool_1,"),
         (many(40, known=False), "mcp_server_number_39 = server number 39: Something long"),
@@ -204,7 +202,7 @@ def test_the_instructions_name_the_servers_and_how_to_begin() -> None:
 The user's MCP servers (git-hub, time, idle server) are behind this one. run_python runs a Python \
 program in a sandbox from which the servers' tools are called as functions: do a whole job in one \
 program, with as many calls as it takes, and print only what you need. For example: \
-`print(await mcp_git_hub.list_issues(**{'per-page': 1}))`. search_tools finds tools by what they do.
+`print(await mcp_git_hub.list_issues(per_page=1))`. search_tools finds tools by what they do.
 Servers, in their own words:
 mcp_git_hub = git-hub: Issues and pull requests.
 mcp_time

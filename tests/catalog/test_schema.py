@@ -177,7 +177,7 @@ def test_detail_is_dropped_until_the_text_fits() -> None:
     assert type_text({"enum": ["a", "b"]}, budget=3) == "str"
 
 
-def test_required_parameters_come_first_and_keep_their_order() -> None:
+def test_parameters_keep_the_order_of_their_schema() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -188,10 +188,10 @@ def test_required_parameters_come_first_and_keep_their_order() -> None:
         "required": ["title", "repo", "ghost", 3],
     }
     assert parameters(schema) == (
+        Parameter(name="limit", required=False, type="int", default="10"),
         Parameter(name="repo", required=True, type="str", description="Which repository."),
         Parameter(name="title", required=True, type="str"),
         Parameter(name="ghost", required=True),
-        Parameter(name="limit", required=False, type="int", default="10"),
     )
     assert schema_order(schema) == ("limit", "repo", "title", "ghost")
 
@@ -203,7 +203,7 @@ def test_arguments_beside_a_reference_are_read_with_its_own() -> None:
         "$defs": {"base": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}},
     }
     assert schema_order(schema) == ("b", "a")
-    assert [parameter.name for parameter in parameters(schema)] == ["a", "b"]
+    assert [parameter.name for parameter in parameters(schema)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(

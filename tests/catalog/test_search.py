@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,7 +15,7 @@ from bridge.catalog.search import GOOD_FIT, MAX_LIMIT, MAX_TOOLS_PER_SERVER, Mat
 from bridge.catalog.words import indexed, mended, words
 from bridge.errors import InvalidRequestError
 from bridge.model import Json, Tool
-from tests.catalog.real_tools import real_tools
+from tests.catalog.real_tools import listed_tools, real_tools
 
 
 def tool(server: str, name: str, description: str = "", *parameters: str) -> Tool:
@@ -112,6 +114,62 @@ def test_among_real_servers_the_tool_that_was_meant_comes_first(query: str, best
 def test_where_no_tool_does_it_none_is_a_good_match(query: str) -> None:
     """Whatever else has one of the words."""
     assert not any(match.fit >= GOOD_FIT for match in REAL.search(query)[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "least"), [("known", 15), ("first", 50), ("second", 44), ("third", 33)]
+)
+def test_most_queries_find_their_tool_among_the_first_three_of_810(name: str, least: int) -> None:
+    """With the whole of what these servers list it is 17, 50, 44 and 36."""
+    index = ToolIndex()
+    index.update(listed_tools())
+    assert len(index) == 810
+    queries = tomllib.loads(Path(__file__).with_name("queries.toml").read_text())[name]
+    missed = [
+        query
+        for query, right in queries.items()
+        if all(f"{m.tool.server}.{m.tool.name}" not in right for m in index.search(query, limit=3))
+    ]
+    assert len(queries) - len(missed) >= least, missed
+
+
+BYSTANDERS = (
+    tool("wiki", "upload_attachment", "Upload a file.", "path"),
+    tool("notes", "delete_project", "Delete a project. The files on disk stay.", "name"),
+    tool("files", "read_file", "Read the contents of a file.", "path"),
+    tool("bills", "get_pricing", "\n    Get prices from the price list API.\n", "service_code"),
+    tool("bills", "get_patterns", "Architecture patterns, with the cost of each.", "topic"),
+    tool("db", "compute_performances", "What an EC2 instance of a database does.", "path"),
+    tool("calc", "calculate", "Calculates the given expression.", "expression"),
+    tool("flow", "validate_workflow", "Checks an expression in a workflow.", "workflow"),
+)
+"""Tools that share the rarest words of queries with the tools that are meant."""
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("read a file from disk", "read_file"),
+        ("what does this service cost", "get_pricing"),
+        ("compute an arithmetic expression", "calculate"),
+    ],
+)
+def test_a_rare_word_does_not_outweigh_what_is_to_be_done(query: str, best: str) -> None:
+    assert search(BYSTANDERS, query)[0].name == best
+
+
+def test_the_first_line_counts_wherever_a_description_begins() -> None:
+    late = tool("s", "b", "  \n   Paint the wall.\nSay hello.")
+    early = tool("s", "a", "Say hello.\nPaint the wall.")
+    assert search([late, early], "paint the wall") == [late, early]
+
+
+def test_all_words_of_a_name_beat_a_longer_one_with_some() -> None:
+    tools = [
+        tool("git", "git_status", "Show what is in the working directory.", "path"),
+        tool("files", "directory_tree", f"Nested entries. {'They have names. ' * 20}", "path"),
+    ]
+    assert search([*CATALOG, *tools], "show the directory tree")[0].name == "directory_tree"
 
 
 def test_a_name_in_camel_case_is_found_as_one_word_too() -> None:

@@ -13,7 +13,6 @@ from bridge.catalog.entries import ToolEntry, tool_entries
 from bridge.catalog.stubs import (
     MAX_SIGNATURE_CHARS,
     call_signature,
-    is_argument_name,
     run_discovered,
     run_server,
     signature,
@@ -21,6 +20,7 @@ from bridge.catalog.stubs import (
     tool_data,
 )
 from bridge.catalog.typed_stubs import tool_stub
+from bridge.guest.api.arguments import Parameters
 from bridge.model import Tool
 from tests.catalog.nasty_servers import server_entries
 
@@ -70,17 +70,17 @@ def test_a_signature_shows_types_defaults_and_what_is_optional() -> None:
         output={"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]},
     )
     assert signature(made, "create_issue") == (
-        "async def create_issue(repo: str, title: str, *, labels: list[str] = ..., "
+        "async def create_issue(repo: str, title: str, labels: list[str] = ..., "
         "state: Literal['open', 'closed'] = 'open') -> {'id': int}"
     )
 
 
-def test_only_leading_required_arguments_stand_before_the_star() -> None:
-    """The contract counts positions in schema order, so only these are the same either way."""
+def test_a_required_argument_after_an_optional_one_is_named() -> None:
+    """The contract counts positions in schema order, and so does every signature."""
     made = tool(
         properties={"a": STRING, "limit": {"type": "integer"}, "b": STRING}, required=["a", "b"]
     )
-    assert signature(made, "x") == "async def x(a: str, *, b: str, limit: int = ...) -> Any"
+    assert signature(made, "x") == "async def x(a: str, limit: int = ..., *, b: str) -> Any"
 
 
 def test_a_tool_without_arguments_or_with_only_required_ones_has_no_star() -> None:
@@ -89,11 +89,22 @@ def test_a_tool_without_arguments_or_with_only_required_ones_has_no_star() -> No
     assert signature(made, "x") == "async def x(a: str) -> Any"
 
 
-def test_arguments_that_are_no_python_names_are_shown_as_they_must_be_passed() -> None:
+def test_an_argument_has_one_spelling_in_every_text() -> None:
+    """In signatures, stubs, examples, `help` and errors: the one that programs can write."""
     made = tool(
-        properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING}, required=["a", "from"]
+        properties={"a": STRING, "x-y": {"type": "integer"}, "from": STRING, "ﬁ": STRING},
+        required=["a", "from"],
     )
-    assert signature(made, "x") == "async def x(a: str, **{'from': str, 'x-y'?: int}) -> Any"
+    spelled = "a: str, x_y: int = ..., *, from_: str, fi: str = ..."
+    assert signature(made, "x") == f"async def x({spelled}) -> Any"
+    entry = ToolEntry(tool=made, alias="x")
+    assert spelled in tool_stub(entry)
+    parameters = Parameters("x", made.input_schema)
+    assert str(parameters.signature()) == f"({spelled})"
+    with pytest.raises(TypeError, match="required argument `from_`"):
+        parameters.bind(("1",), {})
+    given = {"x_y": 1, "from_": "f", "fi": "g"}
+    assert parameters.bind(("1",), given) == {"a": "1", "x-y": 1, "from": "f", "ﬁ": "g"}
 
 
 def test_a_long_signature_gets_coarser_types_before_it_loses_arguments() -> None:
@@ -101,35 +112,33 @@ def test_a_long_signature_gets_coarser_types_before_it_loses_arguments() -> None
     made = tool(properties={f"part{n}": nested for n in range(8)}, output=nested)
     text = signature(made, "x")
     assert text == (
-        "async def x(*, part0: dict = ..., part1: dict = ..., part2: dict = ..., "
+        "async def x(part0: dict = ..., part1: dict = ..., part2: dict = ..., "
         "part3: dict = ..., part4: dict = ..., part5: dict = ..., part6: dict = ..., "
         "part7: dict = ...) -> dict"
     )
 
 
-def test_too_many_optional_arguments_are_summed_up() -> None:
-    made = tool(properties={"a": STRING, **{f"option{n}": STRING for n in range(90)}})
-    made = tool(properties=dict(made.input_schema["properties"]), required=["a"])
-    assert signature(made, "x") == "async def x(a: str, **others) -> Any"
+def test_a_long_signature_keeps_the_names_of_all_arguments() -> None:
+    properties = {"a": STRING, **{f"option{n}": STRING for n in range(30)}, "b": STRING}
+    text = signature(tool(properties=properties, required=["a", "b"]), "x")
+    names = ", ".join(f"option{n}=..." for n in range(30))
+    assert text == f"async def x(a, {names}, *, b) -> Any"
 
 
-def test_too_many_required_arguments_leave_the_bare_form() -> None:
-    names = [f"argument{n}" for n in range(90)]
-    made = tool(properties=dict.fromkeys(names, STRING), required=names, output={"type": "string"})
-    assert signature(made, "x") == "async def x(**arguments) -> str"
+def test_of_too_many_arguments_the_optional_ones_are_summed_up_first() -> None:
+    properties = {"a": STRING, **{f"option{n}": STRING for n in range(90)}, "b": STRING}
+    text = signature(tool(properties=properties, required=["a", "b"]), "x")
+    assert text.startswith("async def x(a, option0=..., option1=..., ")
+    assert text.endswith("=..., *, b, **others) -> Any")
+    assert MAX_SIGNATURE_CHARS - 20 < len(text) <= MAX_SIGNATURE_CHARS
+    text = signature(tool(properties=properties, required=list(properties)), "x")
+    assert text.startswith("async def x(a, option0, option1, ")
+    assert text.endswith(", **others) -> Any")
 
 
 def test_an_argument_with_an_absurd_name_is_left_to_the_full_documentation() -> None:
     made = tool(properties={"a" * 1_000_000: STRING, "-" * 1_000_000: STRING, "b": STRING})
-    assert signature(made, "x") == "async def x(*, b: str = ..., **others) -> Any"
-
-
-@pytest.mark.parametrize(
-    ("name", "usable"),
-    [("a", True), ("type", True), ("class", False), ("x-y", False), ("ﬁ", False), ("é", True)],
-)
-def test_an_argument_name_must_arrive_as_it_is_written(name: str, usable: bool) -> None:
-    assert is_argument_name(name) is usable
+    assert signature(made, "x") == "async def x(b: str = ..., **others) -> Any"
 
 
 @given(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bridge.upstream.stdio import explain_spawn_failure
-from tests.first_try.test_first_try import corpus, server
+from tests.first_try.test_first_try import HERE, corpus, server
 
 ISSUE, LISTED = '"Issue 7: crash"|Issue 7', "total"
 
@@ -184,6 +185,22 @@ async def test_no_program_gets_wrong_advice(tmp_path: Path) -> None:
             if found != "one more try":
                 wrong[program["name"]] = text
     assert wrong == {}
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+async def test_a_name_that_python_cannot_write_reaches_its_tool(tmp_path: Path) -> None:
+    """A server that calls its tool `get-issue`."""
+    dashed = tmp_path / "dashed"
+    source = (HERE / "tracker.py").read_text().replace('"get_issue"', '"get-issue"')
+    log = f"import os\nos.environ['TRACKER_LOG'] = {str(tmp_path / 'log')!r}\n"
+    source = source.replace("import base64\n", f"import base64\n{log}")
+    dashed.write_text(f"#!{sys.executable}\n{source}")
+    dashed.chmod(0o755)
+    async with corpus(tmp_path, q=str(dashed)) as programs:
+        for call in ('getattr(mcp_q, "get-issue")', 'mcp_q["get-issue"]', "mcp_q.get_issue"):
+            text, calls, failed = await programs.run(f"await {call}(id=7)", None)
+            assert not failed, text
+            assert [one.split()[0] for one in calls] == ["get-issue"]
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")

@@ -347,6 +347,9 @@ async def test_the_strict_profile_asks_for_servers_by_name(
         description = await engine.guide.tool_description()
         assert "Time: 5 s, up to 5 s" in description
         assert "Memory: 128 MiB" in description
+        beyond = r"between 1 and 5 seconds, not 60\. The strict profile sets the largest"
+        with pytest.raises(InvalidRequestError, match=beyond):
+            await _run(engine, "1", timeout=60)
         with pytest.raises(InvalidRequestError, match=r"not listed: work-shop"):
             await _run(engine, "await mcp_work_shop.add(a=1, b=1)")
         code = """

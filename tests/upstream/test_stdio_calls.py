@@ -23,6 +23,7 @@ from bridge.errors import (
 from bridge.model import MEBIBYTE, ProtocolMode
 from bridge.upstream import client_features as asking
 from bridge.upstream.client_features import on_behalf_of
+from bridge.upstream.pool import Pool
 from tests.upstream.rig import PATIENCE_SECONDS, Rig, is_alive, speaking, wait_file
 from tests.upstream.test_client_features import FakeCaller
 
@@ -265,6 +266,26 @@ async def test_a_call_that_takes_too_long_is_cancelled_at_the_server(rig: Rig) -
         await wait_file(rig.path("cancelled"))
         assert (await pool.call_tool("server", "echo", {}))["content"]
         assert pool.states()["server"].restarts == 0
+
+
+async def test_a_call_that_ran_out_of_time_among_others_says_how_many_waited(rig: Rig) -> None:
+    """Asking for less would not help then."""
+    remedies = list[str | None]()
+
+    async def call(pool: Pool) -> None:
+        with pytest.raises(CallTimeoutError) as caught:
+            await pool.call_tool("server", "never", {}, timeout=0.1)
+        remedies.append(caught.value.remedy)
+
+    async with rig.pool(rig.raw()) as pool:
+        await pool.start("server")
+        await call(pool)
+        async with anyio.create_task_group() as tg:
+            for _ in range(3):
+                tg.start_soon(call, pool)
+    alone, first, *_ = remedies
+    assert str(alone).startswith("Ask for less;")
+    assert first == "2 other calls to this server waited too; make fewer at once."
 
 
 async def test_a_cancelled_caller_cancels_the_call_at_the_server(rig: Rig) -> None:

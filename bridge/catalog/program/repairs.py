@@ -68,16 +68,17 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
         read = read_program(inner, python)
         return dataclasses.replace(read, read_as="; ".join(filter(None, (words, read.read_as))))
     tree = parse(code)
+    read = ReadProgram(code=code, tree=tree)
     if isinstance(tree, Unread):
         read = _repair(code, tree)
         if read.read_as == _F_STRINGS and python() not in {"", *_OLDER}:
             # Only this Python is too old for it.
             return dataclasses.replace(read, code=code, read_as="")
-        return read
     newer = sys.version_info >= (3, 12) and python() in _OLDER
-    if newer and (older := rewrite_f_strings(code)) != code:
-        return ReadProgram(code=older, tree=parse(older), read_as=_F_STRINGS)
-    return ReadProgram(code=code, tree=tree)
+    if newer and (older := rewrite_f_strings(read.code)) != read.code:
+        words = "; ".join(filter(None, (read.read_as, _F_STRINGS)))
+        return ReadProgram(code=older, tree=parse(older), read_as=words)
+    return read
 
 
 def _repair(code: str, why: Unread) -> ReadProgram:
@@ -186,6 +187,17 @@ def _with_plain_characters(text: str) -> Iterator[str]:
         yield _outside_literals(f"{_QUOTED}|[{''.join(_CHARACTERS)}]", plain, text)
 
 
+def _with_plain_fields(text: str) -> Iterator[str]:
+    """Yield a text without typographic quotes in the braces of f-strings."""
+    if not text.isascii():
+        plain = str.maketrans("“”„«»‘’‚‹›", '"' * 5 + "'" * 5)
+        field = re.compile(r"(?<!\{)\{(?!\{)[^{}]*\}")
+        literal = re.compile(f"#[^\n]*|(\\b[rR]?[fF][rR]?)?(?:{_LITERAL})", re.DOTALL)
+        yield literal.sub(
+            lambda m: field.sub(lambda f: f[0].translate(plain), m[0]) if m[1] else m[0], text
+        )
+
+
 def _without_entities(text: str) -> Iterator[str]:
     entity = r"&(?:quot|amp|lt|gt|apos|nbsp|#\d+|#x[0-9a-fA-F]+);"
     yield re.sub(entity, lambda match: html.unescape(match[0]), text)
@@ -223,6 +235,7 @@ REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     ("the text in the Markdown fence", _without_fence),
     ("the lines after the prompts", _without_prompts),
     ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),
+    ("plain quotes in f-strings' braces", _with_plain_fields),
     ("the text without HTML entities", _without_entities),
     ("`\\n` outside texts as a line's end", _without_escapes),
     ("the program without notebook commands", _without_magic),

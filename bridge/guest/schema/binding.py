@@ -126,11 +126,20 @@ class Parameters:
             del bound[name]
             return
         text = "is given a value that does not fit: %s%s" % (text, self.describe_value(value))
+        text += self._describe_objects(parameter)
         wrong.append(Wrong("wrong-value", parameter.alias, text))
 
     def describe_value(self, value: Any) -> str:
         """Return more on a wrong value for the message."""
         return ""
+
+    def _describe_objects(self, parameter: Parameter) -> str:
+        """Return the keys of the objects that an argument takes; empty if it takes none."""
+        from bridge.guest.schema.typetext import MAX_TYPE_CHARS, Names, TypeWriter
+
+        writer = TypeWriter(self.root, "", Names(inline=MAX_TYPE_CHARS // 2))
+        text = writer.write(parameter.schema, (parameter.name,))
+        return "; `%s` is %s" % (parameter.alias, text) if "{" in text else ""
 
     def _names(self, given: Mapping[str, Any], unknown: Sequence[str], wrong: List[Wrong]) -> None:
         """Add what is wrong with the names of the arguments."""

@@ -104,8 +104,10 @@ def type_problem(value: Any, kinds: Sequence[str]) -> Found:
     return Found("must be %s, not %s%s" % (wanted, told(value), cure(value, kinds)), TYPE, kinds)
 
 
-def choice_problem(value: Any, choices: Sequence[Any]) -> Optional[Found]:
-    """Return that a value is none of the choices; None if it is one."""
+def choice_problem(
+    value: Any, choices: Sequence[Any], kinds: Iterable[str] = ()
+) -> Optional[Found]:
+    """Return that a value is none of the choices, nor of the types; None if it is a choice."""
     for choice in choices:
         if same(value, choice):
             return None
@@ -113,6 +115,7 @@ def choice_problem(value: Any, choices: Sequence[Any]) -> Optional[Found]:
     if len(choices) > MAX_CHOICES:
         listed += ", ... (%d values)" % len(choices)
     only = "one of " if len(choices) > 1 else ""
+    listed += "".join(" or " + NAMES[kind] for kind in kinds)
     text = "must be %s%s, not %s%s" % (only, listed, told(value), near(value, choices))
     return Found(text, CHOICE)
 

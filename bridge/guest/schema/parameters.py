@@ -144,9 +144,15 @@ def _is_short(value: Any) -> bool:
 
 def python_name(name: str, taken: Collection[str]) -> str:
     """Return `name` if Python can write it as a keyword argument, else the nearest that it can."""
-    if name.isidentifier() and not keyword.iskeyword(name):
+    plain = name
+    if not name.isascii():
+        import unicodedata
+
+        # Python reads names so.
+        plain = unicodedata.normalize("NFKC", name)
+    if plain == name and name.isidentifier() and not keyword.iskeyword(name):
         return name
-    alias = re.sub(r"\W", "_", name) or "_"
+    alias = re.sub(r"\W", "_", plain) or "_"
     if alias[0].isdigit() or not alias.isidentifier():
         alias = "_" + re.sub(r"[^0-9A-Za-z_]", "_", alias)
     if keyword.iskeyword(alias):

@@ -52,15 +52,15 @@ class Names:
     """How a module's text refers to builtins and `typing`, and which class names are taken."""
 
     def __init__(
-        self, *, builtins: str = "", shadowed: Collection[str] = (), inline: bool = False
+        self, *, builtins: str = "", shadowed: Collection[str] = (), inline: int = 0
     ) -> None:
         """Set how to refer to them.
 
         Args:
             builtins: Prefix.
             shadowed: The builtins that need it.
-            inline: Whether objects are written where they are used, as `{'id'?: int}`, and have no
-                classes.
+            inline: If given, objects are written where they are used, as `{'id'?: int}`, each in
+                at most so many characters, and have no classes.
         """
         self.inline = inline
         self._builtins = builtins
@@ -274,7 +274,7 @@ class TypeWriter:
         if self.names.inline:
             parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
             text = "{%s}" % ", ".join(parts + ["..."] * (len(names) > len(fields)))
-            return text if len(text) <= MAX_INLINE_CHARS else self.names.builtin("dict")
+            return text if len(text) <= self.names.inline else self.names.builtin("dict")
         is_open = schema.get("additionalProperties") not in (None, False)
         self.objects.append(Object(name, self.root, fields, len(names) - len(fields), is_open))
         return name

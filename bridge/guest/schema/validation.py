@@ -38,7 +38,7 @@ from bridge.guest.schema.schemas import as_list, as_mapping, leaves, pointed_at,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, FrozenSet, List, Optional, Sequence, Tuple
+    from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 MAX_STEPS = 10_000
 """Values and keywords looked at for one argument: some 50 ms; the rest is left to the server."""
@@ -228,8 +228,16 @@ class _Check:
         if (choices := choices_of(branches)) is not None:
             return choice_problem(value, choices)
         if all(found.types and not found.path for found in failures):
-            kinds = dict.fromkeys(kind for found in failures for kind in found.types)
-            return type_problem(value, list(kinds))
+            named: List[Any] = []
+            kinds: Dict[str, None] = {}
+            for found, branch in zip(failures, branches):  # noqa: B905 - not in 3.9
+                own = None if list(found.types) == ["null"] else choices_of([branch])
+                named += own or ()
+                kinds.update(dict.fromkeys(() if own else found.types))
+            if named and "string" not in kinds:
+                return choice_problem(value, named, kinds)
+            every = dict.fromkeys(kind for found in failures for kind in found.types)
+            return type_problem(value, list(every))
         return max(failures, key=_nearness)
 
 

@@ -287,7 +287,7 @@ class Connector:
             if endpoint.explicit:
                 has = connection.facts.oci_runtime
                 message = f"podman at {endpoint.url} starts {has}, not {choice.current}."
-                raise OciRuntimeError(message, remedy=NAMED_RUNTIME_REMEDY)
+                raise OciRuntimeError(message, remedy=faults.OWN_PODMAN_REMEDY)
         return await self._own_service(choice)
 
     async def _connect_to(self, endpoint: Endpoint, choice: RuntimeChoice) -> Connection:

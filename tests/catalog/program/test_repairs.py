@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import pkgutil
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,29 @@ def test_an_older_python_reads_f_strings_with_nested_quotes(line: str) -> None:
     assert read.code.count("{") == line.count("{")
     if isinstance(parse(line), Unread):
         assert read_program(line, lambda: "3.13").code == line
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.13"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "f“{d[“a”]}”",
+        'f"{d[“a”]}"',
+        "f“{d[‘a’]}”",
+        "f'{d[‘a’]}'",
+        "f“{“, ”.join(d)}”",
+        "f“{d[“a”]:>{w[“n”]}}”",
+        'f"""{d[“a”]}"""',
+    ],
+)
+def test_typographic_quotes_nested_in_f_strings_mean_the_same_everywhere(
+    line: str, python: str
+) -> None:
+    """On a host with Python 3.12 or later for an older sandbox too."""
+    read = read_program(line, lambda: python)
+    assert re.sub("[\"']", "", read.code) == re.sub("[“”‘’\"']", "", line)
+    assert python == "3.13" or rewrite_f_strings(read.code) == read.code
+    assert isinstance(read.tree, ast.Module)
 
 
 def test_an_f_string_with_every_kind_of_quotes_is_left_alone() -> None:
