@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from typing import Any, List
 
 _IS_LIST = "this is the list itself: loop over it, or take an item, as in x[0]."
+_FUNCTION = "inside a function this needs `async def`; at top level `await` works."
+_SYNTAX = {
+    "'return' outside function": "make the value the last expression instead of returning it.",
+    "outside async function": _FUNCTION,
+    "outside of an asynchronous function": _FUNCTION,
+    "'yield' outside function": "a program is no generator; collect the values in a list.",
+}
+"""Errors that only compiling finds; the host explains the others."""
+
 _MISUSES = {
     "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
     "coroutine": "a call of a tool has its value only after `await`, or await asyncio.gather(...).",
@@ -86,6 +95,8 @@ def hint(error: BaseException, packages: bool = False) -> str:
 
 def _advice(error: BaseException, packages: bool) -> str:
     message = str(error)
+    if isinstance(error, SyntaxError):
+        return next((hint for part, hint in _SYNTAX.items() if part in message), "")
     if isinstance(error, ModuleNotFoundError):
         return _module_hint(error.name.partition(".")[0], packages) if error.name else ""
     if isinstance(error, ImportError):
