@@ -58,6 +58,7 @@ from bridge.upstream.client_features import Callers, Roots, clear_caller, roots_
 from bridge.upstream.direct_dispatcher import DirectDispatcher
 from bridge.upstream.failure import login_at, reason, start_error, start_timeout, still_starting
 from bridge.upstream.handshake import MAX_OPEN_REQUESTS, RecordingDispatcher, negotiate_version
+from bridge.upstream.refusal import Refusal
 from bridge.upstream.task_calls import EXTENSION
 from bridge.upstream.transport import Endpoint
 
@@ -118,6 +119,9 @@ class ResourceUpdates:
                 with anyio.move_on_after(2.0, shield=True), suppress(Exception):
                     await client.send_request(over, EmptyResult)
 
+
+_OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+"""Codes with which a stdio proxy reports that its own server is gone."""
 
 PROBE_SECONDS = 10.0
 """For a response to the probe after a request timed out. A server that handles one request at a
@@ -476,15 +480,20 @@ class Connection:
                 logger.warning("server %r does not respond any more", self.spec.name)
                 self.retire("It stopped answering.")
 
-    async def lost_session(self, error: MCPError) -> bool:
-        """Retire a stdio proxy that gives this error and lists no tools: it lost its own server."""
-        codes = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
-        suspect = error.code in codes or "session" in error.message.lower()
-        if self.endpoint.transport != "stdio" or self.client is None or not suspect:
+    async def has_lost_session(self, error: MCPError, refusal: Refusal | None) -> bool:
+        """Retire the connection if a request failed so and the server lists no tools either.
+
+        Servers report a lost session in many ways, and stdio proxies that of their own server.
+        """
+        proxy = self.endpoint.transport == "stdio" and error.code in _OF_PROXIES
+        suspect = proxy or "session" in error.message.lower()
+        if self.client is None or not (suspect or (refusal is not None and refusal.suspect)):
             return False
-        with anyio.move_on_after(PROBE_SECONDS):
+        with anyio.move_on_after(PROBE_SECONDS) as scope:
             if await self._list_tools(self.client):
                 return False
+        if scope.cancelled_caught:
+            return False
         self.retire(f"It answered {error.message!r:.300}, and listed no tools either.")
         return True
 

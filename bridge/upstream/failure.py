@@ -40,10 +40,9 @@ from bridge.errors import (
 )
 from bridge.model import ServerSpec
 from bridge.upstream.framing import TooLarge
-from bridge.upstream.http import REFUSED
 from bridge.upstream.installation import broken_cache
 from bridge.upstream.oauth_web import explain_route
-from bridge.upstream.refusal import UNAUTHORIZED, Refusal
+from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_in
 
 _OVERSIZE = re.compile(r"exceeded the (\d+) (byte|value) limit")
 
@@ -61,18 +60,8 @@ LIST_PREFIX = "the list of its "
 
 _SDK_CLOSED = "Connection closed"
 
-_SESSION_EXPIRED = "Session terminated"
-"""The SDK's text for status 404 within a session: the server no longer knows it."""
-
-_NOT_A_RESPONSE = (
-    "server answered a request with 202",
-    "Unexpected content type",
-    "Failed to parse",
-)
+_NOT_A_RESPONSE = ("server answered a request with 202", "Failed to parse")
 """How the SDK's texts begin where a request was accepted, but the HTTP body was no response."""
-
-_STATUS_TEXTS = ("Server returned an error response", "Not Found", _SESSION_EXPIRED, REFUSED)
-"""How errors begin that stand for an HTTP status without a JSON-RPC error."""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -118,12 +107,12 @@ def start_error(
     for cause in causes(error):
         if isinstance(cause, UpstreamError):
             return cause
-    status = _status(error, refusal)
-    if status in UNAUTHORIZED:
-        return _unauthorized(spec, status, refusal)
+    refused = _refusal(error, refusal)
+    if refused is not None and refused.status in UNAUTHORIZED:
+        return unauthorized_error(spec, refused)
     why = reason(error)
-    if status:
-        why = f"it answered with HTTP status {status}"
+    if refused is not None and not refused.own:
+        why = f"it answered with {refused}"
     elif spec.transport == "stdio" and end_report and why == _SDK_CLOSED:
         why = "it ended before it was ready"
     if spec.transport != "stdio":
@@ -205,14 +194,7 @@ def is_lost(error: MCPError) -> bool:
     return error.code == CONNECTION_CLOSED and error.message == _SDK_CLOSED
 
 
-def is_unknown_session(error: MCPError) -> bool:
-    """Whether the server has rejected the session (HTTP 404); see `http.py`."""
-    return error.message == _SESSION_EXPIRED
-
-
-def call_error(
-    spec: ServerSpec, what: str, error: MCPError, *, refusal: Refusal | None
-) -> UpstreamError:
+def call_error(spec: ServerSpec, what: str, error: MCPError) -> UpstreamError:
     """Translate a protocol error that answered one request.
 
     Args:
@@ -230,23 +212,34 @@ def call_error(
     # Servers use the same code for their own errors; the SDK's texts begin like this.
     if error.code == CONNECTION_CLOSED and error.message.startswith("SSE stream "):
         return lost_error(server, f"{error.message}.")
-    doubtful = _is_doubtful(error, refusal)
-    if (status := _status(error, refusal)) in UNAUTHORIZED:
-        failure = _unauthorized(spec, status, refusal)
-        failure.doubtful = doubtful
-        return failure
-    by_tool = what.startswith("tool ") and _is_of_tool(spec, error)
-    if by_tool:
+    refusal, data = refusal_in(error)
+    if refusal is not None and not refusal.sent:
+        return ServerLostError(
+            f"Server {server!r} cannot be reached: {refusal.text}.",
+            server=server,
+            remedy="The next call connects again. This one was never sent.",
+            doubtful=False,
+        )
+    if refusal is not None and not refusal.status:
+        return lost_error(server, f"{refusal.text}.".capitalize(), sent=refusal.sent)
+    doubtful = refusal.doubtful if refusal and not refusal.own else _is_doubtful(error)
+    by_http = refusal is not None and not refusal.own
+    by_tool = what.startswith("tool ") and not by_http and _is_of_tool(spec, error)
+    if refusal is not None and by_http:
+        text = f"Server {server!r} answered {what} with {refusal}."
+    elif by_tool:
         text = error.message
     elif error.code in (METHOD_NOT_FOUND, INVALID_PARAMS):
         text = f"Server {server!r} refused {what}: {error.message} (code {error.code})"
     else:
         text = f"Server {server!r}, {what}: {error.message} (code {error.code})"
+    if refusal is not None:
+        data = refusal.describe(data)
     return ToolCallError(
         text,
         server=server,
         rpc_code=error.code,
-        data=error.data,
+        data=data,
         doubtful=doubtful,
         by_tool=by_tool,
     )
@@ -254,27 +247,20 @@ def call_error(
 
 def _is_of_tool(spec: ServerSpec, error: MCPError) -> bool:
     """Whether the tool itself failed: many servers report that as an error of the protocol."""
-    of_http = error.message.startswith((*_STATUS_TEXTS, *_NOT_A_RESPONSE))
-    if spec.transport != "stdio" and of_http:
+    if spec.transport != "stdio" and error.message.startswith(_NOT_A_RESPONSE):
         return False
     return error.code == INTERNAL_ERROR or error.code not in _PROTOCOL_CODES
 
 
-def _is_doubtful(error: MCPError, refusal: Refusal | None) -> bool:
+def _is_doubtful(error: MCPError) -> bool:
     """Whether a server may have executed a request although the response is this error.
 
-    True if the error may not be the server's own: a gateway's timeout, a body that is no response,
-    or a proxy's error about a closed or slow connection. An HTTP status cannot be attributed to one
-    of several concurrent requests, so that after a doubtful one all of them are.
+    True if the error may not be the server's own: a body that is no response, or a proxy's error
+    about a closed or slow connection.
     """
-    text = error.message.casefold()
     if error.message.startswith(_NOT_A_RESPONSE) or error.code in (PARSE_ERROR, REQUEST_TIMEOUT):
         return True
-    if error.code == CONNECTION_CLOSED and "closed" in text:
-        return True
-    return (
-        error.message.startswith(_STATUS_TEXTS) and refusal is not None and refusal.server_failing
-    )
+    return error.code == CONNECTION_CLOSED and "closed" in error.message.casefold()
 
 
 def shown_url(spec: ServerSpec) -> str:
@@ -288,30 +274,29 @@ def login_command(server: str) -> str:
     return f"mcp-code-bridge login {'-- ' if name.startswith('-') else ''}{name}"
 
 
-def _status(error: BaseException, refusal: Refusal | None) -> int:
-    """Return the HTTP status behind an error, given the last one that was bad; 0 if none is."""
+def _refusal(error: BaseException, last: Refusal | None) -> Refusal | None:
+    """Return the HTTP response behind the failure of a start, given the last that was an error."""
     for cause in causes(error):
         if isinstance(cause, httpx2.HTTPStatusError):
-            return cause.response.status_code
-        if isinstance(cause, MCPError) and cause.message.startswith(_STATUS_TEXTS):
-            return refusal.status if refusal else 0
-    return 0
+            return last
+        if isinstance(cause, MCPError) and (found := refusal_in(cause)[0]) is not None:
+            return found
+    return None
 
 
-def _unauthorized(spec: ServerSpec, status: int, refusal: Refusal | None) -> ServerStartError:
+def unauthorized_error(spec: ServerSpec, refused: Refusal) -> ServerStartError:
     """Return what to say of status 401 or 403.
 
     The model sees the message and nothing else of it, so that what the user has to do about a
     login stands there; what concerns the configuration does not.
     """
-    refused = refusal if refusal and refusal.status == status else Refusal(status=status)
     where = f"It is expected at {shown_url(spec)}."
     ask = f"Ask the user to run: {login_command(spec.name)}"
     entry = f"`headers` in {spec.source.path}"
     if refused.sets_authorization:
         return ServerStartError(
             f"Server {spec.name!r} refused the Authorization header of its configuration: it "
-            f"answered with HTTP status {status}.",
+            f"answered with {refused}.",
             server=spec.name,
             host_detail=where,
             remedy=f"Renew it in {entry}; or take it out and run: {login_command(spec.name)}",
@@ -320,11 +305,10 @@ def _unauthorized(spec: ServerSpec, status: int, refusal: Refusal | None) -> Ser
         more = f" ({refused.scope})" if refused.scope else ""
         text = f"Server {spec.name!r} wants you to log in with more permissions{more}. {ask}"
         return LoginRequiredError(text, server=spec.name)
-    if status == httpx2.codes.FORBIDDEN and not refused.challenged:
+    if refused.status == httpx2.codes.FORBIDDEN and not refused.challenged:
         who = "the account that is logged in" if refused.logged_in else "the bridge"
         return ServerStartError(
-            f"Server {spec.name!r} does not let {who} do this: it answered with HTTP status "
-            f"{status}.",
+            f"Server {spec.name!r} does not let {who} do this: it answered with {refused}.",
             server=spec.name,
             host_detail=where,
             remedy="" if refused.logged_in else f"If it takes a token, give that in {entry}.",
@@ -334,7 +318,7 @@ def _unauthorized(spec: ServerSpec, status: int, refusal: Refusal | None) -> Ser
         text = f"Server {spec.name!r} wants you to log in. {ask}"
         return LoginRequiredError(text, server=spec.name, host_detail=detail)
     return LoginRequiredError(
-        f"Server {spec.name!r} wants authorization: it answered with HTTP status {status}. {ask}",
+        f"Server {spec.name!r} wants authorization: it answered with {refused}. {ask}",
         server=spec.name,
         remedy=f"(If it takes a token instead, give that in {entry}, for example "
         '"Authorization": "Bearer ${TOKEN}".)',

@@ -11,13 +11,20 @@ import io
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from mcp.types import ErrorData, JSONRPCError, JSONRPCMessage, jsonrpc_message_adapter
+from mcp.types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 from mcp_types.jsonrpc import PARSE_ERROR
 
 from bridge.guest.protocol.wire import count_values
-from bridge.upstream.results import NO_MESSAGE, repair_message
+from bridge.upstream.results import NO_MESSAGE, excerpt, repair_message
 
 SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id, which is the first or the last
@@ -203,14 +210,31 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
     return Noise(data[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
 
 
-def repair_body(data: bytes) -> bytes:
-    """Return a message that the SDK's models accept, or the error of the request it answers."""
-    return repair_message(data, _decode)
+def request_id(data: bytes) -> int | str | None:
+    """Return the id of a request that the SDK has encoded; None for other messages."""
+    return _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
 
 
-def _decode(data: bytes) -> bytes:
+def repair_body(data: bytes, answers: int | str | None = None) -> bytes:
+    """Return a message that the SDK's models accept, or the error of the request it answers.
+
+    Args:
+        answers: The id of the request that the body answers, whatever the body's own; None if it
+            is one message of several.
+    """
+    return repair_message(data, partial(_decode, answers), answers)
+
+
+def _decode(answers: int | str | None, data: bytes) -> bytes:
     message = decode_line(Line(data))
-    return data if message is None or isinstance(message, Noise) else encode(message).encode()
+    if message is not None and not isinstance(message, Noise):
+        if answers is not None and isinstance(message, JSONRPCResponse | JSONRPCError):
+            message.id = answers
+        return encode(message).encode()
+    if answers is None:
+        return data
+    text = f"{NO_MESSAGE} It begins: {excerpt(data)}" if data.strip() else "The answer is empty."
+    return encode(_error(answers, ErrorData(code=PARSE_ERROR, message=text))).encode()
 
 
 def decode_oversize(line: OversizeLine, limit: int) -> JSONRPCError | None:

@@ -29,6 +29,7 @@ from pydantic import ValidationError
 from bridge.model import Json, ProtocolMode
 from bridge.offload import offload
 from bridge.upstream.listing import reduce_page
+from bridge.upstream.refusal import refusal_in
 from bridge.upstream.transport import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ async def negotiate_version(
         try:
             await client.discover()
         except MCPError as error:
-            refusal = endpoint.refusal
+            refusal, _ = refusal_in(error)
             if _rules_out_initialize(error) or (refusal is not None and refusal.wants_login):
                 raise
         except (ValidationError, RuntimeError):

@@ -2,8 +2,11 @@
 
 Protocol: Streamable HTTP is the SDK's, with this module's HTTP client (headers, bearer token, caps,
 timeouts) and an SSE event limit of our own instead of 1 MiB. A 400, 404 or 405 to the first POST
-leads to HTTP+SSE, as the specification says for older servers. A 404 to a request with
-`Mcp-Session-Id` means that the server rejected the session.
+leads to HTTP+SSE, as the specification says for older servers.
+
+Differs from the SDK: a request has one response, so that a JSON body is its answer, whatever the
+body's id and content type. An error status, and a request without a response, become a JSON-RPC
+error with a `Refusal`. The SDK would report neither status nor body, and end the connection.
 
 HTTP+SSE is implemented here: the SDK's ends the connection at an event beyond 1 MiB, which cannot
 be configured.
@@ -12,9 +15,10 @@ be configured.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,15 +30,23 @@ import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp.types import ErrorData, JSONRPCError, JSONRPCRequest
-from mcp_types.jsonrpc import INTERNAL_ERROR
+from mcp.types import JSONRPCError, JSONRPCRequest, JSONRPCResponse, RequestId
 
+from bridge.clock import current_time
 from bridge.model import ServerSpec, Transport
 from bridge.offload import LARGE, offload
-from bridge.upstream.framing import Line, Noise, decode_line, has_too_many_values, repair_body
+from bridge.upstream.failure import reason
+from bridge.upstream.framing import (
+    Line,
+    Noise,
+    decode_line,
+    has_too_many_values,
+    repair_body,
+    request_id,
+)
 from bridge.upstream.oauth import Login, Logins
 from bridge.upstream.oauth_web import WebClient, is_loopback, same_origin
-from bridge.upstream.refusal import UNAUTHORIZED, Refusal, refusal_of, says_unknown_session
+from bridge.upstream.refusal import UNAUTHORIZED, Refusal, own_error, refusal_of
 from bridge.upstream.results import split_batch
 from bridge.upstream.transport import Endpoint
 
@@ -46,10 +58,7 @@ its own: a call's timeout bounds it, and an event stream may rightly be silent f
 
 LEAVE_SECONDS = 2.0  # For the DELETE that ends a session.
 
-SESSION_HEADER = "mcp-session-id"
-
-REFUSED = "The server refused the request with status"
-"""Beginning of the error message for a request whose POST was refused."""
+_BODY_SECONDS = 5.0  # For the body of an error, of which an excerpt is enough.
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
@@ -73,12 +82,23 @@ class _PlainStream(httpx2.AsyncByteStream):
     Args:
         limit: Of the decompressed bytes: a compressed megabyte may become a gigabyte.
         encoding: The `Content-Encoding` of `inner`.
+        answers: The id of the request that the body answers; None for other bodies.
+        heard: Called with each chunk.
     """
 
-    def __init__(self, inner: httpx2.AsyncByteStream, limit: int, encoding: str) -> None:
+    def __init__(
+        self,
+        inner: httpx2.AsyncByteStream,
+        limit: int,
+        encoding: str,
+        answers: RequestId | None,
+        heard: Callable[[], None],
+    ) -> None:
         self._inner = inner
         self._limit = limit
         self._encoding = encoding
+        self._answers = answers
+        self._heard = heard
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         inflate = None
@@ -87,6 +107,7 @@ class _PlainStream(httpx2.AsyncByteStream):
         elif self._encoding not in ("", "identity"):
             raise httpx2.StreamError("The body is compressed, which was not asked for.")
         async for chunk in self._inner:
+            self._heard()
             for piece in (chunk,) if inflate is None else _decompress(inflate, chunk):
                 yield piece
 
@@ -99,14 +120,20 @@ class _CappedStream(_PlainStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         body = bytearray()
-        async for piece in self._chunks():
-            body += piece
-            if len(body) > self._limit:
-                raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
+        try:
+            async for piece in self._chunks():
+                body += piece
+                if len(body) > self._limit:
+                    raise OversizeBody(f"The body exceeded the {self._limit} byte limit.")
+        except httpx2.TransportError as error:
+            if self._answers is None:
+                raise
+            yield Refusal(status=0, text=reason(error)).answer(self._answers)
+            return
         whole = bytes(body)
         if await _holds_too_many(whole):
             raise OversizeBody(_too_many("body"))
-        yield await offload(whole, partial(repair_body, whole))
+        yield await offload(whole, partial(repair_body, whole, self._answers))
 
 
 class _EventStream(_PlainStream):
@@ -132,14 +159,17 @@ class _EventStream(_PlainStream):
                 del waiting[:end]
                 if await _holds_too_many(events):
                     raise httpx2.SSEError(_too_many("event"))
-                yield await offload(events, partial(_DATA.sub, _repair_data, events))
+                repair = partial(_repair_data, self._answers)
+                yield await offload(events, partial(_DATA.sub, repair, events))
         if waiting:
             yield bytes(waiting)
 
 
-def _repair_data(match: re.Match[bytes]) -> bytes:
+def _repair_data(answers: RequestId | None, match: re.Match[bytes]) -> bytes:
     """Return an event's data with its messages in JSON-RPC's form, an event for each."""
-    messages = split_batch(match[1]) or [match[1]]
+    messages = split_batch(match[1])
+    if messages is None:
+        return b"data: " + repair_body(match[1], answers)
     return b"\n\n".join(b"data: " + repair_body(message) for message in messages)
 
 
@@ -169,11 +199,17 @@ def _decompress(inflate: zlib._Decompress, chunk: bytes) -> Iterator[bytes]:
 
 
 class CappedClient(WebClient):
-    """An HTTP client that adds the login's token, limits bodies and stores the last refusal.
+    """An HTTP client that adds the login's token, limits bodies and answers for failed requests.
 
     An event stream may last for days and has no limit as a whole; each event has one on its values,
     and its decoder limits its length. Compression is not requested; if a server compresses all the
     same, the limit is on the decompressed bytes.
+
+    Attributes:
+        refusal: The last response with an error status.
+        last_heard: When the server sent something last.
+        started: From now on a request without a response is answered with an error; before, it
+            raises, because the connection cannot start.
     """
 
     def __init__(
@@ -189,34 +225,66 @@ class CappedClient(WebClient):
         self._spec = spec
         self._login = login
         self.refusal: Refusal | None = None
-        self.expired = False
+        self.last_heard = -math.inf
+        self.started = False
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request; limit the response's stream, as which each body is read."""
         if request.method == "DELETE":
             leave = httpx2.Timeout(LEAVE_SECONDS).as_dict()
             request.extensions = {**request.extensions, "timeout": leave}
-        response = await self._send_authorized(request, **options)
+        answers = request_id(request.content) if request.method == "POST" else None
+        try:
+            response = await self._send_authorized(request, **options)
+        except httpx2.TransportError as error:
+            if answers is None or not self.started:
+                raise
+            sent = not isinstance(error, _NEVER_SENT)
+            refusal = Refusal(status=0, text=reason(error), sent=sent)
+            return _json_response(request, httpx2.codes.BAD_GATEWAY, refusal.answer(answers))
+        self._heard()
         if response.is_error:
-            self.refusal = refusal_of(response, self._spec, self._login, self.refusal)
+            return await self._refused(request, response, answers)
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        events = kind == "text/event-stream"
+        if self._spec.transport == "sse":
+            # The answer is an event.
+            answers = None
         if isinstance(response.stream, httpx2.AsyncByteStream):
             # The stream decompresses the body, so that the client must not.
             encoding = response.headers.pop("content-encoding", "").strip().lower()
-            bounded = _EventStream if kind == "text/event-stream" else _CappedStream
-            response.stream = bounded(response.stream, self._max_body_bytes, encoding)
-        if response.status_code == httpx2.codes.NOT_FOUND and SESSION_HEADER in request.headers:
-            # By the specification: the server no longer has the session.
-            self.expired = True
-            if kind == "text/event-stream":
-                # The stream may never end, and the SDK does not read it either.
-                return response
-            with suppress(httpx2.StreamError):
-                if says_unknown_session(await response.aread()):
-                    # As plain text the SDK ignores it and raises its own error, by which alone a
-                    # request may be repeated. Servers send errors like this one for others too.
-                    response.headers["content-type"] = "text/plain"
+            response.stream = (_EventStream if events else _CappedStream)(
+                response.stream, self._max_body_bytes, encoding, answers, self._heard
+            )
+        if answers is not None and not events and response.is_success:
+            response.headers["content-type"] = "application/json"
         return response
+
+    def _heard(self) -> None:
+        self.last_heard = current_time()
+
+    async def _refused(
+        self, request: httpx2.Request, response: httpx2.Response, answers: RequestId | None
+    ) -> httpx2.Response:
+        """Return the response with a JSON-RPC error as its body, if `request` needs an answer."""
+        body = bytearray()
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            stream = _PlainStream(response.stream, 0, encoding, None, self._heard)
+            # Some bodies never end, and an excerpt is enough unless it is a JSON-RPC error.
+            with (
+                anyio.move_on_after(_BODY_SECONDS),
+                suppress(httpx2.StreamError, httpx2.TransportError),
+            ):
+                async for piece in stream._chunks():
+                    body += piece
+                    if len(body) > min(LARGE, self._max_body_bytes):
+                        break
+            await response.aclose()
+        data = bytes(body)
+        self.refusal = refusal = refusal_of(response, self._spec, self._login, data)
+        answer = b"" if answers is None else refusal.answer(answers, own_error(data))
+        return _json_response(request, response.status_code, answer)
 
     async def _send_authorized(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send a request with the login's token; if refused, once more with a newer token."""
@@ -225,22 +293,25 @@ class CappedClient(WebClient):
         if login:
             _authorize(request, token)
         response = await super().send(request, **options)
-        if response.status_code not in UNAUTHORIZED:
+        if response.status_code not in UNAUTHORIZED or login is None:
             return response
         refusal = refusal_of(response, self._spec, login)
-        other_token = await _other_token(login, token, refusal, request.url) if login else ""
-        if other_token:
+        if other_token := await _other_token(login, token, refusal, request.url):
             await response.aclose()
             _authorize(request, other_token)
             response = await super().send(request, **options)
             refusal = refusal_of(response, self._spec, login)
-        if login and refusal.insufficient_scope:
+        if refusal.insufficient_scope:
             await login.remember_scope(refusal.scope)
-        if response.status_code in UNAUTHORIZED:
-            # The SDK would report only a JSON-RPC error in the body, without the status and the
-            # challenge.
-            response.headers["content-type"] = "text/plain"
         return response
+
+
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+def _json_response(request: httpx2.Request, status: int, body: bytes) -> httpx2.Response:
+    headers = {"content-type": "application/json"}
+    return httpx2.Response(status, headers=headers, content=body, request=request)
 
 
 async def _other_token(login: Login, token: str, refusal: Refusal, url: httpx2.URL) -> str:
@@ -291,9 +362,14 @@ class HttpEndpoint(Endpoint):
         return self._client.refusal if self._client else None
 
     @property
-    def expired(self) -> bool:
-        """Whether the server has rejected the session (HTTP 404)."""
-        return self._client is not None and self._client.expired
+    def last_heard(self) -> float:
+        """When the server sent something last."""
+        return self._client.last_heard if self._client else -math.inf
+
+    def started(self) -> None:
+        """Note that the server is ready: from now on a failed request fails alone."""
+        if self._client is not None:
+            self._client.started = True
 
     @property
     def transport(self) -> Transport:
@@ -400,10 +476,14 @@ async def _post_messages(
             # so a POST that is never acknowledged would block all later ones.
             timeout = httpx2.Timeout(REQUEST_SECONDS)
             async with _stream(client, "POST", target, json=body, timeout=timeout) as response:
-                refused = response.is_error or response.is_redirect
-            if refused and isinstance(message, JSONRPCRequest):
-                data = ErrorData(code=INTERNAL_ERROR, message=f"{REFUSED} {response.status_code}.")
-                answer = JSONRPCError(jsonrpc="2.0", id=message.id, error=data)
+                # Some servers answer here instead of by an event.
+                data = await response.aread() if response.status_code != 202 else b""
+            if not isinstance(message, JSONRPCRequest) or response.is_success and not data:
+                continue
+            if response.is_redirect:
+                data = Refusal(status=response.status_code).answer(message.id)
+            answer = decode_line(Line(data))
+            if isinstance(answer, JSONRPCResponse | JSONRPCError):
                 await inbound.send(SessionMessage(answer))
 
 

@@ -1,52 +1,70 @@
-"""Reads an HTTP response with an error status: whether it asks for a login, and for which: pure.
+"""Reads an HTTP response with an error status, or a request without a response: pure.
 
-`failure.py` turns it into an error for people.
+The transport answers such a request with a JSON-RPC error that carries its `Refusal`, so that each
+error names the response to its own request. `failure.py` turns it into an error for people.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any
 
 import httpx2
-from mcp_types.jsonrpc import INVALID_REQUEST
+from mcp import MCPError
+from mcp_types.jsonrpc import INTERNAL_ERROR
 
-from bridge.model import ServerSpec
+from bridge.model import Json, ServerSpec
 from bridge.upstream.oauth import Login, sets_authorization
 from bridge.upstream.oauth_web import joined_scopes
+from bridge.upstream.results import excerpt
 
 UNAUTHORIZED = frozenset({401, 403})
 
-UNKNOWN_SESSION = (INVALID_REQUEST, -32001)
-"""Error codes for an unknown session; servers on the TypeScript SDK send the second."""
-
 _SCOPES = re.compile(r"\bscope=(?:\"([^\"]{0,4096})\"|([^\s,\"]{1,256}))", re.IGNORECASE)
+
+_KEY = f"mcp-code-bridge/{secrets.token_hex(16)}"
+"""The member of an error's data that holds its `Refusal`; no server knows its name."""
+
+_DATA = f"{_KEY}/data"
+"""The member that holds data which is no object."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """An HTTP response with an error status.
+    """An HTTP response with an error status, or the failure to get a response.
 
     Attributes:
+        status: 0 if there was no response.
+        text: The beginning of the body, or why there was no response.
+        retry_after: Seconds after which the server wants the next request.
+        own: Whether the body is a JSON-RPC error, that is, the server's own answer.
+        sent: Whether any of the request may have gone out.
         challenged: It asks for a bearer token, which is how a server asks for a login.
         insufficient_scope: The login is valid, but lacks permissions.
         scope: The permissions that it lacks, if the response names them.
         sets_authorization: The server's configuration sets the Authorization header itself.
         logged_in: There is a login to this server.
         login_problem: Why that login gave no token.
-        server_failing: Over this connection the server, or a gateway in front of it, has failed or
-            timed out at this request or an earlier one.
     """
 
     status: int
+    text: str = ""
+    retry_after: float | None = None
+    own: bool = False
+    sent: bool = True
     challenged: bool = False
     insufficient_scope: bool = False
     scope: str = ""
     sets_authorization: bool = False
     logged_in: bool = False
     login_problem: str = ""
-    server_failing: bool = False
 
     @property
     def wants_login(self) -> bool:
@@ -55,17 +73,63 @@ class Refusal:
             self.status in UNAUTHORIZED and self.challenged
         )
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether the server may have acted on the request: a gateway may have answered for it."""
+        failing = self.status >= 500 or self.status in (0, httpx2.codes.REQUEST_TIMEOUT)
+        return self.sent and failing and not self.own
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a server may answer so to a session that it has lost."""
+        about_session = self.status not in (408, 413, 429) and not self.login_problem
+        return 400 <= self.status < 500 and about_session
+
+    def __str__(self) -> str:
+        """Return status and body as the end of a sentence, without its full stop."""
+        phrase = f" ({HTTPStatus(self.status).phrase})" if self.status in set(HTTPStatus) else ""
+        said = f"HTTP status {self.status}{phrase}{self.text and f': {self.text}'}"
+        later = "" if self.retry_after is None else f". Try again after {self.retry_after:g} s"
+        return said.rstrip(".") + later
+
+    def describe(self, data: Json) -> Json:
+        """Return the data of an error for programs, with the server's own data, if any."""
+        facts: dict[str, Json] = {"status": self.status, "retryAfter": self.retry_after}
+        if not self.own:
+            facts["body"] = self.text
+        found = {name: value for name, value in facts.items() if value is not None}
+        if data is None or isinstance(data, Mapping):
+            return {**found, **(data or {})}
+        return data
+
+    def answer(self, request_id: int | str, error: Mapping[str, Json] | None = None) -> bytes:
+        """Return the JSON-RPC error that answers the request.
+
+        Args:
+            error: The server's own JSON-RPC error.
+        """
+        given = error or {"code": INTERNAL_ERROR, "message": f"{self}."}
+        data = given.get("data")
+        # The SDK reads the fields of some errors' data.
+        fields = data if isinstance(data, Mapping) else {_DATA: data}
+        given = {**given, "data": {**fields, _KEY: asdict(self)}}
+        answer = {"jsonrpc": "2.0", "id": request_id, "error": given}
+        return json.dumps(answer).encode()
+
+
+def refusal_in(error: MCPError) -> tuple[Refusal | None, Json]:
+    """Return the `Refusal` that an error carries, and the data without it."""
+    data = error.data
+    if not isinstance(data, Mapping) or _KEY not in data:
+        return None, data
+    fields = {name: value for name, value in data.items() if name != _KEY}
+    return Refusal(**data[_KEY]), fields[_DATA] if fields.keys() == {_DATA} else fields
+
 
 def refusal_of(
-    response: httpx2.Response, spec: ServerSpec, login: Login | None, earlier: Refusal | None = None
+    response: httpx2.Response, spec: ServerSpec, login: Login | None, body: bytes = b""
 ) -> Refusal:
-    """Return a response with an error status as a `Refusal`.
-
-    Args:
-        earlier: The previous one over this connection.
-    """
-    status = response.status_code
-    failing = status >= 500 or status == httpx2.codes.REQUEST_TIMEOUT
+    """Return a response with an error status as a `Refusal`."""
     challenge = response.headers.get("www-authenticate", "")
     insufficient_scope = response.status_code == httpx2.codes.FORBIDDEN and bool(
         re.search(r"\berror=\"?insufficient_scope\b", challenge, flags=re.IGNORECASE)
@@ -73,21 +137,36 @@ def refusal_of(
     scopes = _SCOPES.search(challenge) if insufficient_scope else None
     return Refusal(
         status=response.status_code,
+        text=excerpt(body),
+        retry_after=_seconds(response.headers.get("retry-after", "")),
+        own=own_error(body) is not None,
         challenged="bearer" in challenge.lower(),
         insufficient_scope=insufficient_scope,
         scope=joined_scopes(scopes[1] or scopes[2] or "") if scopes else "",
         sets_authorization=sets_authorization(spec),
         logged_in=login is not None and login.exists,
         login_problem=login.problem if login else "",
-        server_failing=failing or (earlier is not None and earlier.server_failing),
     )
 
 
-def says_unknown_session(body: bytes) -> bool:
-    """Whether the body of a 404 within a session is a JSON-RPC error for an unknown session."""
+def own_error(body: bytes) -> dict[str, Any] | None:
+    """Return the error of a body that is a JSON-RPC error response, else None."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        return False
+        return None
     error = document.get("error") if isinstance(document, dict) else None
-    return isinstance(error, dict) and error.get("code") in UNKNOWN_SESSION
+    if not isinstance(error, dict) or "jsonrpc" not in document:
+        return None
+    valid = type(error.get("code")) is int and isinstance(error.get("message"), str)
+    return error if valid else None
+
+
+def _seconds(retry_after: str) -> float | None:
+    """Return the seconds of a `Retry-After` header, which is a number or a date."""
+    if re.fullmatch(r"\d{1,9}", retry_after.strip()):
+        return float(retry_after)
+    try:
+        return max(0.0, round(parsedate_to_datetime(retry_after).timestamp() - time.time()))
+    except (ValueError, OverflowError):
+        return None

@@ -36,7 +36,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from bridge.clock import current_time
-from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError
+from bridge.errors import CallTimeoutError, MessageTooLargeError, ToolCallError, UpstreamError
 from bridge.guest.protocol import json_text
 from bridge.model import Json, ServerSpec, Tool
 from bridge.offload import offload
@@ -44,7 +44,7 @@ from bridge.upstream import task_calls
 from bridge.upstream.client_features import current_caller, progress_callback, time_limit
 from bridge.upstream.connection import Connection
 from bridge.upstream.direct_dispatcher import NEVER_SENT, DirectDispatcher
-from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, is_unknown_session, lost_error
+from bridge.upstream.failure import LIST_PREFIX, call_error, is_lost, lost_error, unauthorized_error
 from bridge.upstream.handshake import raw_results
 from bridge.upstream.listing import (
     LISTS,
@@ -56,12 +56,15 @@ from bridge.upstream.listing import (
     read_all_pages,
     valid_name,
 )
+from bridge.upstream.refusal import UNAUTHORIZED, refusal_in
 from bridge.upstream.results import parse_result
 
 logger = logging.getLogger(__name__)
 
 _encoded = json_text.encoder()
 _ascii = json_text.encoder(ascii_only=True)
+
+NOT_FOUND = 404
 
 _ANY_RESULT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 
@@ -114,7 +117,15 @@ class Call:
 
 
 class ExpiredError(Exception):
-    """The server has rejected the session (HTTP 404), and so cannot have acted on the request."""
+    """The server has lost the session.
+
+    Attributes:
+        failure: The error of the request; None if the server cannot have acted on it (HTTP 404).
+    """
+
+    def __init__(self, failure: UpstreamError | None) -> None:
+        super().__init__()
+        self.failure = failure
 
 
 class Requests:
@@ -168,7 +179,7 @@ class Requests:
 
         Raises:
             UpstreamError: The server returned no result.
-            ExpiredError: The request can be repeated over a new connection.
+            ExpiredError: The session is lost; the next request gets a new connection.
         """
         kind = _KINDS.get(call.method)
         if kind is not None and not supports(connection, kind):
@@ -198,7 +209,9 @@ class Requests:
             about = replace(call, method=method, arguments=params, text=text, seconds=left)
             try:
                 return await self._send(connection, replace(about, answers=None, state=None))
-            except ExpiredError:
+            except ExpiredError as expired:
+                if expired.failure is not None:
+                    raise
                 # Not ExpiredError: the tool was called, so the call must not be repeated.
                 raise lost_error(self._spec.name, "It rejected its session.", sent=True) from None
 
@@ -415,12 +428,15 @@ class Requests:
     ) -> Exception:
         if is_lost(error):
             return await self._lost(connection, sent=error.data is not NEVER_SENT)
-        if connection.endpoint.expired and is_unknown_session(error):
-            connection.stop()
-            return ExpiredError()
-        failure = call_error(self._spec, what, error, refusal=connection.endpoint.refusal)
-        if await connection.lost_session(error):
-            failure.remedy = "It lists no tools either, so the next call starts it again."
+        failure = call_error(self._spec, what, error)
+        refusal, _ = refusal_in(error)
+        if refusal is not None and not refusal.status:
+            # It may be up again at the next request, and then without this session.
+            connection.retire(failure.host_detail)
+        elif await connection.has_lost_session(error, refusal):
+            return ExpiredError(None if refusal and refusal.status == NOT_FOUND else failure)
+        if refusal is not None and refusal.status in UNAUTHORIZED:
+            return unauthorized_error(self._spec, refusal)
         return failure
 
     async def _lost(self, connection: Connection, *, sent: bool) -> Exception:

@@ -9,6 +9,7 @@ carried: `repair_response` makes a message that the SDK's models accept, `parse_
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,20 @@ from bridge.model import Json
 RAW = "mcp-code-bridge/raw"
 """The key of a result that is no object: JSON-RPC's models take objects only."""
 
+EXCERPT_CHARACTERS = 300  # Of a body in messages.
+
+_TAGS = re.compile(r"(?s)<(script|style)\b.*?</\1\s*>|<[^<>]*>")
+
 NO_MESSAGE = "The server's answer is not a JSON-RPC message."
+
+
+def excerpt(body: bytes) -> str:
+    """Return the first `EXCERPT_CHARACTERS` of a body, without tags and line ends."""
+    text = body[: 64 * 1024].decode("utf-8", "replace")
+    if text.lstrip().startswith("<"):
+        text = _TAGS.sub(" ", text)
+    return " ".join(text.split())[:EXCERPT_CHARACTERS]
+
 
 _TRUE = frozenset(("true", "1", "yes"))
 
@@ -93,12 +107,22 @@ def _as_text(value: Json) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def repair_response(document: Json) -> dict[str, Json] | None:
+def repair_response(document: Json, answers: int | str | None = None) -> dict[str, Json] | None:
     """Return a response in JSON-RPC's form; None for a document that is no response.
 
     A result that is no object is wrapped (`RAW`), and an error that is no object gets a code.
+
+    Args:
+        answers: The id of the request that the document answers, whatever the document's own.
     """
-    if not isinstance(document, dict) or "id" not in document or "method" in document:
+    if not isinstance(document, dict) or "method" in document:
+        return None
+    if answers is not None:
+        bare = document.keys().isdisjoint(("jsonrpc", "result", "error"))
+        if bare and isinstance(document.get("content"), list):
+            document = {"result": document}
+        document = {**document, "id": answers}
+    if "id" not in document:
         return None
     head = {"jsonrpc": "2.0", "id": document["id"]}
     error = document.get("error")
@@ -131,11 +155,16 @@ def split_batch(data: bytes) -> list[bytes] | None:
     return [to_json(item, inf_nan_mode="constants") for item in document]
 
 
-def repair_message(data: bytes, unreadable: Callable[[bytes], bytes] | None = None) -> bytes:
+def repair_message(
+    data: bytes,
+    unreadable: Callable[[bytes], bytes] | None = None,
+    answers: int | str | None = None,
+) -> bytes:
     """Return a message in JSON-RPC's form, if it is a response that is not; else unchanged.
 
     Args:
-        unreadable: Makes a message of data that is not JSON.
+        unreadable: Makes a message of data that is not JSON, or not a message.
+        answers: The id of the request that the message answers; None if it may be any message.
     """
     try:
         document: Any = from_json(data)
@@ -144,7 +173,10 @@ def repair_message(data: bytes, unreadable: Callable[[bytes], bytes] | None = No
     if isinstance(document, list) and len(document) == 1:
         document = document[0]
         data = to_json(document, inf_nan_mode="constants")
-    repaired = repair_response(document)
-    if repaired is None or all(document.get(key) == repaired[key] for key in repaired):
+    repaired = repair_response(document, answers)
+    if repaired is None:
+        is_message = isinstance(document, dict) and "method" in document
+        return data if unreadable is None or is_message else unreadable(data)
+    if all(document.get(key) == repaired[key] for key in repaired):
         return data
     return to_json(repaired, inf_nan_mode="constants")

@@ -26,8 +26,10 @@ from typing import Literal, TypeVar
 import anyio
 from mcp import ClientSession
 from mcp.types import RootsListChangedNotification
+from mcp_types.jsonrpc import INTERNAL_ERROR
 
 from bridge.errors import (
+    BridgeError,
     CallDeniedError,
     LoginRequiredError,
     ServerLostError,
@@ -311,8 +313,8 @@ class UpstreamServer:
             pass
         try:
             return await ask()
-        except ExpiredError:
-            raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
+        except ExpiredError as expired:
+            raise (expired.failure or lost_error(self.spec.name, _SESSION_LOST_TWICE)) from None
 
     async def _list_tools(self, refresh: bool, patient: bool) -> tuple[Tool, ...]:
         async with self._use(patient=patient, lists=True) as connection, connection.listing:
@@ -495,11 +497,34 @@ class UpstreamServer:
     async def _call_with_new_session(self, call: Call) -> dict[str, Json]:
         try:
             return await self._call(call)
+        except ExpiredError as expired:
+            if expired.failure is not None:
+                raise await self._reconnect(expired.failure) from None
+        try:
+            return await self._call(call)
         except ExpiredError:
-            try:
-                return await self._call(call)
-            except ExpiredError:
-                raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
+            raise lost_error(self.spec.name, _SESSION_LOST_TWICE) from None
+
+    async def _reconnect(self, failure: UpstreamError) -> UpstreamError:
+        """Connect again after a lost session, and return the error of the request that showed it.
+
+        A status such as 401 may mean the session or the login: connecting again tells which.
+        """
+        try:
+            await self.start()
+        except LoginRequiredError as error:
+            return error
+        except BridgeError as error:
+            found = f"It lists no tools either, and cannot be connected again: {error.message}"
+        else:
+            found = "Its session was lost. The bridge has connected again; make the call again."
+        return ToolCallError(
+            f"{failure.message.rstrip('.')}. {found}",
+            server=self.spec.name,
+            rpc_code=getattr(failure, "rpc_code", INTERNAL_ERROR),
+            data=getattr(failure, "data", None),
+            doubtful=failure.doubtful,
+        )
 
     async def _call(self, call: Call) -> dict[str, Json]:
         async with self._use() as connection:

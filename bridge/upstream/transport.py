@@ -5,6 +5,7 @@ Implemented by `stdio.StdioEndpoint` and `http.HttpEndpoint`, which inherit what
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,9 +30,9 @@ class Endpoint(Protocol):
         return None
 
     @property
-    def expired(self) -> bool:
-        """Whether the server has rejected the session (HTTP 404 to an `Mcp-Session-Id`)."""
-        return False
+    def last_heard(self) -> float:
+        """When the server sent something last, by `clock.current_time`."""
+        return -math.inf
 
     @property
     def transport(self) -> TransportName:
@@ -71,7 +72,7 @@ class Endpoint(Protocol):
         """
 
     def started(self) -> None:
-        """Note that the server is ready, or will not be: an installation is over."""
+        """Note that the server is ready, or will not be: its start is over."""
         return
 
     def end_report(self) -> str:

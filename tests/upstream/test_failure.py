@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import socket
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from bridge.upstream.failure import (
     lost_error,
     reason,
     start_error,
+    unauthorized_error,
 )
 from bridge.upstream.http import may_redirect
 from bridge.upstream.refusal import Refusal, refusal_of
@@ -82,7 +84,7 @@ def test_the_code_for_a_closed_connection_is_read_with_its_text(
     """Servers use that code for faults of their own."""
     error = MCPError(-32000, message)
     assert not is_lost(error)
-    assert isinstance(call_error(SPEC, "tool 'x'", error, refusal=None), kind)
+    assert isinstance(call_error(SPEC, "tool 'x'", error), kind)
 
 
 def test_a_lost_connection_says_that_the_effect_is_unknown() -> None:
@@ -121,7 +123,11 @@ def refused(status: int, challenge: str = "") -> Refusal:
     ("refusal", "login", "message"),
     [
         (refused(401, 'Bearer realm="x"'), True, "wants you to log in. Ask the user to run"),
-        (refused(401), True, "HTTP status 401. Ask the user to run: mcp-code-bridge login s"),
+        (
+            refused(401),
+            True,
+            "HTTP status 401 (Unauthorized). Ask the user to run: mcp-code-bridge login s",
+        ),
         (refused(401, "Basic"), True, "wants authorization"),
         (refused(403), False, "does not let the bridge do this"),
         (Refusal(status=403, logged_in=True), False, "does not let the account that is logged in"),
@@ -138,10 +144,11 @@ def test_a_refusal_says_what_to_do_in_the_part_that_programs_see(
     refusal: Refusal, login: bool, message: str
 ) -> None:
     """At the start and in the middle; the configuration's place stays out of it."""
-    error = MCPError(-32603, "Server returned an error response")
+    answered = json.loads(refusal.answer(1))["error"]
+    error = MCPError(answered["code"], answered["message"], answered["data"])
     for found in (
-        start_error(PLAIN, error, end_report="", refusal=refusal, remedy=""),
-        call_error(PLAIN, "tool 'x'", error, refusal=refusal),
+        start_error(PLAIN, error, end_report="", refusal=None, remedy=""),
+        unauthorized_error(PLAIN, refusal),
     ):
         assert isinstance(found, LoginRequiredError) is login
         assert isinstance(found, ServerStartError)
@@ -172,7 +179,7 @@ def test_the_command_to_log_in_can_be_pasted_whatever_the_name() -> None:
 def test_a_servers_own_error_is_the_tools_failure_and_no_refusal(
     code: int, what: str, message: str, by_tool: bool
 ) -> None:
-    failure = call_error(SPEC, what, MCPError(code=code, message="fetch failed"), refusal=None)
+    failure = call_error(SPEC, what, MCPError(code=code, message="fetch failed"))
     assert isinstance(failure, ToolCallError)
     assert failure.message.startswith(message)
     assert failure.by_tool is by_tool
@@ -181,6 +188,6 @@ def test_a_servers_own_error_is_the_tools_failure_and_no_refusal(
 @pytest.mark.parametrize("text", ["Not Found: /a.md", "Failed to parse a.json"])
 def test_words_of_http_are_a_tools_own_where_there_is_no_http(text: str) -> None:
     error, spec = MCPError(code=-32603, message=text), replace(SPEC, transport="stdio")
-    failure = call_error(spec, "tool 'x'", error, refusal=None)
+    failure = call_error(spec, "tool 'x'", error)
     assert isinstance(failure, ToolCallError)
     assert failure.by_tool

@@ -214,7 +214,7 @@ async def test_mcp_remote_starts_again_when_its_remote_has_lost_the_session(
             with remote(port, environ):
                 result = await pool.call_tool("server", "echo", said)
             with remote(port, environ):
-                with pytest.raises(ToolCallError, match=r"session.*starts it again"):
+                with pytest.raises(ToolCallError, match=r"session.*connected again"):
                     await pool.call_tool("server", "echo", said)
                 assert await pool.call_tool("server", "echo", said) == result
 

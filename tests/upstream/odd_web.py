@@ -1,0 +1,161 @@
+"""A server behind a URL that gives the answers that a test asks for, over either HTTP transport."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from bridge.model import Transport
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response; `$ID` in the body is the request's id."""
+
+    status: int = 200
+    body: str = ""
+    kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def rpc(**fields: Any) -> str:
+    """Return a JSON-RPC message."""
+    return json.dumps({"jsonrpc": "2.0", **fields}).replace('"$ID"', "$ID")
+
+
+def error(code: int, message: str) -> str:
+    """Return a JSON-RPC error to the request."""
+    return rpc(id="$ID", error={"code": code, "message": message})
+
+
+class OddWeb:
+    """What one server answers, and what it received.
+
+    Attributes:
+        lost: The answer to each request of a session that is not known.
+        tools: The answer of each tool; others return their arguments, and `forget` forgets all
+            sessions first.
+        received: The method, or the tool, of each request, in order.
+        url: Its address.
+    """
+
+    def __init__(self, transport: Transport = "http") -> None:
+        self.transport = transport
+        self.lost = Answer(404)
+        self.tools: dict[str, Answer] = {}
+        self.received: list[str] = []
+        self.sessions: dict[str, queue.Queue[str]] = {}
+        self.url = ""
+        self._count = 0
+
+    def open_session(self) -> str:
+        self._count += 1
+        name = f"session-{self._count}"
+        self.sessions[name] = queue.Queue()
+        return name
+
+    def answer(self, session: str, message: Mapping[str, Any]) -> tuple[Answer, str]:
+        """Return the answer to a message, and the session that it opened."""
+        method, params = message["method"], message.get("params") or {}
+        tool = params.get("name", "") if method == "tools/call" else ""
+        self.received.append(tool or method)
+        if method == "server/discover":
+            return Answer(200, error(-32601, "Method not found")), ""
+        if method == "initialize":
+            version = params["protocolVersion"]
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}}
+            result |= {"serverInfo": {"name": "odd", "version": "1"}}
+            opened = "" if self.transport == "sse" else self.open_session()
+            return Answer(200, rpc(id="$ID", result=result)), opened
+        if session not in self.sessions:
+            return self.lost, ""
+        if "id" not in message:
+            return Answer(202), ""
+        if method == "tools/list":
+            names = ("echo", "forget", *self.tools)
+            listed = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+            return Answer(200, rpc(id="$ID", result={"tools": listed})), ""
+        if tool == "forget":
+            self.sessions.clear()
+        text = json.dumps(params.get("arguments"))
+        given = rpc(id="$ID", result={"content": [{"type": "text", "text": text}]})
+        return self.tools.get(tool, Answer(200, given)), ""
+
+    @contextmanager
+    def serve(self) -> Iterator[OddWeb]:
+        """Listen on loopback."""
+        handler = type("Handler", (_Handler,), {"web": self})
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            self.url = f"http://127.0.0.1:{server.server_port}/mcp"
+            try:
+                yield self
+            finally:
+                for events in self.sessions.values():
+                    events.put("")
+                server.shutdown()
+                thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    web: OddWeb
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def do_DELETE(self) -> None:
+        self._reply(Answer())
+
+    def do_GET(self) -> None:
+        if self.web.transport != "sse":
+            self._reply(Answer(405))
+            return
+        name = self.web.open_session()
+        events = self.web.sessions[name]
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.close_connection = True
+        self._event("endpoint", f"/mcp?session={name}")
+        while data := events.get():
+            self._event("message", data)
+
+    def _event(self, name: str, data: str) -> None:
+        self.wfile.write(f"event: {name}\ndata: {data}\n\n".encode())
+        self.wfile.flush()
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        session = self.path.partition("session=")[2] or self.headers.get("mcp-session-id", "")
+        events = self.web.sessions.get(session)
+        answer, opened = self.web.answer(session, message)
+        body = answer.body.replace("$ID", json.dumps(message.get("id")))
+        if opened:
+            answer = Answer(answer.status, body, headers={"mcp-session-id": opened})
+        elif self.web.transport == "sse" and events is not None and answer.status == 200:
+            answer = Answer(202, "Accepted", "text/plain")
+            events.put(body)
+        else:
+            answer = Answer(answer.status, body, answer.kind, answer.headers)
+        self._reply(answer)
+
+    def _reply(self, answer: Answer) -> None:
+        body = answer.body.encode()
+        self.send_response(answer.status)
+        if answer.kind:
+            self.send_header("content-type", answer.kind)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
