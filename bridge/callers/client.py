@@ -167,6 +167,7 @@ class RunCaller:
         self._sampled: set[str] = set()
         self.offered_logins: set[str] = set()
         self.asker: StartApprover | None = None
+        self.restarted: set[str] = set()
         self._questions = 0
         self._own_questions = 0
         self._started = anyio.current_time()
@@ -237,6 +238,10 @@ class RunCaller:
         outcome = said if said in ("accept", "decline", "cancel") else "answered"
         await self.server_questions.record(server, kind, params, outcome)
         return answer
+
+    def note_restart(self, server: str) -> None:
+        """Note for the result that a server lost what it held in memory."""
+        self.restarted.add(server)
 
     async def refused(self, server: str, method: Method, why: str) -> None:
         """Record a question that the client does not get.

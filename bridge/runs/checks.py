@@ -9,7 +9,7 @@ what cannot be read. A syntax error that the sandbox confirms is reported as one
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -89,11 +89,17 @@ def refused(run_id: str, program: Reading, verdict: Verdict, timeout: float) -> 
     )
 
 
-def add_findings(result: RunResult, program: Reading, verdict: Verdict = NOTHING) -> RunResult:
+def add_findings(
+    result: RunResult,
+    program: Reading,
+    verdict: Verdict = NOTHING,
+    restarted: Collection[str] = (),
+) -> RunResult:
     """Return a result with what was found in its program: repairs, and the guard's findings.
 
     Args:
         verdict: The preflight's. Of its notes, those are added that help the result's reader.
+        restarted: The servers that were restarted during the run.
     """
     scan, found = program.scan, list(verdict.certain)
     syntax = next((one for one in verdict.findings if one.rule == SYNTAX), None)
@@ -111,11 +117,15 @@ def add_findings(result: RunResult, program: Reading, verdict: Verdict = NOTHING
     # A syntax error is reported once.
     told = {one.rule for one in found} & {SYNTAX}
     found += [one for one in scan.findings if one.rule not in told]
-    if program.read_as:
-        message = f"read as: {program.read_as}"
-        found.append(
-            Finding(line=0, rule="read-as", message=message, severity="note", source="reader")
-        )
+    notes = [("read-as", f"read as: {program.read_as}")] if program.read_as else []
+    notes += [
+        ("server-restarted", f"server {server!r} was restarted; what it held in memory is gone")
+        for server in sorted(restarted)
+    ]
+    found += [
+        Finding(line=0, rule=rule, message=message, severity="note", source="reader")
+        for rule, message in notes
+    ]
     return dataclasses.replace(
         result,
         findings=tuple(sorted(found, key=lambda one: (one.line, one.column))),

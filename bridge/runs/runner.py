@@ -83,7 +83,7 @@ class Runner:
 
         # 9. Release: the place ends its sandbox, or the session keeps it.
         result = await self._places.run(run, in_place)
-        return add_findings(result, program, verdict)
+        return add_findings(result, program, verdict, caller.restarted)
 
 
 def caller_of(request: RunRequest | ApplyRequest, client: Client | None) -> RunCaller:

@@ -248,6 +248,9 @@ class Caller(Protocol):
     async def log(self, server: str, level: str, name: str, data: Json) -> None:
         """Pass a server's log message to the client."""
 
+    def note_restart(self, server: str) -> None:
+        """Note for the run's result that a server lost what it held in memory."""
+
 
 _current: ContextVar[Caller | None] = ContextVar("caller", default=None)
 """The run for which a task makes calls. Tasks inherit it from the task that starts them; a

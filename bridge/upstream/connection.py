@@ -124,8 +124,7 @@ _OF_PROXIES = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
 """Codes with which a stdio proxy reports that its own server is gone."""
 
 PROBE_SECONDS = 10.0
-"""For a response to the probe after a request timed out. A server that handles one request at a
-time may still be busy; one silent for this long after the cancellation is replaced."""
+"""Least time for a response to the probe after a request timed out or was cancelled."""
 
 ListKind = Literal["tools", "resources", "prompts"]  # Lists with a `list_changed` notification.
 
@@ -166,6 +165,7 @@ class Connection:
         *,
         admit: Callable[[], Awaitable[None]],
         start_timeout: float,
+        call_timeout: float,
         login_timeout: float = 0.0,
         answer_timeout: float = math.inf,
         idle_seconds: float | None,
@@ -195,6 +195,7 @@ class Connection:
         self.updates = ResourceUpdates()
         self._admit = admit
         self._start_timeout = start_timeout
+        self._call_timeout = call_timeout
         self._login_timeout = login_timeout
         self._login_address = ""
         self._answer_timeout = answer_timeout
@@ -210,6 +211,8 @@ class Connection:
         self._stop = anyio.Event()
         self._over = anyio.Event()
         self._probe_requested = anyio.Event()
+        self._probe_patience = 0.0
+        self._silent_since = -math.inf
         self._retiring = False
         self._broken = False
         self._disconnected = False
@@ -225,7 +228,13 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether it accepts new requests; true while it starts."""
-        return not (self._broken or self._retiring or self._stop.is_set())
+        silent = self._silent_since > self.endpoint.last_heard
+        return not (silent or self._broken or self._retiring or self._stop.is_set())
+
+    @property
+    def held_state(self) -> bool:
+        """Whether the server may have held something in memory that its end has lost."""
+        return self.endpoint.transport == "stdio" and self.uses > self.listings
 
     @property
     def modern(self) -> bool:
@@ -309,9 +318,20 @@ class Connection:
         self._broken = True
         self._over.set()
 
-    def request_probe(self) -> None:
-        """Have the owner task probe the server, because a request got no response."""
+    def request_probe(self, waited: float) -> None:
+        """Have the owner task probe the server, because a request got no response.
+
+        Args:
+            waited: Seconds that the request waited for it.
+        """
+        self._probe_patience = max(PROBE_SECONDS, self._call_timeout - waited)
         self._probe_requested.set()
+
+    def mark_silent(self) -> None:
+        """Accept no new requests unless the server sends something; the next one replaces it."""
+        logger.warning("server %r does not respond any more", self.spec.name)
+        self.end_report = "It stopped answering."
+        self._silent_since = current_time()
 
     def retire(self, end_report: str = "") -> None:
         """Accept no new requests, and close when the pending ones have ended; each has a timeout.
@@ -416,7 +436,7 @@ class Connection:
     async def _start(self, client: ClientSession, dispatcher: RecordingDispatcher) -> None:
         """Negotiate the revision."""
         try:
-            await negotiate_version(client, self.endpoint, self._mode)
+            await negotiate_version(client, self.endpoint, self._mode, self._start_timeout)
         except Exception:
             self.endpoint.started()
             raise
@@ -466,19 +486,20 @@ class Connection:
                 await self._over.wait()
 
     async def _probe(self, client: ClientSession) -> None:
-        """After each `request_probe`, send `tools/list`; retire if there is no response.
+        """After each `request_probe`, send `tools/list`, and note a server that sends nothing.
 
-        Not `ping`, which 2026-07-28 has removed and simple servers ignore.
+        Not `ping`, which 2026-07-28 has removed and simple servers ignore. A server that handles
+        one request at a time may be busy for as long as a call may take.
         """
         while not self._retiring:
             await self._probe_requested.wait()
             self._probe_requested = anyio.Event()
-            with anyio.move_on_after(PROBE_SECONDS) as scope:
+            begun = current_time()
+            with anyio.move_on_after(self._probe_patience) as scope:
                 # An error is a response too; the end of a connection is handled elsewhere.
                 await self._list_tools(client)
-            if scope.cancelled_caught:
-                logger.warning("server %r does not respond any more", self.spec.name)
-                self.retire("It stopped answering.")
+            if scope.cancelled_caught and self.endpoint.last_heard < begun:
+                self.mark_silent()
 
     async def has_lost_session(self, error: MCPError, refusal: Refusal | None) -> bool:
         """Retire the connection if a request failed so and the server lists no tools either.

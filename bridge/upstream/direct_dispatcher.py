@@ -350,7 +350,9 @@ class DirectDispatcher:
         if isinstance(message, JSONRPCResponse):
             return self._resolve(message.id, message.result)
         if isinstance(message, JSONRPCError):
-            return self._resolve(message.id, message.error)
+            # A server that could not read the request does not know its id.
+            last = max(self._pending, default=None)
+            return self._resolve(last if message.id is None else message.id, message.error)
         return False
 
     async def report_progress(self, server: str, params: ProgressNotificationParams) -> None:

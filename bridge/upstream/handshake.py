@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import anyio
 from mcp import ClientSession, MCPError
 from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
@@ -41,6 +43,9 @@ The SDK raises, and so loses the result, when one does not fit the negotiated re
 unknown fields.
 """
 
+
+DISCOVER_TIMEOUT = 3.0
+"""Seconds for `server/discover`, if `initialize` can follow; at most a third of the start's."""
 
 MAX_OPEN_REQUESTS = 1_000
 """Requests of a server without a response yet, over one connection. Each holds a task and a
@@ -156,12 +161,13 @@ def _without_content(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def negotiate_version(
-    client: ClientSession, endpoint: Endpoint, mode: ProtocolMode = "auto"
+    client: ClientSession, endpoint: Endpoint, mode: ProtocolMode, start_timeout: float
 ) -> None:
     """Negotiate the protocol revision.
 
     Args:
         mode: "legacy" sends `initialize` only, "modern" `server/discover` only.
+        start_timeout: Seconds for all of the start.
 
     Raises:
         MCPError: The server refused, or supports no common revision.
@@ -170,28 +176,30 @@ async def negotiate_version(
         await client.discover()
         return
     modern_first = endpoint.transport == "http" and mode == "auto"
+    # Some servers never answer a method that they do not know.
+    patience = min(DISCOVER_TIMEOUT, start_timeout / 3)
     if modern_first:
         try:
-            await client.discover()
+            with anyio.move_on_after(patience):
+                await client.discover()
+                return
         except MCPError as error:
             refusal, _ = refusal_in(error)
             if _rules_out_initialize(error) or (refusal is not None and refusal.wants_login):
                 raise
         except (ValidationError, RuntimeError):
             logger.debug("the result of server/discover is invalid; initialize follows")
-        else:
-            return
     try:
         await client.initialize()
     except MCPError as error:
         unsupported = error.code == UNSUPPORTED_PROTOCOL_VERSION
         if mode == "legacy" or (endpoint.transport != "stdio" and not unsupported):
             raise
-        try:
+        # The error of `initialize` explains more than that of `server/discover`.
+        with suppress(MCPError, ValidationError, RuntimeError), anyio.move_on_after(patience):
             await client.discover()
-        except (MCPError, ValidationError, RuntimeError):
-            # The error of `initialize` explains more than that of `server/discover`.
-            raise error from None
+            return
+        raise error from None
 
 
 def _rules_out_initialize(error: MCPError) -> bool:

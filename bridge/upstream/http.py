@@ -56,9 +56,7 @@ REQUEST_SECONDS = 30.0
 """For connecting, for sending and for a free connection; as in the SDK. Reading has no limit of
 its own: a call's timeout bounds it, and an event stream may rightly be silent for hours."""
 
-LEAVE_SECONDS = 2.0  # For the DELETE that ends a session.
-
-_BODY_SECONDS = 5.0  # For the body of an error, of which an excerpt is enough.
+LEAVE_SECONDS = 2.0  # For the DELETE that ends a session, and for the body of an error.
 
 Inbound = MemoryObjectSendStream[SessionMessage | Exception]
 Outbound = MemoryObjectReceiveStream[SessionMessage]
@@ -273,7 +271,7 @@ class CappedClient(WebClient):
             stream = _PlainStream(response.stream, 0, encoding, None, self._heard)
             # Some bodies never end, and an excerpt is enough unless it is a JSON-RPC error.
             with (
-                anyio.move_on_after(_BODY_SECONDS),
+                anyio.move_on_after(LEAVE_SECONDS),
                 suppress(httpx2.StreamError, httpx2.TransportError),
             ):
                 async for piece in stream._chunks():

@@ -70,6 +70,8 @@ CALL_SECONDS = 60.0
 
 START_SECONDS = 30.0  # Default timeout of a start.
 
+IDLE_REMOTE = 1800.0  # Seconds; many servers end an unused session then.
+
 MAX_MESSAGE_BYTES = 64 * MEBIBYTE
 """Largest message in either direction: the limit of the channel into a sandbox."""
 
@@ -93,6 +95,8 @@ class Pool:
         start_timeout: Longest start, and longest wait for one.
         start_patience: Longest start of a package runner, which may have to install the server.
         patient: Whether callers wait as long as that, too.
+        idle_seconds: After which an unused connection is closed; None for `IDLE_REMOTE` over HTTP
+            and never over stdio.
         server_settings: What is set of single servers, by name.
         direct: Whether calls to stdio servers bypass the SDK's session; see `direct_dispatcher.py`.
     """
@@ -313,6 +317,7 @@ class Pool:
         if self._tasks is None:
             raise RuntimeError("the pool has to be entered before its servers can be used")
         spec = upstream_server.spec
+        mode = self._server_settings.get(spec.name, ServerSettings()).protocol
         start = spec.start_timeout or self._start_timeout
         installs = spec.transport == "stdio" and installs_packages(spec.command, spec.args)
         connection = Connection(
@@ -320,14 +325,16 @@ class Pool:
             self._endpoint(spec),
             admit=lambda: self.admission.start(spec),
             start_timeout=max(start, self._start_patience) if installs else start,
+            call_timeout=spec.call_timeout or self._call_timeout,
             login_timeout=max(start, self._start_patience),
             answer_timeout=math.inf if self._patient else start,
-            idle_seconds=self._idle_seconds,
+            # A process may hold something in memory, for as long as the bridge runs.
+            idle_seconds=self._idle_seconds or (None if spec.transport == "stdio" else IDLE_REMOTE),
             remedy=_start_remedy(spec),
             on_tools_changed=partial(self._tools_changed, upstream_server),
             on_offers_changed=upstream_server.forget_offers,
             roots=self._roots_of(spec),
-            mode=self._server_settings.get(spec.name, ServerSettings()).protocol,
+            mode="legacy" if mode == "auto" and upstream_server.legacy else mode,
         )
         self._connections.add(connection)
         self._tasks.start_soon(self._run_connection, connection, after)

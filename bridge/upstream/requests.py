@@ -279,7 +279,7 @@ class Requests:
             return await direct.request(call.method, params, call.seconds, label=call.tool)
         except anyio.get_cancelled_exc_class():
             # No response so far; the caller's end says nothing about the server.
-            connection.request_probe()
+            connection.request_probe(max(0.0, _caller_time() - begun))
             raise
         except TimeoutError:
             raise self._timed_out(connection, call.what, call.seconds, begun) from None
@@ -292,6 +292,7 @@ class Requests:
         Raises:
             UpstreamError: The server returned no list.
         """
+        begun = current_time()
         deadline = anyio.current_time() + self._call_timeout
         fresh = math.inf
 
@@ -338,8 +339,9 @@ class Requests:
                 raise
             return (), math.inf
         except CallTimeoutError:
-            # A list is cheap: a server that does not return it hangs, and is restarted.
-            connection.retire("It did not answer.")
+            # A list is cheap: a server that does not return it, or anything else, hangs.
+            if connection.endpoint.last_heard < begun:
+                connection.mark_silent()
             raise
         connection.task_required = task_calls.task_required_tools(entries)
         connection.view_only = frozenset(
@@ -392,7 +394,7 @@ class Requests:
                 await send(connection.client, limit)
         except anyio.get_cancelled_exc_class():
             # No response so far; the caller's end says nothing about the server.
-            connection.request_probe()
+            connection.request_probe(max(0.0, _caller_time() - begun))
             raise
         except ValidationError as error:
             logger.debug("server %r: %s has an unusual shape: %s", self._spec.name, what, error)
@@ -410,7 +412,7 @@ class Requests:
     def _timed_out(
         self, connection: Connection, what: str, seconds: float, begun: float = math.inf
     ) -> CallTimeoutError:
-        connection.request_probe()
+        connection.request_probe(seconds)
         # Progress may have moved the limit.
         seconds = max(seconds, round(_caller_time() - begun)) if begun < math.inf else seconds
         msg = (

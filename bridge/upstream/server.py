@@ -149,6 +149,10 @@ class UpstreamServer:
 
     `Pool` describes them and their arguments.
 
+    Attributes:
+        legacy: Over HTTP, the last connection was made with `initialize`: the next one does not
+            try `server/discover` first.
+
     Args:
         connect: Makes a connection and starts its owner task; synchronous.
         permit: Raises a BridgeError if no connection may be made.
@@ -184,6 +188,7 @@ class UpstreamServer:
         self._changes = 0
         self._offers: dict[Kind, tuple[dict[str, Json], ...]] = {}
         self._offer_changes = 0
+        self.legacy = False
 
     def state(self) -> ServerState:
         connection = self._connection
@@ -489,6 +494,15 @@ class UpstreamServer:
             self._connection_number = next(_CONNECTION_NUMBERS)
             previous = connection.ended if connection and not connection.ended.is_set() else None
             before = connection
+            if before is not None:
+                before.retire()
+                self.legacy = (
+                    before.failure is None
+                    and before.client is not None
+                    and (before.endpoint.transport == "http" and not before.modern)
+                )
+                if before.held_state and (caller := current_caller()) is not None:
+                    caller.note_restart(self.spec.name)
             self._connection = connection = self._connect(self, previous)
             if before is not None and before.hurried_until > -math.inf:
                 connection.earlier, connection.hurried_until = before.failure, before.hurried_until

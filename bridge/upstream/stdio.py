@@ -14,6 +14,7 @@ found does the connection end, because a caller would otherwise wait for its tim
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import shutil
@@ -28,8 +29,15 @@ import anyio
 import anyio.lowlevel
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
-from mcp.types import JSONRPCMessage, JSONRPCNotification
+from mcp.types import (
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    RequestId,
+)
 
+from bridge.clock import current_time
 from bridge.errors import ServerStartError
 from bridge.model import ServerSpec, Transport
 from bridge.offload import LARGE, offload
@@ -123,6 +131,8 @@ class StdioEndpoint(Endpoint):
         self._end_report = ""
         self._hint = ""
         self._noise = 0
+        self._last_heard = -math.inf
+        self._last_request: RequestId | None = None
 
     @property
     def pid(self) -> int | None:
@@ -138,6 +148,11 @@ class StdioEndpoint(Endpoint):
     def direct(self) -> DirectDispatcher | None:
         """Sends requests past the SDK's session; None if that is turned off."""
         return self._direct if self._by_direct else None
+
+    @property
+    def last_heard(self) -> float:
+        """When the server wrote something to its stdout last."""
+        return self._last_heard
 
     def end_report(self) -> str:
         """Return how the process ended and its last stderr output."""
@@ -258,6 +273,7 @@ class StdioEndpoint(Endpoint):
         taken = 0
         async with pipes.inbound:
             while data := await pipes.child.output.read():
+                self._last_heard = current_time()
                 # Blank lines are ignored; a server may send millions.
                 if b"\n" in data:
                     data = _BLANK.sub(b"\n", data)
@@ -320,6 +336,8 @@ class StdioEndpoint(Endpoint):
     async def _send(self, message: JSONRPCMessage, pipes: _Pipes) -> None:
         if pipes.direct.deliver_message(message):
             return
+        if isinstance(message, JSONRPCError) and message.id is None:
+            message.id = self._last_request
         if isinstance(message, JSONRPCNotification):
             pipes.direct.count_notification()
         try:
@@ -334,6 +352,8 @@ class StdioEndpoint(Endpoint):
                 async with anyio.create_task_group() as tg:
                     tg.start_soon(pipes.writer.run)
                     async for message in pipes.outbound:
+                        if isinstance(message.message, JSONRPCRequest):
+                            self._last_request = message.message.id
                         text = encode(message.message)
                         await pipes.writer.room()
                         pipes.writer.put(text.encode() + b"\n")

@@ -42,6 +42,9 @@ class Consenting:
         """Fill in a form; a model is not asked in any scenario."""
         return {"action": "accept", "content": _filled(params["requestedSchema"])}
 
+    def note_restart(self, server: str) -> None:
+        """Nobody looks at it."""
+
     async def refused(self, server: str, method: Method, why: str) -> None:
         """Nothing is refused."""
 

@@ -38,6 +38,7 @@ class OddWeb:
     """What one server answers, and what it received.
 
     Attributes:
+        discover: The answer to `server/discover`; None for no answer.
         lost: The answer to each request of a session that is not known.
         tools: The answer of each tool; others return their arguments, and `forget` forgets all
             sessions first.
@@ -49,9 +50,11 @@ class OddWeb:
         self.transport = transport
         self.lost = Answer(404)
         self.tools: dict[str, Answer] = {}
+        self.discover: Answer | None = Answer(200, error(-32601, "Method not found"))
         self.received: list[str] = []
         self.sessions: dict[str, queue.Queue[str]] = {}
         self.url = ""
+        self.ended = threading.Event()
         self._count = 0
 
     def open_session(self) -> str:
@@ -66,7 +69,9 @@ class OddWeb:
         tool = params.get("name", "") if method == "tools/call" else ""
         self.received.append(tool or method)
         if method == "server/discover":
-            return Answer(200, error(-32601, "Method not found")), ""
+            if self.discover is None:
+                self.ended.wait()
+            return self.discover or Answer(500), ""
         if method == "initialize":
             version = params["protocolVersion"]
             result = {"protocolVersion": version, "capabilities": {"tools": {}}}
@@ -99,6 +104,7 @@ class OddWeb:
             try:
                 yield self
             finally:
+                self.ended.set()
                 for events in self.sessions.values():
                     events.put("")
                 server.shutdown()

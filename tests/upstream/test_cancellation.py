@@ -121,6 +121,7 @@ async def test_cancelling_the_owner_task_at_any_await_leaves_no_process(rig: Rig
             ),
             admit=partial(OpenAdmission().start, rig.raw()),
             start_timeout=PATIENCE_SECONDS,
+            call_timeout=PATIENCE_SECONDS,
             idle_seconds=None,
             remedy="",
             on_tools_changed=lambda: None,

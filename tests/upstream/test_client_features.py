@@ -50,6 +50,7 @@ class FakeCaller:
         self.logged: list[Json] = []
         self.reported: list[float] = []
         self.refusals: list[str] = []
+        self.restarted: list[str] = []
         self.reached = anyio.Event()
         self.answer = anyio.Event()
         if ready:
@@ -60,6 +61,9 @@ class FakeCaller:
         self.reached.set()
         await self.answer.wait()
         return {"action": "accept", "content": {"client": str(self.client)}}
+
+    def note_restart(self, server: str) -> None:
+        self.restarted.append(server)
 
     async def refused(self, server: str, method: Method, why: str) -> None:
         self.refusals.append(why)

@@ -8,7 +8,7 @@ import pytest
 from bridge.errors import LoginRequiredError, ServerLostError, ToolCallError
 from bridge.model import Transport
 from tests.upstream.odd_web import Answer, OddWeb, error
-from tests.upstream.rig import PATIENCE_SECONDS, Rig
+from tests.upstream.rig import PATIENCE_SECONDS, Rig, wait_until
 
 HTML = "<html><body>Gone</body></html>"
 
@@ -124,3 +124,29 @@ async def test_a_server_that_is_down_received_nothing_of_the_call(rig: Rig) -> N
         finally:
             await pool.__aexit__(None, None, None)
     assert not caught.value.doubtful
+
+
+@pytest.mark.parametrize("discover", [None, Answer(200, error(-32601, "no such method"))])
+async def test_an_older_server_is_asked_for_the_newer_revision_once(
+    rig: Rig, discover: Answer | None
+) -> None:
+    """Some never answer a method that they do not know, and each start would wait for it."""
+    web = OddWeb()
+    web.discover = discover
+    with anyio.fail_after(PATIENCE_SECONDS), web.serve():
+        async with rig.pool(rig.remote(web.url), start_timeout=6.0) as pool:
+            for _ in range(3):
+                await pool.call_tool("server", "forget", {})
+                await pool.call_tool("server", "echo", {})
+    assert web.received.count("initialize") == 4
+    assert web.received.count("server/discover") == 1
+
+
+async def test_an_unused_remote_connection_is_closed_and_made_again(rig: Rig) -> None:
+    web = OddWeb()
+    with anyio.fail_after(PATIENCE_SECONDS), web.serve():
+        async with rig.pool(rig.remote(web.url), idle_seconds=0.05) as pool:
+            await pool.call_tool("server", "echo", {})
+            await wait_until(lambda: pool.states()["server"].state == "idle")
+            await pool.call_tool("server", "echo", {})
+    assert web.received.count("initialize") == 2

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from functools import partial
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from bridge.errors import (
 from bridge.model import Json, ProtocolMode, ServerSettings, Tool
 from bridge.upstream import connection, listing
 from bridge.upstream import server as session
+from bridge.upstream.client_features import on_behalf_of
 from tests.upstream.rig import (
     PATIENCE_SECONDS,
     Rig,
@@ -32,6 +34,7 @@ from tests.upstream.rig import (
     wait_file,
     wait_until,
 )
+from tests.upstream.test_client_features import FakeCaller
 
 WAYS = ("direct", "session")
 
@@ -365,9 +368,10 @@ async def test_a_server_that_does_not_list_its_tools_is_started_anew(rig: Rig) -
 async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
 ) -> None:
-    """Although nobody asks it anything else."""
+    """By the next call, whose run learns that what the server held is gone."""
     monkeypatch.setattr(connection, "PROBE_SECONDS", 0.2)
-    async with rig.pool(rig.raw()) as pool:
+    caller = FakeCaller()
+    async with rig.pool(rig.raw(call_timeout=0.3)) as pool:
         await pool.call_tool("server", "jam", {})
         if timeout is None:
             with anyio.move_on_after(0.1):
@@ -376,8 +380,29 @@ async def test_a_server_that_answers_nothing_after_a_lost_call_is_started_anew(
             with pytest.raises(CallTimeoutError):
                 await pool.call_tool("server", "echo", {}, timeout=timeout)
         await wait_until(lambda: pool.states()["server"].state == "failed")
-        assert (await pool.call_tool("server", "echo", {}))["content"]
+        assert rig.survivors() == rig.started()
+        with on_behalf_of(caller):
+            assert (await pool.call_tool("server", "echo", {}))["content"]
         assert pool.states()["server"].restarts == 1
+    assert caller.restarted == ["server"]
+
+
+@pytest.mark.parametrize("timeout", [0.1, None], ids=["timed out", "cancelled"])
+async def test_a_busy_server_is_not_replaced(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+) -> None:
+    """It answers one request at a time, and this one takes longer than the probe's least time."""
+    monkeypatch.setattr(connection, "PROBE_SECONDS", 0.1)
+    async with rig.pool(rig.raw(call_timeout=PATIENCE_SECONDS)) as pool:
+        busy = partial(pool.call_tool, "server", "busy", {"seconds": 1.0}, timeout=timeout)
+        if timeout is None:
+            with anyio.move_on_after(0.1):
+                await busy()
+        else:
+            with pytest.raises(CallTimeoutError):
+                await busy()
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+        assert pool.states()["server"].restarts == 0
 
 
 async def test_a_server_that_still_answers_others_outlives_calls_that_time_out(rig: Rig) -> None:

@@ -97,6 +97,11 @@ def call_jam(request_id: Any, arguments: dict[str, Any]) -> None:
     time.sleep(3600)
 
 
+def call_busy(request_id: Any, arguments: dict[str, Any]) -> None:
+    time.sleep(arguments["seconds"])
+    answer(request_id, text("done"))
+
+
 def call_noise(request_id: Any, arguments: dict[str, Any]) -> None:
     for noise in (b"Loading...", b"", b"\xff\xfe\x00 garbage", b"42", b"[1,2]", b"{broken"):
         send_bytes(noise)
