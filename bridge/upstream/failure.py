@@ -165,10 +165,14 @@ def login_at(spec: ServerSpec, address: str = "") -> LoginRequiredError:
     return LoginRequiredError(text, server=spec.name)
 
 
-def lost_error(server: str, end_report: str, *, sent: bool = True) -> UpstreamError:
+def lost_error(
+    server: str, end_report: str, *, sent: bool = True, what: str = "the call", cause: str = ""
+) -> UpstreamError:
     """Report a connection that ended while it was needed.
 
     Args:
+        what: The request in messages, as in "tool 'x'".
+        cause: Why it ended, as sentences for programs.
         sent: Whether any of the request may have gone out.
     """
     if _OVERSIZE.search(end_report):
@@ -181,7 +185,7 @@ def lost_error(server: str, end_report: str, *, sent: bool = True) -> UpstreamEr
         )
     effect = "Whether this one had an effect is unknown." if sent else "This one was never sent."
     return ServerLostError(
-        f"Server {server!r} went away during the call.",
+        f"Server {server!r} went away during {what}. {cause}".rstrip(),
         server=server,
         host_detail=end_report,
         remedy=f"The next call connects again. {effect}",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +26,15 @@ from mcp_types.jsonrpc import PARSE_ERROR
 
 from bridge.guest.protocol.wire import count_values
 from bridge.upstream.results import NO_MESSAGE, excerpt, repair_message
+
+_MESSAGE = re.compile(r'\{\s*"jsonrpc"')
+
+_DECODER = json.JSONDecoder()
+
+_FOR_CLIENTS = ("ping", "notifications/", "sampling/", "elicitation/", "roots/")
+
+REPAIRED_BYTES = 4 * 1024 * 1024
+"""Bytes of a message that is repaired, which takes ten times as long as reading it."""
 
 SALVAGE_BYTES = 512
 """Bytes at either end of a message that are searched for its id, which is the first or the last
@@ -91,9 +101,14 @@ class TooLarge:
 
 @dataclass(frozen=True)
 class Noise:
-    """A line that is not a JSON-RPC message."""
+    """A line that is not one JSON-RPC message.
+
+    Attributes:
+        messages: Those inside it: behind a log text or colors, or several on one line.
+    """
 
     preview: str
+    messages: tuple[bytes, ...] = ()
 
 
 class LineFramer:
@@ -197,9 +212,11 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
         problem = str(error)
     if (better := repair_message(data)) is not data:
         return decode_line(Line(better))
+    preview = data[:PREVIEW_CHARACTERS].decode("utf-8", "replace")
+    if messages := _messages_in(data):
+        return Noise(preview, messages)
     if data.lstrip()[:1] == b"{":
-        # Repairing takes ten times as long as reading.
-        repaired = _repair(data) if len(data) <= 4 * 1024 * 1024 else None
+        repaired = _repair(data) if len(data) <= REPAIRED_BYTES else None
         if repaired is not None:
             return repaired
         request_id = _salvage_id(data[:SALVAGE_BYTES], data[-SALVAGE_BYTES:])
@@ -207,7 +224,21 @@ def decode_line(line: Line) -> JSONRPCMessage | Noise | None:
             deep = "recursion limit" in problem
             message = "The server's answer nests too deeply." if deep else NO_MESSAGE
             return _error(request_id, ErrorData(code=PARSE_ERROR, message=message))
-    return Noise(data[:PREVIEW_CHARACTERS].decode("utf-8", "replace"))
+    return Noise(preview)
+
+
+def _messages_in(data: bytes) -> tuple[bytes, ...]:
+    """Return the messages inside a line that has something else before, between or after them."""
+    text = data.decode("utf-8", "replace") if len(data) <= REPAIRED_BYTES else ""
+    found, end = [], 0
+    for match in _MESSAGE.finditer(text):
+        if match.start() >= end:
+            with suppress(ValueError, RecursionError):
+                message, end = _DECODER.raw_decode(text, match.start())
+                # Some servers log the requests that they receive.
+                if message.get("method", "ping").startswith(_FOR_CLIENTS):
+                    found.append(text[match.start() : end].encode())
+    return tuple(found) if found and len(found[0]) < len(data.strip()) else ()
 
 
 def request_id(data: bytes) -> int | str | None:

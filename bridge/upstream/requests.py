@@ -419,6 +419,9 @@ class Requests:
             f"Server {self._spec.name!r} did not answer {what} within {seconds:g} s; "
             "it was told to stop."
         )
+        # The request was sent shortly before its limit began.
+        if noise := connection.endpoint.noise_since(current_time() - seconds - 0.5):
+            msg += f" It wrote something that is not a message: {noise!r}."
         remedy = "Ask for less; the user can raise `call_timeout`."
         if connection.others:
             calls = f"{connection.others} other call{'s' if connection.others > 1 else ''}"
@@ -429,7 +432,7 @@ class Requests:
         self, connection: Connection, what: str, error: MCPError
     ) -> Exception:
         if is_lost(error):
-            return await self._lost(connection, sent=error.data is not NEVER_SENT)
+            return await self._lost(connection, what, sent=error.data is not NEVER_SENT)
         failure = call_error(self._spec, what, error)
         refusal, _ = refusal_in(error)
         if refusal is not None and not refusal.status:
@@ -441,7 +444,7 @@ class Requests:
             return unauthorized_error(self._spec, refusal)
         return failure
 
-    async def _lost(self, connection: Connection, *, sent: bool) -> Exception:
+    async def _lost(self, connection: Connection, what: str, *, sent: bool) -> Exception:
         # The caller may get the error before the owner task, and may call again at once.
         connection.mark_broken()
         if not connection.endpoint.pid:
@@ -449,7 +452,8 @@ class Requests:
             with anyio.move_on_after(0.5):
                 await connection.ended.wait()
         end_report = connection.end_report or connection.endpoint.end_report()
-        return lost_error(self._spec.name, end_report, sent=sent)
+        cause = connection.endpoint.cause_of_end
+        return lost_error(self._spec.name, end_report, sent=sent, what=what, cause=cause)
 
     def _encode_arguments(self, what: str, arguments: Mapping[str, Json]) -> bytes:
         """Return the arguments as JSON.

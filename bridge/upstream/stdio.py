@@ -57,7 +57,7 @@ from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
 from bridge.upstream.launch import plan_launch, server_environment
 from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
-from bridge.upstream.results import split_batch
+from bridge.upstream.results import EXCERPT_CHARACTERS, split_batch
 from bridge.upstream.server_log import ServerLog
 from bridge.upstream.transport import Endpoint
 
@@ -132,6 +132,7 @@ class StdioEndpoint(Endpoint):
         self._hint = ""
         self._noise = 0
         self._last_heard = -math.inf
+        self._last_noise = (-math.inf, "")
         self._last_request: RequestId | None = None
 
     @property
@@ -153,6 +154,18 @@ class StdioEndpoint(Endpoint):
     def last_heard(self) -> float:
         """When the server wrote something to its stdout last."""
         return self._last_heard
+
+    def noise_since(self, begun: float) -> str:
+        """Return the last line on stdout since `begun` that is not a message; may be empty."""
+        at, line = self._last_noise
+        return line if at >= begun else ""
+
+    @property
+    def cause_of_end(self) -> str:
+        """How the process ended, and the last line of its stderr, as sentences for programs."""
+        last = self.last_line[-EXCERPT_CHARACTERS:]
+        quoted = f" Its last line on stderr: {last}" if last else ""
+        return f"{self._end_report}{quoted}" if self._end_report else ""
 
     def end_report(self) -> str:
         """Return how the process ended and its last stderr output."""
@@ -326,8 +339,12 @@ class StdioEndpoint(Endpoint):
         decoded = (
             await offload(line.data, partial(decode_line, line)) if large else decode_line(line)
         )
-        if isinstance(decoded, Noise):
+        if isinstance(decoded, Noise) and decoded.messages:
+            for part in decoded.messages:
+                await self._deliver(Line(part), pipes)
+        elif isinstance(decoded, Noise):
             self._noise += 1
+            self._last_noise = (current_time(), decoded.preview)
             if self._noise <= 100:  # The rest are only counted.
                 self._log.note(f"not a message, on stdout: {decoded.preview!r}")
         elif decoded is not None:

@@ -60,6 +60,15 @@ class Endpoint(Protocol):
         """What a server process wrote last to its stderr; may be empty."""
         return ""
 
+    @property
+    def cause_of_end(self) -> str:
+        """Why the connection ended, as sentences for programs; may be empty."""
+        return ""
+
+    def noise_since(self, begun: float) -> str:
+        """Return the last line since `begun` that is not a message; may be empty."""
+        return ""
+
     async def prepare(self) -> None:
         """Wait for another process that is installing this server."""
         return

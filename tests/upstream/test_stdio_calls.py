@@ -128,6 +128,56 @@ async def test_an_answer_that_breaks_its_own_schema_is_delivered(rig: Rig) -> No
     assert result["structuredContent"] == {"n": "not a number"}
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "\ufeff$MESSAGE",
+        "Processing... $MESSAGE",
+        "\x1b[32m$MESSAGE\x1b[0m",
+        "$MESSAGE done",
+        "$MORE$MESSAGE",
+        "$MORE $MORE $MESSAGE$MORE",
+        "received $ASKED, sent $MESSAGE",
+    ],
+)
+async def test_a_message_is_found_in_its_line(rig: Rig, around: str) -> None:
+    """Behind a byte order mark, a log text or colors, and next to other messages."""
+    async with rig.pool(rig.raw()) as pool:
+        result = await pool.call_tool("server", "wrapped", {"around": around})
+        assert (await pool.call_tool("server", "echo", {}))["content"]
+    assert result["content"] == [{"type": "text", "text": '{"jsonrpc": "2.0"}'}]
+
+
+async def test_an_error_without_id_belongs_to_the_last_open_call(rig: Rig) -> None:
+    """A server that cannot read a request does not know its id."""
+    async with rig.pool(rig.raw()) as pool, anyio.create_task_group() as tg:
+        tg.start_soon(pool.call_tool, "server", "never", {"started": rig.path("started")})
+        await wait_file(rig.path("started"))
+        with pytest.raises(ToolCallError, match="no such table"):
+            await pool.call_tool("server", "null_id", {})
+        tg.cancel_scope.cancel()
+
+
+async def test_a_timeout_quotes_what_came_instead_of_the_answer(rig: Rig) -> None:
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(CallTimeoutError, match="'Traceback: the table is missing'"):
+            await pool.call_tool("server", "noise_only", {}, timeout=1.0)
+        with pytest.raises(CallTimeoutError) as caught:
+            await pool.call_tool("server", "never", {}, timeout=0.1)
+    assert "Traceback" not in caught.value.message
+
+
+async def test_the_end_of_a_server_is_explained_to_the_program(rig: Rig) -> None:
+    """With the call that was running, the exit status and the last line of stderr."""
+    async with rig.pool(rig.raw()) as pool:
+        with pytest.raises(ServerLostError) as caught:
+            await pool.call_tool("server", "crash", {})
+    assert caught.value.message == (
+        "Server 'server' went away during tool 'crash'. It exited with status 7. "
+        "Its last line on stderr: about to crash"
+    )
+
+
 async def test_noise_on_stdout_is_skipped_and_logged(rig: Rig) -> None:
     """Text, blank lines, invalid UTF-8 and JSON that is no message."""
     async with rig.pool(rig.raw()) as pool:

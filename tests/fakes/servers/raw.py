@@ -102,6 +102,22 @@ def call_busy(request_id: Any, arguments: dict[str, Any]) -> None:
     answer(request_id, text("done"))
 
 
+def call_wrapped(request_id: Any, arguments: dict[str, Any]) -> None:
+    message = {"jsonrpc": "2.0", "id": request_id, "result": text('{"jsonrpc": "2.0"}')}
+    more = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info"}}'
+    asked = f'{{"jsonrpc": "2.0", "id": {request_id}, "method": "tools/call"}}'
+    wrapped = arguments["around"].replace("$MORE", more).replace("$ASKED", asked)
+    send_bytes(wrapped.replace("$MESSAGE", json.dumps(message)).encode())
+
+
+def call_null_id(request_id: Any, arguments: dict[str, Any]) -> None:
+    send({"id": None, "error": {"code": -32603, "message": "no such table"}})
+
+
+def call_noise_only(request_id: Any, arguments: dict[str, Any]) -> None:
+    send_bytes(b"Traceback: the table is missing")
+
+
 def call_noise(request_id: Any, arguments: dict[str, Any]) -> None:
     for noise in (b"Loading...", b"", b"\xff\xfe\x00 garbage", b"42", b"[1,2]", b"{broken"):
         send_bytes(noise)
