@@ -11,12 +11,9 @@ from bridge.catalog.schema import (
     Parameter,
     example_value,
     is_open,
-    literal_text,
     parameters,
     schema_order,
-    split_union,
     type_text,
-    union,
 )
 
 KEYS = st.sampled_from(
@@ -73,7 +70,7 @@ PERSON: dict[str, Any] = {
         (PERSON, "{'name': str, 'age'?: int}"),
         ({"type": "array", "items": PERSON}, "list[{'name': str, 'age'?: int}]"),
         ({"enum": ["a", "b"]}, "Literal['a', 'b']"),
-        ({"enum": ["a", None]}, "Literal['a', None]"),
+        ({"enum": ["a", None]}, "Literal['a'] | None"),
         ({"enum": [1.5, 2.5]}, "float"),
         ({"enum": [{"a": 1}, [2], None]}, "dict | list | None"),
         ({"enum": ["x" * 100, "y"]}, "str"),
@@ -84,20 +81,19 @@ PERSON: dict[str, Any] = {
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | None"),
         ({"oneOf": [{"type": "null"}, {"type": "array", "items": {}}]}, "list | None"),
         ({"anyOf": [{"type": "integer"}, {}]}, "Any"),
-        ({"anyOf": [False, {"type": "integer"}]}, "int"),
         ({"type": "string", "nullable": True}, "str | None"),
         ({"type": ["string", "null"], "nullable": True}, "str | None"),
         ({"allOf": [PERSON, {"properties": {"id": {"type": "integer"}}, "required": ["id"]}]},
          "{'name': str, 'age'?: int, 'id': int}"),
         ({"allOf": [{"anyOf": [{"type": "integer"}, {"type": "null"}]}]}, "int | None"),
         ({"allOf": [{"type": "string"}], "description": "x"}, "str"),
-        ({"type": "object", "properties": {"x" * 60: {}}}, "dict"),
+        ({"type": "object", "properties": {"x" * 101: {}}}, "dict"),
         (
-            {"type": "object", "properties": {"x" * 60: {}, "a": {"type": "string"}}},
+            {"type": "object", "properties": {"x" * 101: {}, "a": {"type": "string"}}},
             "{'a'?: str, ...}",
         ),
         (True, "Any"),
-        (False, "Never"),
+        (False, "Any"),
         ({}, "Any"),
         (None, "Any"),
         ("string", "Any"),
@@ -250,41 +246,6 @@ def test_a_tool_with_absurdly_many_parameters_shows_a_bounded_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "None"),
-        (True, "True"),
-        (3, "3"),
-        (10**30, ""),
-        pytest.param(10**5_000, "", id="past-the-digit-limit"),
-        (1.5, "1.5"),
-        (float("nan"), ""),
-        ("a'b", '"a\'b"'),
-        ("\ud800", "'\\ud800'"),
-        ("x" * 50, ""),
-        ("\x00" * 30, ""),
-        ([], "[]"),
-        ({}, "{}"),
-        ([1], ""),
-    ],
-)
-def test_only_short_values_are_written_out(value: Any, text: str) -> None:
-    assert literal_text(value) == text
-
-
-def test_a_bar_in_quotes_or_brackets_does_not_split_a_union() -> None:
-    text = "Literal['a | b', \"it's | \\\\\"] | dict[str, int | None] | None"
-    assert split_union(text) == [
-        "Literal['a | b', \"it's | \\\\\"]",
-        "dict[str, int | None]",
-        "None",
-    ]
-    assert split_union("Literal['\\' | ']") == ["Literal['\\' | ']"]
-    assert union(["None", "int | str", "str"]) == "int | str | None"
-    assert union(["Never"]) == "Never"
-
-
-@pytest.mark.parametrize(
     ("schema", "value"),
     [
         ({"type": "string"}, '"..."'),
@@ -296,7 +257,7 @@ def test_a_bar_in_quotes_or_brackets_does_not_split_a_union() -> None:
         ({"enum": ["open", "closed"]}, "'open'"),
         ({"const": 3}, "3"),
         ({"$ref": "#/$defs/mode"}, "'r'"),
-        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, "..."),
+        ({"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]}, "'a'"),
         ({}, "..."),
         ({"type": "string", "default": "x"}, "'x'"),
     ],
