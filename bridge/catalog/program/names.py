@@ -23,7 +23,7 @@ from bridge.catalog.program.tables import (
     SHORT_NAMES,
     STDLIB,
 )
-from bridge.guest.schema.names import nearest, spelling
+from bridge.guest.schema.names import PARAMETER_NAMES, letters, nearest, spelling
 
 PREFIX = "mcp_"
 
@@ -38,6 +38,7 @@ _ALSO = {
 """Names in other libraries and languages for what the bridge has."""
 
 _VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
+_TARGET = frozenset({"server", "tool"})
 _CATCHES = frozenset({"NameError", "Exception", "BaseException", "*"})
 
 
@@ -81,12 +82,22 @@ class NameTable:
             found[name][f"runtime.{name}"] = True
         return found
 
+    @cached_property
+    def _alike(self) -> Mapping[str, dict[str, bool]]:
+        """By letters alone, the paths of servers, tools and helpers."""
+        found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+        for name, path in self._owners.items():
+            found[letters(name)][path] = True
+        for name, paths in self._members.items():
+            found[letters(name)].update(paths)
+        return found
+
     def find(self, name: str) -> str:
         """Return the path that a name means; empty if none does, or several do."""
         path = self._owners.get(spelling(name)) or _ALSO.get(name)
         if path is not None:
             return path
-        paths = self._members.get(spelling(name), {})
+        paths = self._members.get(spelling(name)) or self._alike.get(letters(name), {})
         chosen = [path for path, listed in paths.items() if listed] or list(paths)
         return chosen[0] if len(chosen) == 1 else ""
 
@@ -156,7 +167,8 @@ def _texts(survey: Survey) -> Iterator[str]:
     """Yield the texts that alone name the tool of a `call_tool`."""
     for node, _ in survey.every(ast.Call):
         if last_name(node.func) in BY_NAME:
-            values = [*node.args[:2], *(keyword.value for keyword in node.keywords)]
+            slots = [(PARAMETER_NAMES.get(one.arg, one.arg), one.value) for one in node.keywords]
+            values = [*node.args[:2], *(value for name, value in slots if name in _TARGET)]
             texts = [one.value for one in values if isinstance(one, ast.Constant)]
             if len(texts) == 1 and isinstance(texts[0], str):
                 yield texts[0]

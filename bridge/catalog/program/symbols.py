@@ -297,15 +297,19 @@ class SymbolResolver:
         return Symbol(kind=NO_HELPER, name=name) if base.kind == RUNTIME else None
 
     def _of_server(self, server: ServerEntry, name: str) -> Symbol | None:
-        label = f"mcp_{server.alias}.{name}"
         entry = self.tools(server).get(name)
-        if entry is not None:
-            return Symbol(kind=TOOL, name=label, server=server, tool=entry)
         helper = SERVER_METHODS.get(name)
-        if helper is not None:
-            return replace(_helper(helper, label), server=server)
-        missing = name not in MODULE_NAMES and not name.startswith("_")
-        return Symbol(kind=NO_TOOL, name=name, server=server) if missing else None
+        if entry is None and helper is not None:
+            return replace(_helper(helper, f"mcp_{server.alias}.{name}"), server=server)
+        if entry is None and (name in MODULE_NAMES or name.startswith("_")):
+            return None
+        if entry is None and name == "tools":
+            return _server(server)
+        entry = entry or server.named(name)
+        if entry is None:
+            return Symbol(kind=NO_TOOL, name=name, server=server)
+        label = f"mcp_{server.alias}.{entry.alias}"
+        return Symbol(kind=TOOL, name=label, server=server, tool=entry)
 
     def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
         """Return the symbols of a call's result."""

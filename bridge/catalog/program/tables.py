@@ -81,6 +81,8 @@ BY_NAME = frozenset({"call_tool", "call_tool_raw"})
 
 SERVER_METHODS = _helpers(
     """
+    async call_tool(tool, arguments=, ...)
+    async call_tool_raw(tool, arguments=, ...)
     async get_prompt(name, arguments=)
     async list_prompts()
     async list_resource_templates()

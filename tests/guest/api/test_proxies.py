@@ -80,7 +80,7 @@ async def test_arguments_go_by_position_by_name_and_by_either_spelling() -> None
         ((), {}, r"is missing the required arguments `repo`, `title`"),
         (("o/r",), {}, r"is missing the required argument `title`"),
         (("o/r", "t"), {"lables": []}, r"no parameter `lables`; did you mean `labels`\?"),
-        (("o/r", "t"), {"Title": "t"}, r"no parameter `Title`"),
+        (("o/r", "t"), {"Title": "t"}, r"given `title` twice"),
         (("o/r", "t"), {"title": "t"}, r"is given `title` twice"),
         (("o/r", "t"), {"from": 1, "from_": 2}, r"is given `from_` twice"),
         ((1, 2, 3, 4, 5, 6, 7), {}, r"at most 6 positional arguments; 7 are given"),
