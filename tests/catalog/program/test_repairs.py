@@ -65,6 +65,9 @@ def test_a_program_that_parses_is_never_changed() -> None:
         '{"code": 1}',
         '{"code": "print(1)", "x": 2}',
         '{"name": "print(1)"}',
+        '"hello world"',
+        '"Done: 3 issues"',
+        "In = {}\nIn[1]: int = f(1)",
         "x = {'code': 'print(1)'}",
         "a &lt; b",
         "\ufeffprint(1)",
@@ -94,6 +97,17 @@ def test_what_only_looks_like_a_slip_is_left_alone(program: str) -> None:
         ('x = "a\\nb"\\nprint(x)', 'x = "a\\nb"\nprint(x)'),
         ('x = \\"a\\"\\nprint(x)', 'x = "a"\nprint(x)'),
         ('{"code": "print(1)"}', "print(1)"),
+        ('{"name": "run_python", "arguments": {"code": "print(1)"}}', "print(1)"),
+        ('{"name": "x__run_python", "arguments": "{\\"code\\": \\"f(1)\\"}"}', "f(1)"),
+        ('"x = 1\\nprint(x)"', "x = 1\nprint(x)"),
+        (f"{FENCE}\nx = 1\n{FENCE}\n{FENCE}\ny = 2\n{FENCE}", "x = 1\ny = 2"),
+        (f"{FENCE}py\nx = 1\n{FENCE}\nThen\n{FENCE}py\nprint(x)\n{FENCE}", "x = 1\nprint(x)"),
+        (f"Do\n{FENCE}bash\npip install x\n{FENCE}\nThen\n{FENCE}py\ny\n{FENCE}", "y"),
+        (f"{FENCE}py\nf(1)\n{FENCE}\nOutput:\n{FENCE}\nIssue 4: wish\n{FENCE}", "f(1)"),
+        ("<code>\nx = 1\n</code>", "x = 1"),
+        ("x = 1\n<end_code>", "x = 1"),
+        ("In [1]: x = 1\n\nIn [2]: x\nOut[2]: 1", "x = 1\n\nx\n"),
+        ("9 | if x:\n10 |     y", "if x:\n    y"),
         ("f(&quot;/x?a=1&copy=2&quot;)", 'f("/x?a=1&copy=2")'),
         (">>> f(1)", "f(1)"),
         (f'{{"code": "{FENCE}\\nprint(1)\\n{FENCE}"}}', "print(1)"),
@@ -116,6 +130,9 @@ def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
         f'report = """\n{FENCE}\nx = 1\n{FENCE}\n"""\nprint(report',
         f"import json\n{FENCE}\nx = 1\n{FENCE}",
         f"{FENCE}\nx = 1\n{FENCE}\nand then\n{FENCE}\ny = 2\n{FENCE}",
+        f"A\n{FENCE}py\nx = 1\nf(x)\n{FENCE}\nB\n{FENCE}py\nx = 1\ng(x)\n{FENCE}",
+        f"{FENCE}py\nf(1)\n{FENCE}\nThen\n{FENCE}\ng(2)\n{FENCE}",
+        "1 | x = 1\n3 | y = 2",
         'def f():\n    """\n    >>> 1\n    """\n  x',
         ">>> ids = [1, 2]\nfor i in ids:\n    await close(i)\nprint('closed')",
         ">>> ids = [1, 2]\n>>> x = 1\nfor i in ids:\n    await close(i)",
@@ -186,10 +203,16 @@ def test_magic_inside_a_text_stays() -> None:
     assert read_program(f"{text}%config z\nx").code == f"{text}\nx"
 
 
-@pytest.mark.parametrize("name", ["mode", "servers", "timeout", "session"])
-def test_arguments_in_the_json_of_a_program_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["mode", "apply", "files"])
+def test_arguments_that_change_a_run_are_refused_in_the_json_of_a_program(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"Pass `{name}` as an argument of its own"):
         read_program(f'{{"code": "print(1)", "{name}": "plan"}}')
+
+
+@pytest.mark.parametrize("name", ["servers", "timeout", "session"])
+def test_the_other_arguments_in_the_json_of_a_program_are_named(name: str) -> None:
+    read = read_program(f'{{"code": "print(1)", "{name}": "a"}}')
+    assert (read.code, f"without `{name}`" in read.read_as) == ("print(1)", True)
 
 
 @pytest.mark.parametrize(
