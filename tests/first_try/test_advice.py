@@ -94,6 +94,18 @@ WORKING = [  # name, program, pattern of what its run shows
         ),
         r"Issue 7: crash[^\n]*\n*\Z",
     ),
+    ("module", "print(datetime.datetime(2026, 1, 2) + datetime.timedelta(days=1))", "2026-01-03"),
+    ("class", "print(datetime.strptime('2026-01-02', '%Y-%m-%d').isoformat())", "2026-01-02T"),
+    ("function", "pprint({'n': 23})", "23"),
+    (
+        "error",
+        "try:\n    await mcp_tracker.get_issue(id=999)\nexcept ToolError as e:\n    print(e)",
+        "404",
+    ),
+    ("final answer", "i = await mcp_tracker.get_issue(id=7)\nfinal_answer(i)", ISSUE),
+    ("awaited print", "i = await mcp_tracker.get_issue(id=7)\nawait print(i)", ISSUE),
+    ("awaited for gather", "await asyncio.gather(await mcp_tracker.get_issue(id=7))", ISSUE),
+    ("list for gather", "await asyncio.gather([mcp_tracker.get_issue(id=7)])", ISSUE),
     ("getattr", 'await getattr(mcp_tracker, "list-issues")()', LISTED),
     ("camel case", "await mcp_tracker.getIssue(id=7)", ISSUE),
     ("camel case, bare", "await getIssue(id=7)", ISSUE),
@@ -126,11 +138,35 @@ HELPED: list[dict[str, Any]] = [
         "shows": ISSUE,
     },
     {
-        "name": "calls awaited one by one for gather",
-        "code": "a = await asyncio.gather(await mcp_tracker.get_issue(id=7))\na[0]",
-        "answer": "gather takes calls without `await`",
-        "fix": [("gather(await ", "gather(")],
+        "name": "coroutines to wait",
+        "code": "done, _ = await asyncio.wait([mcp_tracker.get_issue(id=7)])\nprint(done)",
+        "answer": r"await asyncio\.gather\(\*calls\) gives the values",
+        "fix": [("done, _ = await asyncio.wait([", "done = await asyncio.gather(*[")],
         "shows": ISSUE,
+    },
+    {
+        "name": "run that is awaited",
+        "code": (
+            "import asyncio\nasync def main():\n    return await mcp_tracker.get_issue(id=7)\n"
+            "print(await asyncio.run(main()))"
+        ),
+        "answer": r"asyncio\.run\(\.\.\.\) itself waits",
+        "fix": [("await asyncio.run", "asyncio.run")],
+        "shows": ISSUE,
+    },
+    {
+        "name": "text for a list",
+        "code": 'await mcp_tracker.create_issue(title="x", labels="bug, p1")',
+        "answer": r"must be a list, not 'bug, p1'; write \['bug', 'p1'\]",
+        "fix": [('"bug, p1"', '["bug", "p1"]')],
+        "shows": r'\["bug", ?"p1"\]',
+    },
+    {
+        "name": "module and class of one name",
+        "code": "print(datetime.now() - datetime.timedelta(days=1))\nmcp_tracker",
+        "answer": "`datetime` is not defined",
+        "fix": [("datetime.now", "datetime.datetime.now")],
+        "shows": "-",
     },
     {
         "name": "tool with another verb",
@@ -158,7 +194,7 @@ HELPED: list[dict[str, Any]] = [
     {
         "name": "main",
         "code": "async def main():\n    print(await mcp_tracker.get_issue(id=7))\n",
-        "answer": r"end the program with `await main\(\.\.\.\)`",
+        "answer": r"end the program with `await main\(\)`",
         "fix": [("id=7))\n", "id=7))\nawait main()")],
         "shows": ISSUE,
     },

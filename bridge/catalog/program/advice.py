@@ -40,6 +40,7 @@ FOREIGN: Mapping[str, str] = {
     "Math": "This is Python: `import math`.",
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
     "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
+    "final_answer": "End the program with the value itself.",
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
 }

@@ -48,7 +48,10 @@ _USES: tuple[tuple[tuple[type[ast.AST], ...], str, Callable[[Any], list[ast.expr
 class AwaitRules:
     """Checks calls that have to be awaited, and `await` itself."""
 
-    def __init__(self, survey: Survey, symbols: SymbolResolver, report: Report) -> None:
+    def __init__(
+        self, survey: Survey, symbols: SymbolResolver, report: Report, *, in_session: bool = False
+    ) -> None:
+        self._in_session = in_session
         self._survey = survey
         self._symbols = symbols
         self._report = report
@@ -112,9 +115,13 @@ class AwaitRules:
             severity = self._survey.raises(context, "TypeError")
             self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
         elif isinstance(target, ast.Name):
-            in_class = context.scope.kind == "class"
-            if not in_class and target.id not in self._survey.shared | self._survey.read_names:
+            # In a session, a later program may await a global.
+            kept = context.scope.kind == "class" or (self._in_session and self._is_global(context))
+            if not kept and target.id not in self._survey.shared | self._survey.read_names:
                 self._dropped(node, node.value, context)
+
+    def _is_global(self, context: Context) -> bool:
+        return context.scope is self._survey.root
 
     def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
         symbol = self._symbols.of(node, context)
@@ -129,7 +136,8 @@ class AwaitRules:
             # The program shows it, and awaits it elsewhere: that may be intended.
             return
         if use.startswith((_SHOWN, _TAKEN)):
-            severity = "note" if named in self._handed_on else self._survey.happens(context)
+            later = named in self._handed_on or (self._in_session and named)
+            severity = "note" if later else self._survey.happens(context)
         else:
             severity = self._survey.raises(context, "TypeError")
         self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
@@ -246,7 +254,7 @@ class AwaitRules:
             return
         value = node.value
         symbol = self._symbols.of(value, context)
-        rule = "not-awaitable"
+        rule, edits = "not-awaitable", tuple[Edit, ...]()
         if symbol is not None and symbol.kind == TOOL:
             rule = "not-called"
             call = f"`await {symbol.name}(...)`"
@@ -256,9 +264,18 @@ class AwaitRules:
                 "several calls are awaited with `await asyncio.gather(*[...])`; a list itself "
                 "cannot be awaited"
             )
+        elif isinstance(value, ast.Call) and self._gives_data(value.func, context):
+            name = quoted(f"{ast.unparse(value.func)}(...)")
+            message, edits = f"{name} is not awaited; leave out `await`", (Edit("bare", node),)
         else:
             return
-        self._report.add(node, rule, self._survey.raises(context, "TypeError"), message)
+        self._report.add(node, rule, self._survey.raises(context, "TypeError"), message, edits)
+
+    def _gives_data(self, function: ast.expr, context: Context) -> bool:
+        """Return whether a function certainly returns nothing to await."""
+        symbol = self._symbols.of(function, context)
+        dotted = "" if symbol is None else symbol.dotted
+        return dotted in DATA_MEMBERS or self._symbols.is_builtin(function, SHOWING)
 
     def _outside(self, node: ast.AST, context: Context, what: str) -> None:
         """Report a construct that only compiles inside an `async def`."""
@@ -304,13 +321,19 @@ class AwaitRules:
         return () if unclear else tuple(edits)
 
     def _gather(self, node: ast.Call, context: Context) -> None:
-        first = node.args[0] if node.args else None
+        symbol = self._symbols.of(node.func, context)
+        if symbol is None or symbol.dotted != "asyncio.gather" or not node.args:
+            return
+        first, severity = node.args[0], self._survey.raises(context, "TypeError")
         if isinstance(first, ast.List | ast.ListComp | ast.GeneratorExp):
-            symbol = self._symbols.of(node.func, context)
-            if symbol is not None and symbol.dotted == "asyncio.gather":
-                message = "`asyncio.gather` takes the calls one by one: put `*` before the list"
-                severity = self._survey.raises(context, "TypeError")
-                self._report.add(first, "gather-list", severity, message)
+            message = "`asyncio.gather` takes the calls one by one: put `*` before the list"
+            edits = () if isinstance(first, ast.GeneratorExp) else (Edit("star", first),)
+            self._report.add(first, "gather-list", severity, message, edits)
+        for one in node.args:
+            call = self._symbols.of(one.value, context) if isinstance(one, ast.Await) else None
+            if call is not None and call.kind == COROUTINE and call.tool is not None:
+                message = "`asyncio.gather` takes calls without `await`"
+                self._report.add(one, "not-awaitable", severity, message, (Edit("bare", one),))
 
 
 def _in_generator(context: Context) -> bool:

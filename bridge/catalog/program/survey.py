@@ -205,6 +205,11 @@ class Survey:
             scope = scope.outside.get(name, scope.parent)
         return None
 
+    @cached_property
+    def made(self) -> set[str]:
+        """Names that it may define as attributes, or by their texts as in `globals()["x"]`."""
+        return self.stored | (self.words if self.tricky else set())
+
     # --- certainty -------------------------------------------------------------------------------
 
     @cached_property

@@ -171,11 +171,15 @@ MEMBERS: Mapping[str, str] = {
     "StringIO": "io",
     "dedent": "textwrap",
     "deepcopy": "copy",
-    "pprint": "pprint",
     "uuid4": "uuid",
     "ZoneInfo": "zoneinfo",
 }  # fmt: skip
 """Well-known names and the modules they are imported from."""
+
+TWICE_NAMED = frozenset(
+    {"bisect", "copy", "datetime", "fnmatch", "glob", "pprint", "random", "time"}
+)
+"""Modules with a member of their own name."""
 
 SHORT_NAMES: Mapping[str, str] = {
     "np": "numpy as np",

@@ -465,11 +465,13 @@ def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """Define names by their paths or imports, as builtins: the program's own come first."""
     while _defined:
         builtins.__dict__.pop(_defined.pop(), None)
-    for name in names.keys() - vars(builtins).keys():
-        path = names[name]
+    for name, path in names.items():
         if " " in path:
+            # Also for a name that an earlier run of the session imported otherwise.
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
+            continue
+        if name in vars(builtins):
             continue
         first, _, member = path.partition(".")
         _defined.extend([name] if first in found else ())

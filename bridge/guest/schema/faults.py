@@ -178,6 +178,9 @@ NAMES = {
 
 def cure(value: Any, kinds: Sequence[str]) -> str:
     """Return what to write instead, where that is plain."""
+    if isinstance(value, str) and "," in value[:MAX_SHOWN] and tuple(kinds) == ("array",):
+        parts = [shown(part.strip()) for part in value[:MAX_SHOWN].split(",")]
+        return "; write [%s]" % ", ".join(parts if len(value) <= MAX_SHOWN else [parts[0], "..."])
     if isinstance(value, (str, int, float, Mapping)) and tuple(kinds) == ("array",):
         return "; write [%s]" % (shown(value) if not isinstance(value, Mapping) else "{...}")
     if "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -244,10 +244,12 @@ def test_a_name_that_the_program_tries_out_gets_no_meaning(name: str, error: str
 CALL = "mcp_git_forge.get_me()"
 
 
-def with_awaits(code: str) -> str | None:
+def with_awaits(code: str, *, in_session: bool = False) -> str | None:
     tree = parse(code)
     assert isinstance(tree, ast.Module)
-    edits = check_program(Survey(tree), [FORGE], {FORGE.name: FORGE.alias}).edits
+    edits = check_program(
+        Survey(tree), [FORGE], {FORGE.name: FORGE.alias}, more_names=in_session
+    ).edits
     found = apply_edits(code, edits) if edits else None
     return None if found is None else found[0]
 
@@ -261,6 +263,16 @@ def with_awaits(code: str) -> str | None:
         (f"é = f'é {{{CALL}}} é'", f"é = f'é {{(await {CALL})}} é'"),
         (f"async for i in {CALL}:\n    i", f"for i in (await {CALL}):\n    i"),
         (f"x = await {CALL}\nreturn x", f"x = await {CALL}\nx"),
+        (f"x = await {CALL}\nawait print(x)", f"x = await {CALL}\nprint(x)"),
+        ("final_answer(2)", "(2)"),
+        (
+            f"import asyncio\nr = await asyncio.gather(await {CALL})",
+            f"import asyncio\nr = await asyncio.gather({CALL})",
+        ),
+        (
+            f"import asyncio\nr = await asyncio.gather([{CALL}])",
+            f"import asyncio\nr = await asyncio.gather(*[{CALL}])",
+        ),
         (
             f"def f():\n    return await {CALL}\nprint(f())",
             f"async def f():\n    return await {CALL}\nprint((await f()))",
@@ -287,3 +299,27 @@ def test_a_missing_await_is_inserted_where_it_is_certain(given: str, meant: str)
 )
 def test_no_await_is_inserted_where_the_program_may_await_later(given: str) -> None:
     assert with_awaits(given) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (f"r = {CALL}", None),
+        (f"r = {CALL}\nprint(r)", None),
+        (f"r = {CALL}\nif r == 1: print(2)", None),
+        (f"r = {CALL}\nprint(r['login'])", f"r = (await {CALL})\nprint(r['login'])"),
+        (f"print({CALL})", f"print((await {CALL}))"),
+    ],
+)
+def test_in_a_session_a_global_may_be_awaited_by_a_later_program(
+    given: str, meant: str | None
+) -> None:
+    assert with_awaits(given, in_session=True) == meant
+    assert with_awaits(given) is not None
+
+
+def test_a_name_that_the_program_defines_by_its_text_gets_no_meaning() -> None:
+    for code in ('globals()["get_me"] = f', "import builtins\nbuiltins.get_me = f"):
+        survey = Survey(ast.parse(f"def f(): ...\n{code}\nget_me()"))
+        assert NameTable([FORGE]).resolve(survey) == {}
+        assert check_program(survey, [FORGE], {FORGE.name: FORGE.alias}).findings == ()
