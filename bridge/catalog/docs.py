@@ -8,6 +8,7 @@ Every call in these texts has the `await` it needs, and works if a program copie
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -16,9 +17,10 @@ from bridge.catalog.disclosure import disclosed, introduced
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
 from bridge.catalog.prose import first_sentence, one_line
-from bridge.catalog.schema import example_value, parameters
 from bridge.catalog.stubs import call_signature
 from bridge.catalog.typed_stubs import tool_stub
+from bridge.guest.schema.signatures import Head
+from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 from bridge.model import Limits
 from bridge.text import valid_text
 from bridge.tokens import count_tokens
@@ -96,13 +98,23 @@ def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[st
 
 def example_call(server: ServerEntry, entry: ToolEntry) -> str:
     """Return a call of the tool with the arguments it requires."""
-    schema = entry.tool.input_schema
-    given = (
-        f"{parameter.name}={example_value(parameter, schema)}"
-        for parameter in parameters(schema)
-        if parameter.required
-    )
+    head = Head({"inputSchema": entry.tool.input_schema}, Names(inline=MAX_INLINE_CHARS))
+    pairs = zip(head.arguments, head.shown, strict=True)
+    given = [f"{one.alias}={_example_value(one.text)}" for one, of in pairs if of.required]
     return f"await mcp_{server.alias}.{entry.alias}({', '.join(given)})"
+
+
+def _example_value(kind: str) -> str:
+    """Return Python text of a value of a type, for an example call."""
+    if kind.startswith("Literal["):
+        # Its first value, as Python writes it.
+        found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
+        return found[1] if found else "..."
+    for start, value in (("list", "[...]"), ("tuple", "[...]"), ("dict", "{...}"), ("{", "{...}")):
+        if kind.startswith(start):
+            return value
+    plain = {"str": '"..."', "int": "1", "float": "1.0", "bool": "True"}
+    return plain.get(kind.split(" | ", 1)[0], "...")
 
 
 def capabilities(

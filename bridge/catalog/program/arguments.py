@@ -109,8 +109,7 @@ class CallReader:
         args = [] if starred else [self.value(item, context) for item in node.args]
         values: list[object] = [*node.args[:1]]
         if values and isinstance(first := values[0], ast.Name):
-            owner = self._survey.owner(first.id, context)
-            values = [value for value, _ in owner.bound[first.id]] if owner else values
+            values = [value for value, _ in self._survey.bound(first.id, context)] or values
         scalar = bool(values) and all(isinstance(v, ast.Constant | ast.JoinedStr) for v in values)
         return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
 
@@ -162,8 +161,7 @@ class CallReader:
         A name counts that is bound once, to a constant.
         """
         if isinstance(node, ast.Name):
-            owner = self._survey.owner(node.id, context)
-            bound = owner.bound[node.id] if owner is not None else ()
+            bound = self._survey.bound(node.id, context)
             value = bound[0][0] if len(bound) == 1 else None
             fixed = not self._survey.tricky and node.id not in self._survey.shared
             if not fixed or not isinstance(value, ast.Constant):

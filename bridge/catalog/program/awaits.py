@@ -176,8 +176,7 @@ class AwaitRules:
     ) -> tuple[Edit, ...]:
         """Return the edits that await a call, or the only call that a name stands for."""
         if isinstance(node, ast.Name):
-            owner = self._survey.owner(node.id, context)
-            bound = owner.bound[node.id] if owner is not None else ()
+            bound = self._survey.bound(node.id, context)
             value, context = bound[0] if len(bound) == 1 else (None, context)
             if not isinstance(value, ast.Call) or node.id in self._handed_on | self._awaited_names:
                 return ()

@@ -142,20 +142,22 @@ class CallRules:
         call = self._reader.helper(node, context, symbol)
         if call is None or call.server is None or call.tool is None or not call.server.known:
             return
-        # `call_tool_raw` may return the error instead.
-        unsure = symbol.name.endswith("_raw") or self._introspects
-
-        def severity(kind: str) -> Severity:
-            return "note" if unsure else self._survey.raises(context, kind, later=later)
-
+        severity = self._survey.raises(context, "ArgumentsError", later=later)
+        if symbol.name.endswith("_raw"):
+            # It may return the error instead.
+            severity = "note"
         if call.entry is None:
+            if not self._introspects and severity == "deny":
+                severity = self._survey.raises(context, "MCPError", later=later)
+            else:
+                severity = "note"
             message = partial(no_tool, call.server, call.tool, by_name=True)
-            self._report.add(node, "unknown-tool", severity("MCPError"), message)
+            self._report.add(node, "unknown-tool", severity, message)
         elif call.given is not None:
             label = f"{call.server.name}.{call.entry.tool.name}"
             parameters = self._reader.parameters(call.entry)
             signature = partial(call_signature, call.server.alias, call.entry)
-            self._bind(node, call.given, parameters, severity("ArgumentsError"), label, signature)
+            self._bind(node, call.given, parameters, severity, label, signature)
 
     def _bind(
         self,

@@ -92,14 +92,16 @@ def _check_uncalled(survey: Survey, report: Report) -> None:
 
 
 def find_lost_value(survey: Survey) -> tuple[Finding, ...]:
-    """Return a note on the last line of a last loop or condition, whose value goes nowhere."""
+    """Return a note on the last line of a last loop, whose value goes nowhere."""
     last = survey.tree.body[-1] if survey.tree.body else None
+    loops = False
     while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):
+        loops = loops or not isinstance(last, ast.If)
         last = last.body[-1]
     report = Report()
     value = last.value if isinstance(last, ast.Assign | ast.AugAssign | ast.Expr) else None
     shows = isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("print", "display")
-    if last and value and not shows and last not in survey.tree.body:
+    if last and value and not shows and loops:
         message = "what this line makes is not shown; print it, or end with its name"
         report.add(last, "lost-value", "note", message)
     return report.verdict().findings

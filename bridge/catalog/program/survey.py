@@ -205,6 +205,11 @@ class Survey:
             scope = scope.outside.get(name, scope.parent)
         return None
 
+    def bound(self, name: str, context: Context) -> Sequence[tuple[Bound, Context]]:
+        """Return the values that a name may have as seen from a context; none if it is unbound."""
+        owner = self.owner(name, context)
+        return () if owner is None else owner.bound[name]
+
     @cached_property
     def made(self) -> set[str]:
         """Names that it may define as attributes, or by their texts as in `globals()["x"]`."""

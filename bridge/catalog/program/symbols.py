@@ -410,8 +410,7 @@ class SymbolResolver:
             case ast.Constant(value=bytes() as data):
                 parts = (data.decode("utf-8", "replace"),)
             case ast.Name():
-                owner = self._survey.owner(node.id, context)
-                bound = owner.bound[node.id] if owner is not None else ()
+                bound = self._survey.bound(node.id, context)
                 value, at = bound[0] if len(bound) == 1 else (None, context)
                 return ((value, at),) if isinstance(value, ast.expr) else None
             case ast.BinOp(op=ast.Add()):

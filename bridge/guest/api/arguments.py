@@ -109,7 +109,7 @@ class Parameters(binding.Parameters):
             ArgumentsError: It holds what JSON cannot.
         """
         value = convert(with_source_texts(value, schema, self.root), schema, self.root)
-        return to_json(value, "%s: argument %r" % (self.title, name))
+        return to_json(value, name)
 
     def describe_value(self, value: Any) -> str:
         """Return the keys of a result that does not fit as an argument."""

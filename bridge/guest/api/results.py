@@ -138,12 +138,15 @@ class _Parted:
         return self._item(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the part of that name, or `default`."""
-        if key not in _PARTS and isinstance(self, list) and isinstance(default, (dict, list)):
-            # The default would hide what the server sent.
-            message = "no key %r: this is a list of %d items; use it without .get"
-            raise MissingKeyError(message % (key, len(self)))
-        return _PARTS[key](self._parts) if key in _PARTS else default
+        """Return the part of that name; raise for others, as a default would hide the value."""
+        if key in _PARTS:
+            return _PARTS[key](self._parts)
+        what = "text: use it as it is, or read it with `re`"
+        if isinstance(self, list):
+            what = "a list of %d items: loop over it, or take one, as in x[0]" % len(self)
+        elif not isinstance(self, str):
+            what = "%s: use it as it is" % _plain(self).__name__
+        raise MissingKeyError("no key %r: this result is %s" % (key, what))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (type(self), _plain(self)(self), dict(self._parts))

@@ -105,7 +105,7 @@ class Parameters:
             elif found is not None:
                 self._take(bound, found, value, wrong)
             elif self.open:
-                bound[key] = self.plain(value, True, key)
+                self._put(bound, key, value, True, wrong)
             else:
                 unknown.append(name)
                 continue
@@ -131,9 +131,9 @@ class Parameters:
         if type(value) in certain and type(value) is not int:
             bound[name] = value
             return
-        plain = bound[name] = self.plain(value, schema, name)
-        if type(plain) in certain:
+        if not self._put(bound, name, value, schema, wrong) or type(bound[name]) in certain:
             return
+        plain = bound[name]
         text = problem(plain, schema, self.root, parameter.alias)
         if text is None:
             return
@@ -143,6 +143,19 @@ class Parameters:
         text = "is given a value that does not fit: %s%s" % (text, self.describe_value(value))
         text += self._describe_objects(parameter)
         wrong.append(Wrong("wrong-value", parameter.alias, text))
+
+    def _put(
+        self, bound: Dict[str, Any], name: str, value: Any, schema: Any, wrong: List[Wrong]
+    ) -> bool:
+        """Put an argument's JSON value in place; return whether it has one."""
+        try:
+            bound[name] = self.plain(value, schema, name)
+        except TypeError as error:
+            wrong.append(
+                Wrong("wrong-value", name, "is given a value that is not JSON: %s" % error)
+            )
+            return False
+        return True
 
     def describe_value(self, value: Any) -> str:
         """Return more on a wrong value for the message."""
