@@ -16,7 +16,7 @@ from typing import Any, Literal
 from bridge.catalog.disclosure import disclosed, introduced
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
-from bridge.catalog.prose import first_sentence, one_line
+from bridge.catalog.prose import first_sentence, joined, one_line
 from bridge.catalog.stubs import call_signature
 from bridge.catalog.typed_stubs import tool_stub
 from bridge.guest.schema.signatures import Head
@@ -38,6 +38,8 @@ MIN_DESCRIPTION_TOKENS = 500
 INSTRUCTIONS_TOKENS = 250
 """Budget of the server instructions. Every conversation pays for them, also without using the
 bridge; where clients load tools on demand, they are all that a model knows of the servers."""
+
+_OTHERS = ": `runtime.discovered_servers()`"
 
 _KEPT = """\
 ## Output
@@ -123,7 +125,7 @@ def capabilities(
     """Return the guide to what a program in a run can do, in Markdown."""
     mine = [server for server in servers if server.loaded] or list(servers)
     names = [f"`mcp_{server.alias}` ({one_line(server.name, 60)})" for server in mine]
-    listed = _joined(names, 300) or "none are configured"
+    listed = joined(names, 300, _OTHERS) or "none are configured"
     call = _sample_call(servers)
     return f"""\
 # Programs in run_python
@@ -227,7 +229,7 @@ def instructions(
     """
     names = [one_line(server.name, 60) for server in servers]
     # Codex 0.169 shows its model only the first 247 characters of the instructions.
-    begin = _joined(names, 150, "")
+    begin = joined(names, 150)
     begun = waiting or "No MCP server is configured; programs can still compute."
     if servers:
         begun = f"The user's MCP servers ({begin}) are behind this one."
@@ -267,21 +269,3 @@ def _sample_call(servers: Sequence[ServerEntry]) -> str:
 
 def _sample_alias(servers: Sequence[ServerEntry]) -> str:
     return servers[0].alias if servers else "server"
-
-
-def _joined(
-    names: Sequence[str], limit: int, others: str = ": `runtime.discovered_servers()`"
-) -> str:
-    """Return as many names as fit `limit` characters, and how many were left out."""
-    text = ", ".join(names)
-    if len(text) <= limit:
-        return text
-    room = limit - len(f" and 1,000,000 more{others}")
-    kept: list[str] = []
-    for name in names:
-        room -= len(name) + 2
-        if room < 0:
-            break
-        kept.append(name)
-    rest = f"{len(names) - len(kept):,} more{others}"
-    return f"{', '.join(kept)} and {rest}" if kept else rest

@@ -90,7 +90,6 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     text = f"{start}{', '.join(parts)}{end}"
     if len(text) > MAX_LINE_CHARS and parts:
         text = "\n".join([start, *(f"{indent}    {part}," for part in parts), f"{indent}{end}"])
-        text = _without_last_comma(text) if parts[-1].startswith("**") else text
     about = docstring(data, head.shown, head.typed)
     body = f"{indent}    ..."
     if about:
@@ -105,11 +104,6 @@ def _receiver(arguments: Iterable[Argument]) -> str:
     while name in taken:
         name = f"_{name}"
     return name
-
-
-def _without_last_comma(text: str) -> str:
-    start, _, end = text.rpartition(",\n")
-    return f"{start}\n{end}"
 
 
 def _quoted(text: str, indent: str) -> str:

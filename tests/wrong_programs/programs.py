@@ -31,10 +31,10 @@ BEFORE = (
         ("Quote a dict's keys: `{'query': ...}`",),
     ),
     Wrong(
-        "a server opened like a client",
-        "async with mcp_git_forge as forge:\n    print(await forge.get_me())",
+        "a server called like a function",
+        "print(await mcp_git_forge('get_me'))",
         "not-a-tool",
-        ("remove the `with`",),
+        ("call one of its tools",),
     ),
     Wrong(
         "a tool misspelt in a text",

@@ -72,9 +72,6 @@ class CallRules:
                 if item.name != "*":
                     symbol = self._symbols.imported(f"{node.module}.{item.name}")
                     self._name(node, context, symbol, "ImportError")
-        for node, context in self._survey.each(ast.With, ast.AsyncWith):
-            for item in node.items:
-                self._with_item(item.context_expr, context)
         awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}
         for node, context in self._survey.each(ast.Call):
             self._call(node, context, later=id(node) not in awaited)
@@ -94,20 +91,6 @@ class CallRules:
             # The program tests whether the tool exists.
             severity = "note"
         self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
-
-    def _with_item(self, node: ast.expr, context: Context) -> None:
-        """Report `async with mcp_x as x`: a server object is no client that has to be opened."""
-        symbol = self._symbols.of(node, context)
-        if symbol is None or symbol.kind != SERVER:
-            return
-        # Python 3.10 and older raise AttributeError, newer ones TypeError.
-        severities = {self._survey.raises(context, k) for k in ("TypeError", "AttributeError")}
-        message = (
-            f"{quoted(symbol.name)} is connected already and is no context manager: remove the "
-            f"`with`, and call `await {symbol.name}.<tool>(...)`"
-        )
-        severity: Severity = "note" if "note" in severities else "deny"
-        self._report.add(node, "not-a-tool", severity, message)
 
     # --- calls -----------------------------------------------------------------------------------
 

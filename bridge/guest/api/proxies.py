@@ -232,6 +232,17 @@ class Server:
     def __dir__(self) -> List[str]:
         return [*object.__dir__(self), *self._tools.aliases()]
 
+    def __enter__(self) -> Server:
+        # Programs open it like a client; it is connected already.
+        return self
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    def __exit__(self, *raised: Any) -> None: ...
+
+    async def __aexit__(self, *raised: Any) -> None: ...
+
     async def list_tools(self) -> List[Any]:
         """Return each tool's name, alias, description, signature and input schema."""
         if "refused" in self._tools.server:
