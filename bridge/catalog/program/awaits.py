@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import takewhile
 from types import CoroutineType
 from typing import Any
 
 from bridge.catalog.program.advice import quoted
 from bridge.catalog.program.edits import AWAIT, Edit
 from bridge.catalog.program.report import Report
-from bridge.catalog.program.survey import Context, Scope, Survey
+from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
@@ -116,12 +117,11 @@ class AwaitRules:
             self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
         elif isinstance(target, ast.Name):
             # In a session, a later program may await a global.
-            kept = context.scope.kind == "class" or (self._in_session and self._is_global(context))
+            kept = context.scope.kind == "class" or (
+                self._in_session and context.scope is self._survey.root
+            )
             if not kept and target.id not in self._survey.shared | self._survey.read_names:
                 self._dropped(node, node.value, context)
-
-    def _is_global(self, context: Context) -> bool:
-        return context.scope is self._survey.root
 
     def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
         symbol = self._symbols.of(node, context)
@@ -337,9 +337,5 @@ class AwaitRules:
 
 def _in_generator(context: Context) -> bool:
     """Return whether the context is inside a generator expression: its consumer awaits."""
-    scope: Scope | None = context.scope
-    while scope is not None and scope.kind == "comprehension":
-        if scope.generator:
-            return True
-        scope = scope.parent
-    return False
+    inner = takewhile(lambda scope: scope.kind == "comprehension", context.scope.chain())
+    return any(scope.generator for scope in inner)

@@ -125,15 +125,12 @@ class CallRules:
         call = self._reader.helper(node, context, symbol)
         if call is None or call.server is None or call.tool is None or not call.server.known:
             return
-        severity = self._survey.raises(context, "ArgumentsError", later=later)
-        if symbol.name.endswith("_raw"):
-            # It may return the error instead.
+        raised = "ArgumentsError" if call.entry else "MCPError"
+        severity = self._survey.raises(context, raised, later=later)
+        if symbol.name.endswith("_raw") or (self._introspects and not call.entry):
+            # It may return the error instead, or the program finds out what there is.
             severity = "note"
         if call.entry is None:
-            if not self._introspects and severity == "deny":
-                severity = self._survey.raises(context, "MCPError", later=later)
-            else:
-                severity = "note"
             message = partial(no_tool, call.server, call.tool, by_name=True)
             self._report.add(node, "unknown-tool", severity, message)
         elif call.given is not None:

@@ -96,6 +96,16 @@ def _of_block(wire: Parts, name: str) -> Any:
     return resource_of(blocks[0]).get(key, blocks[0].get(key))
 
 
+def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
+    """Return what a value has of that name, alone in a list; an empty one for nothing."""
+    if name in _PARTS:
+        return [_PARTS[name](wire)]
+    if with_block and (found := _of_block(wire, name)) is not None:
+        return [found]
+    text = source_text(wire) if name in _TEXT_METHODS else ""
+    return [getattr(text, name)] if text else []
+
+
 def more_lines(value: Any) -> List[str]:
     """Return, a line each, what a server sent next to a structure that does not repeat it."""
     wire: Parts = parts_of(value) or {}
@@ -122,12 +132,9 @@ class _Parted:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_parts":
             raise AttributeError(name)
-        if name in _PARTS:
-            return _PARTS[name](self._parts)
-        if (found := _of_block(self._parts, name)) is not None:
-            return found
-        if name in _TEXT_METHODS and (text := source_text(self._parts)):
-            return getattr(text, name)
+        found = _part(self._parts, name)
+        if found:
+            return found[0]
         raise AttributeError("%r object has no attribute %r" % (_plain(self).__name__, name))
 
     def __getitem__(self, key: Any) -> Any:
@@ -212,14 +219,8 @@ class DictResult(Result):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return dict.__getitem__(self, name)
-        if name in _PARTS:
-            return _PARTS[name](self._parts)
-        found = None if "value" in self._parts else _of_block(self._parts, name)
-        if found is not None:
-            return found
-        if name in _TEXT_METHODS and (text := source_text(self._parts)):
-            return getattr(text, name)
-        return super().__getattr__(name)
+        found = _part(self._parts, name, with_block="value" not in self._parts)
+        return found[0] if found else super().__getattr__(name)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the item, or the part of that name, or `default`."""

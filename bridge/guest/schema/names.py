@@ -97,11 +97,10 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
             likely.remove(one)  # `update_issue` is no `create_issue`
     close = difflib.get_close_matches(wanted, likely, n=1, cutoff=cutoff)
     if not close and cutoff <= USUAL_CUTOFF:
-        # `createIssue` for `create_issue`, `search` for `search_issues`.
+        # `search` for `search_issues`. A single letter is part of many names.
         bare = wanted.replace("_", "")
         close = [one for one in likely if one.replace("_", "") == bare]
         if not close and len(bare) > 3:
-            # A single letter is part of many names.
             close = [o for o in likely if bare in o or (len(o) > 2 and o in wanted)][:1]
     return by_lower[close[0]] if close else ""
 
