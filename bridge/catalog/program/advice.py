@@ -177,6 +177,6 @@ def quoted(name: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Return names, separated by commas, at most `MAX_LISTED` of them."""
-    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED])
+    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED]) or "none"
     more = len(names) - MAX_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown or "none"
+    return f"{shown} and {more} more" if more > 0 else shown
