@@ -8,6 +8,7 @@ Every call in these texts has the `await` it needs, and works if a program copie
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Literal
@@ -15,10 +16,11 @@ from typing import Any, Literal
 from bridge.catalog.disclosure import disclosed, introduced
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.offers import Offers, offers_line, offers_section
-from bridge.catalog.prose import first_sentence, one_line
-from bridge.catalog.schema import example_value, parameters
+from bridge.catalog.prose import first_sentence, joined, one_line
 from bridge.catalog.stubs import call_signature
 from bridge.catalog.typed_stubs import tool_stub
+from bridge.guest.schema.signatures import Head
+from bridge.guest.schema.typetext import MAX_INLINE_CHARS, Names
 from bridge.model import Limits
 from bridge.text import valid_text
 from bridge.tokens import count_tokens
@@ -36,6 +38,8 @@ MIN_DESCRIPTION_TOKENS = 500
 INSTRUCTIONS_TOKENS = 250
 """Budget of the server instructions. Every conversation pays for them, also without using the
 bridge; where clients load tools on demand, they are all that a model knows of the servers."""
+
+_OTHERS = ": `runtime.discovered_servers()`"
 
 _KEPT = """\
 ## Output
@@ -96,13 +100,23 @@ def server_docs(server: ServerEntry, detail: Detail = "summary") -> list[dict[st
 
 def example_call(server: ServerEntry, entry: ToolEntry) -> str:
     """Return a call of the tool with the arguments it requires."""
-    schema = entry.tool.input_schema
-    given = (
-        f"{parameter.name}={example_value(parameter, schema)}"
-        for parameter in parameters(schema)
-        if parameter.required
-    )
+    head = Head({"inputSchema": entry.tool.input_schema}, Names(inline=MAX_INLINE_CHARS))
+    pairs = zip(head.arguments, head.shown, strict=True)
+    given = [f"{one.alias}={_example_value(one.text)}" for one, of in pairs if of.required]
     return f"await mcp_{server.alias}.{entry.alias}({', '.join(given)})"
+
+
+def _example_value(kind: str) -> str:
+    """Return Python text of a value of a type, for an example call."""
+    if kind.startswith("Literal["):
+        # Its first value, as Python writes it.
+        found = re.match(r"Literal\[('(?:\\.|[^'])*'|\"(?:\\.|[^\"])*\"|[^,\]]+)", kind)
+        return found[1] if found else "..."
+    for start, value in (("list", "[...]"), ("tuple", "[...]"), ("dict", "{...}"), ("{", "{...}")):
+        if kind.startswith(start):
+            return value
+    plain = {"str": '"..."', "int": "1", "float": "1.0", "bool": "True"}
+    return plain.get(kind.split(" | ", 1)[0], "...")
 
 
 def capabilities(
@@ -111,7 +125,7 @@ def capabilities(
     """Return the guide to what a program in a run can do, in Markdown."""
     mine = [server for server in servers if server.loaded] or list(servers)
     names = [f"`mcp_{server.alias}` ({one_line(server.name, 60)})" for server in mine]
-    listed = _joined(names, 300) or "none are configured"
+    listed = joined(names, 300, _OTHERS) or "none are configured"
     call = _sample_call(servers)
     return f"""\
 # Programs in run_python
@@ -215,7 +229,7 @@ def instructions(
     """
     names = [one_line(server.name, 60) for server in servers]
     # Codex 0.169 shows its model only the first 247 characters of the instructions.
-    begin = _joined(names, 150, "")
+    begin = joined(names, 150)
     begun = waiting or "No MCP server is configured; programs can still compute."
     if servers:
         begun = f"The user's MCP servers ({begin}) are behind this one."
@@ -255,21 +269,3 @@ def _sample_call(servers: Sequence[ServerEntry]) -> str:
 
 def _sample_alias(servers: Sequence[ServerEntry]) -> str:
     return servers[0].alias if servers else "server"
-
-
-def _joined(
-    names: Sequence[str], limit: int, others: str = ": `runtime.discovered_servers()`"
-) -> str:
-    """Return as many names as fit `limit` characters, and how many were left out."""
-    text = ", ".join(names)
-    if len(text) <= limit:
-        return text
-    room = limit - len(f" and 1,000,000 more{others}")
-    kept: list[str] = []
-    for name in names:
-        room -= len(name) + 2
-        if room < 0:
-            break
-        kept.append(name)
-    rest = f"{len(names) - len(kept):,} more{others}"
-    return f"{', '.join(kept)} and {rest}" if kept else rest

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bridge.catalog.naming import tool_aliases
+from bridge.guest.schema.names import alike
 from bridge.model import Json, Tool
 
 
@@ -65,8 +66,12 @@ class ServerEntry:
     twin: str = ""
 
     def named(self, tool: str) -> ToolEntry | None:
-        """Return the tool of that name or alias, if there is one."""
-        return next((each for each in self.tools if tool in (each.tool.name, each.alias)), None)
+        """Return the tool of that name or alias, or the only one that is spelled alike."""
+        for each in self.tools:
+            if tool in (each.tool.name, each.alias):
+                return each
+        by_alias = {each.alias: each for each in self.tools}
+        return by_alias.get(alike(tool, by_alias, self.name))
 
 
 def mark_twins(servers: Sequence[ServerEntry]) -> tuple[ServerEntry, ...]:

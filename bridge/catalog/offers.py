@@ -5,10 +5,10 @@ They contain names and modes, never a host path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bridge.catalog.prose import one_line
+from bridge.catalog.prose import joined, one_line
 from bridge.model import Directory
 
 MAX_NAMED = 40  # Packages, directories and roots that are named, of each kind; the rest is counted.
@@ -42,9 +42,9 @@ def offers_line(offers: Offers) -> str:
     parts = [f" of Python {offers.python}"] if offers.python else []
     parts += [", numpy, pandas, matplotlib, openpyxl." if offers.data else "."]
     if offers.packages:
-        parts.append(f" With `packages`: {_listed(offers.packages, _LINE_CHARS)}.")
+        parts.append(f" With `packages`: {joined(offers.packages, _LINE_CHARS)}.")
     if offers.directories:
-        parts.append(f" Directories: {_listed(_directories(offers), _LINE_CHARS)}.")
+        parts.append(f" Directories: {joined(_directories(offers), _LINE_CHARS)}.")
     return "".join(parts)
 
 
@@ -52,17 +52,17 @@ def offers_section(offers: Offers) -> str:
     """Return the guide's section on them, in Markdown; empty if there are none."""
     lines = []
     if offers.packages:
-        names = _listed(offers.packages, 4 * _LINE_CHARS)
+        names = joined(offers.packages, 4 * _LINE_CHARS)
         lines.append(
             f"Packages, from an index and for this run only: {names}. Ask for them with "
             '`packages=["name==1.*"]`, or in the code:\n'
             '```python\n# /// script\n# dependencies = ["name==1.*"]\n# ///\n```'
         )
     if offers.directories:
-        paths = _listed(_directories(offers), 4 * _LINE_CHARS)
+        paths = joined(_directories(offers), 4 * _LINE_CHARS)
         lines.append(f"The user's directories: {paths}.")
     if offers.roots:
-        names = _listed([one_line(name, _NAME_CHARS) for name in offers.roots], _LINE_CHARS)
+        names = joined([one_line(name, _NAME_CHARS) for name in offers.roots], _LINE_CHARS)
         lines.append(
             f"The user also works in: {names}. Programs cannot see those; the user can offer them "
             "as [directories] of the bridge's settings."
@@ -75,19 +75,6 @@ def _directories(offers: Offers) -> list[str]:
         f"`{one.inside}` ({'read and write' if one.writable else 'read-only'})"
         for one in offers.directories
     ]
-
-
-def _listed(texts: Sequence[str], chars: int) -> str:
-    kept: list[str] = []
-    for text in texts[:MAX_NAMED]:
-        chars -= len(text) + 2
-        if chars < 0:
-            break
-        kept.append(text)
-    more = len(texts) - len(kept)
-    if more:
-        kept.append(f"{more} more")
-    return ", ".join(kept)
 
 
 def root_names(roots: Iterable[tuple[str, str]], own: Iterable[str] = ()) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ valid Unicode with a known maximum length, on one line. The content is not judge
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import accumulate
 
 from bridge.text import valid_text
 
@@ -49,3 +51,15 @@ def first_sentence(text: str, limit: int) -> str:
     flat = one_line(paragraph, limit * _SCAN_FACTOR)
     end = re.search(r"[.!?](?=\s+[^\sa-z])", flat)
     return clip(flat[: end.end()] if end else flat, limit)
+
+
+def joined(names: Sequence[str], limit: int, others: str = "") -> str:
+    """Return as many names as fit `limit` characters, and how many were left out."""
+    text = ", ".join(names)
+    if len(text) <= limit:
+        return text
+    ends = accumulate(len(name) + 2 for name in names)
+    room = limit - len(f" and 1,000,000 more{others}")
+    fit = sum(end <= room for end in ends)
+    rest = f"{len(names) - fit:,} more{others}"
+    return f"{', '.join(names[:fit])} and {rest}" if fit else rest

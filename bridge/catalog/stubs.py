@@ -7,14 +7,16 @@ name or a description can become code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.entries import returns as result_schema
 from bridge.catalog.prose import one_line
-from bridge.catalog.schema import Parameter, is_open, parameters, schema_order, type_text
+from bridge.guest.schema.parameters import read_parameters
+from bridge.guest.schema.schemas import as_mapping
+from bridge.guest.schema.signatures import MAX_NAME_CHARS, Argument, Head
+from bridge.guest.schema.typetext import Names
 from bridge.model import Json, Tool
 
 MAX_SIGNATURE_CHARS = 480
@@ -24,8 +26,6 @@ MAX_DESCRIPTION_CHARS = 200  # Of a server's description, in the list of all dis
 
 _TYPE_BUDGETS = (160, 48, 0)
 """Characters for each parameter's type, tried in turn until the signature fits."""
-
-_MAX_NAME_CHARS = 64  # A parameter with a longer name is left to the full documentation.
 
 
 def signature(
@@ -42,25 +42,46 @@ def signature(
         returns: Whether to include the return type.
     """
     result = tool.result_schema if result is None else result
-    result = result if returns else None
+    data = {"inputSchema": tool.input_schema, "outputSchema": result if returns else None}
     # Names that alone are too long need no types to show that they do not fit.
-    least = sum(
-        len(name) for name in schema_order(tool.input_schema) if len(name) <= _MAX_NAME_CHARS
-    )
-    for budget in _TYPE_BUDGETS if least <= MAX_SIGNATURE_CHARS else ():
-        text = _head(tool, alias, parameters(tool.input_schema, budget=budget))
-        text = f"{text} -> {_returns(result, budget)}"
+    every = read_parameters(tool.input_schema)[0]
+    names = [one.alias for one in every if len(one.alias) <= MAX_NAME_CHARS]
+    budgets = _TYPE_BUDGETS if sum(map(len, names)) <= MAX_SIGNATURE_CHARS else ()
+    # A schema that says nothing promises no arguments either.
+    named = as_mapping(tool.input_schema).keys() - {"$schema", "description", "title", "type"}
+    for budget in budgets:
+        head = Head(data, Names(inline=budget))
+        text = _whole(alias, parameter_list(head.arguments, head.rest if named else ""), head)
         if len(text) <= MAX_SIGNATURE_CHARS:
             return text
-    bare = [replace(one, type="") for one in parameters(tool.input_schema, budget=0)]
-    more = False
+    head = Head(data, Names(inline=0))
+    bare, rest = list(head.arguments), head.rest
     while True:
-        text = f"{_head(tool, alias, bare, more=more)} -> {_returns(result, 0)}"
+        text = _whole(alias, parameter_list(bare, rest, typed=False), head)
         if len(text) <= MAX_SIGNATURE_CHARS or not bare:
             return text
-        optional = [one for one in bare if not one.required]
+        optional = [one for one in bare if one.default is not None]
         bare.remove((optional or bare)[-1])
-        more = True
+        # Only says that there are more: the full documentation has them.
+        rest = "others"
+
+
+def parameter_list(arguments: Iterable[Argument], rest: str, *, typed: bool = True) -> list[str]:
+    """Return the parameters of a function as source, typed or only named."""
+    parts = list[str]()
+    optional = False
+    for one in arguments:
+        if one.default is None and optional and "*" not in parts:
+            parts.append("*")
+        text = f"{one.alias}: {one.text}" if typed else one.alias
+        if one.default is not None:
+            optional, text = True, f"{text} = {one.default}" if typed else f"{text}=..."
+        parts.append(text)
+    return [*parts, f"**{rest}"] if rest else parts
+
+
+def _whole(alias: str, parts: Iterable[str], head: Head) -> str:
+    return f"async def {alias}({', '.join(parts)}) -> {head.typed.returns}"
 
 
 def tool_data(entry: ToolEntry) -> dict[str, Any]:
@@ -120,31 +141,3 @@ def run_discovered(servers: Sequence[ServerEntry]) -> list[dict[str, Any]]:
         }
         for server in servers
     ]
-
-
-def _returns(result: Mapping[str, Json] | None, budget: int) -> str:
-    return "Any" if result is None else type_text(result, budget=budget)
-
-
-def _head(tool: Tool, alias: str, listed: Sequence[Parameter], *, more: bool = False) -> str:
-    shown = [one for one in listed if len(one.name) <= _MAX_NAME_CHARS]
-    parts = list[str]()
-    optional = False
-    for one in shown:
-        if one.required and optional and "*" not in parts:
-            parts.append("*")
-        optional = optional or not one.required
-        parts.append(_argument(one))
-    if more or len(shown) < len(listed):
-        # Only says that there are more: the full documentation has them.
-        parts.append("**others")
-    elif is_open(tool.input_schema):
-        parts.append("**arguments")
-    return f"async def {alias}({', '.join(parts)})"
-
-
-def _argument(parameter: Parameter) -> str:
-    text = f"{parameter.name}: {parameter.type}" if parameter.type else parameter.name
-    if parameter.required:
-        return text
-    return f"{text} = {parameter.default or '...'}" if parameter.type else f"{text}=..."

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.prose import one_line
-from bridge.catalog.stubs import tool_data
+from bridge.catalog.stubs import parameter_list, tool_data
 from bridge.guest.schema.signatures import Argument, Head, docstring, typed_dicts
 from bridge.guest.schema.typetext import Names, class_base
 from bridge.text import valid_text
@@ -83,34 +83,18 @@ def _function(entry: ToolEntry, names: Names, indent: str) -> tuple[list[str], s
     """Return the classes that a tool's function needs, and the function; a method if indented."""
     data = tool_data(entry)
     head = Head(data, names)
-    parts = _parameter_list(head.arguments, head.rest)
+    parts = parameter_list(head.arguments, head.rest and f"{head.rest}: Any")
     if indent:
         parts.insert(0, _receiver(head.arguments))
     start, end = f"{indent}async def {entry.alias}(", f") -> {head.typed.returns}:"
     text = f"{start}{', '.join(parts)}{end}"
     if len(text) > MAX_LINE_CHARS and parts:
         text = "\n".join([start, *(f"{indent}    {part}," for part in parts), f"{indent}{end}"])
-        text = _without_last_comma(text) if parts[-1].startswith("**") else text
     about = docstring(data, head.shown, head.typed)
     body = f"{indent}    ..."
     if about:
         body = f"{_quoted(about, f'{indent}    ')}\n{body}"
     return typed_dicts(head.typed.objects), f"{text}\n{body}"
-
-
-def _parameter_list(arguments: Iterable[Argument], rest: str) -> list[str]:
-    """Return the parameters of a function as source."""
-    parts = []
-    starred = False
-    for argument in arguments:
-        if argument.keyword_only and not starred:
-            starred = True
-            parts.append("*")
-        default = "" if argument.default is None else f" = {argument.default}"
-        parts.append(f"{argument.alias}: {argument.text}{default}")
-    if rest:
-        parts.append(f"**{rest}: Any")
-    return parts
 
 
 def _receiver(arguments: Iterable[Argument]) -> str:
@@ -120,11 +104,6 @@ def _receiver(arguments: Iterable[Argument]) -> str:
     while name in taken:
         name = f"_{name}"
     return name
-
-
-def _without_last_comma(text: str) -> str:
-    start, _, end = text.rpartition(",\n")
-    return f"{start}\n{end}"
 
 
 def _quoted(text: str, indent: str) -> str:

@@ -272,6 +272,7 @@ class ToolInventory:
             called = {tool["alias"]: to_call(tool) for tool in whole["tools"]}
             found = self._stubs[name] = (whole, called)
         whole, tools = found
-        if used is None or "list_tools" in used or not tools.keys() | SERVER_METHODS >= used:
+        by_name = {"list_tools", "call_tool", "call_tool_raw"}
+        if used is None or used & by_name or not tools.keys() | SERVER_METHODS >= used:
             return whole
         return {**whole, "tools": [tools[alias] for alias in sorted(used & tools.keys())]}

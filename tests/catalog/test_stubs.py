@@ -138,7 +138,7 @@ def test_of_too_many_arguments_the_optional_ones_are_summed_up_first() -> None:
 
 def test_an_argument_with_an_absurd_name_is_left_to_the_full_documentation() -> None:
     made = tool(properties={"a" * 1_000_000: STRING, "-" * 1_000_000: STRING, "b": STRING})
-    assert signature(made, "x") == "async def x(b: str = ..., **others) -> Any"
+    assert signature(made, "x") == "async def x(b: str = ..., **arguments) -> Any"
 
 
 @given(

@@ -31,22 +31,16 @@ BEFORE = (
         ("Quote a dict's keys: `{'query': ...}`",),
     ),
     Wrong(
-        "a server opened like a client",
-        "async with mcp_git_forge as forge:\n    print(await forge.get_me())",
+        "a server called like a function",
+        "print(await mcp_git_forge('get_me'))",
         "not-a-tool",
-        ("remove the `with`",),
+        ("call one of its tools",),
     ),
     Wrong(
         "a tool misspelt in a text",
         "r = await runtime.call_tool('git-forge', 'serch_issues', {'query': 'x'})",
         "unknown-tool",
         ("search_issues",),
-    ),
-    Wrong(
-        "a tool called by its name on the server",
-        "r = await mcp_git_forge.call_tool('search_issues', {'query': 'x'})",
-        "unknown-tool",
-        ("await runtime.call_tool('git-forge', tool, {...})",),
     ),
     Wrong(
         "a prompt's arguments by name",
@@ -62,8 +56,8 @@ BEFORE = (
         ("Did you mean `mcp_git_forge.search_issues(query: str",),
     ),
     Wrong(
-        "a tool in camel case",
-        "r = await mcp_git_forge.createIssue(owner='o', repo='r', title='t')",
+        "a tool misspelt in camel case",
+        "r = await mcp_git_forge.creatIssue(owner='o', repo='r', title='t')",
         "unknown-tool",
         ("Did you mean `mcp_git_forge.create_issue(",),
     ),
@@ -182,12 +176,6 @@ BEFORE = (
         "r = await mcp_git_forge.get_file_contents('a.md', path='b.md')",
         "repeated-argument",
         ("`path` twice",),
-    ),
-    Wrong(
-        "a tool's arguments given to call_tool by name",
-        "r = await runtime.call_tool('git-forge', 'search_issues', query='x')",
-        "unknown-argument",
-        ("{'query': ...}",),
     ),
     # --- await -----------------------------------------------------------------------------------
     Wrong(

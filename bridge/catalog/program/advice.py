@@ -14,7 +14,7 @@ from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.parsing import SYNTAX, Unread
 from bridge.catalog.program.report import NOTHING, Verdict, lines_of
 from bridge.catalog.program.survey import Survey
-from bridge.catalog.program.tables import BUILTINS, BY_NAME, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
+from bridge.catalog.program.tables import BUILTINS, HELPERS, OWN_GLOBALS, RUNTIME_TYPES
 from bridge.catalog.prose import clip, one_line
 from bridge.catalog.stubs import call_signature
 from bridge.guest.schema.binding import Wrong
@@ -32,12 +32,6 @@ _BUILTIN_CUTOFF = 0.78
 MAX_LINE_CHARS = 640
 """Part of a line that the patterns for advice are matched against."""
 
-_APART = {
-    "get_prompt": "get_prompt(..., %s)",
-    **{name: f"runtime.{name}(server, tool, %s)" for name in BY_NAME},
-}
-"""Helpers that take the arguments of a tool or a prompt as a dict."""
-
 FOREIGN: Mapping[str, str] = {
     "NaN": 'Write `float("nan")`.',
     "console": "This is Python: write `print(...)`.",
@@ -46,6 +40,7 @@ FOREIGN: Mapping[str, str] = {
     "Math": "This is Python: `import math`.",
     "Promise": "This is Python: `import asyncio`, then `await asyncio.gather(...)`.",
     "get_ipython": "This is no notebook: leave the line out; `display(x)` shows pictures.",
+    "final_answer": "End the program with the value itself.",
     "client": "No client is needed: call tools as `await mcp_<server>.<tool>(...)`.",
     "session": "No session is needed: call tools as `await mcp_<server>.<tool>(...)`.",
 }
@@ -147,13 +142,10 @@ def no_tool(server: ServerEntry, name: str, *, by_name: bool = False) -> str:
     names = {entry.tool.name if by_name else entry.alias: entry for entry in server.tools}
     near = nearest(name, names)
     hint = ""
-    if name in BY_NAME:
-        how = f"await runtime.{name}({clip(server.name, 60)!r}, tool, {{...}})"
-        hint = f" Call a tool by name: `{how}`."
-    elif near:
+    if near:
         meant = near if by_name else call_signature(server.alias, names[near])
         hint = f" Did you mean `{meant}`?"
-    if not near or name in BY_NAME or (len(names) <= 6 and not by_name):
+    if not near or (len(names) <= 6 and not by_name):
         hint += f" Tools: {listed([*names])}."
     owner = f"the server {quoted(server.name)}" if by_name else f"`mcp_{server.alias}`"
     return f"{owner} has no tool {quoted(name)}.{hint}"
@@ -171,11 +163,9 @@ def no_helper(name: str) -> str:
 def wrong_argument(label: str, one: Wrong, signature: Callable[[], str]) -> str:
     """Return what is wrong with an argument, and the signature of what is called."""
     text = one.text
-    apart = _APART.get(label.rpartition(".")[2])
-    if apart and one.rule == "unknown-argument":
-        in_dict = apart % f"{{{one.name[:64]!r}: ...}}"
+    if label.endswith(".get_prompt") and one.rule == "unknown-argument":
         text = f"has no parameter {quoted(one.name)}: its own arguments go into a dict, "
-        text += f"`{in_dict}`"
+        text += f"`get_prompt(..., {{{one.name[:64]!r}: ...}})`"
     end = "" if text.endswith("?") else "."
     return f"{quoted(label)} {text}{end}{SIGNATURE}`{signature()}`"
 
@@ -187,6 +177,6 @@ def quoted(name: str) -> str:
 
 def listed(names: Sequence[str]) -> str:
     """Return names, separated by commas, at most `MAX_LISTED` of them."""
-    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED])
+    shown = ", ".join(clip(name, NAME_CHARS) for name in names[:MAX_LISTED]) or "none"
     more = len(names) - MAX_LISTED
-    return f"{shown} and {more} more" if more > 0 else shown or "none"
+    return f"{shown} and {more} more" if more > 0 else shown

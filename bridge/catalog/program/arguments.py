@@ -16,8 +16,7 @@ from bridge.catalog.program.symbols import Symbol, SymbolResolver
 from bridge.catalog.program.tables import BY_NAME, Helper
 from bridge.guest.protocol.placeholders import WHOLE
 from bridge.guest.schema.binding import Parameters
-from bridge.guest.schema.names import PARAMETER_NAMES
-from bridge.guest.schema.parameters import are_arguments
+from bridge.guest.schema.names import split_target
 from bridge.model import Json
 
 MAX_LITERAL_NODES = 2000
@@ -35,8 +34,7 @@ def helper_parameters(helper: Helper) -> Parameters:
         "required": list(names[: helper.required]),
         "additionalProperties": helper.open,
     }
-    also = PARAMETER_NAMES if helper.name in BY_NAME else {}
-    return Parameters(schema, len(helper.positional), also)
+    return Parameters(schema, len(helper.positional))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +55,8 @@ class CallText:
 
     def may_be_all(self, parameters: Parameters) -> bool:
         """Whether there are arguments that the text does not show: unpacked, or in one dict."""
-        whole = len(self.args) == 1 and not self.kwargs and self.args[0] == COMPUTED
-        names = parameters.by_name
-        fits = are_arguments(names, names, parameters.all, parameters.root)
-        return self.starred or self.unpacked or (whole and not self.scalar and fits)
+        whole = parameters.whole(self.args, self.kwargs) == COMPUTED and not self.scalar
+        return self.starred or self.unpacked or whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +109,7 @@ class CallReader:
         args = [] if starred else [self.value(item, context) for item in node.args]
         values: list[object] = [*node.args[:1]]
         if values and isinstance(first := values[0], ast.Name):
-            owner = self._survey.owner(first.id, context)
-            values = [value for value, _ in owner.bound[first.id]] if owner else values
+            values = [value for value, _ in self._survey.bound(first.id, context)] or values
         scalar = bool(values) and all(isinstance(v, ast.Constant | ast.JoinedStr) for v in values)
         return CallText(args=args, kwargs=kwargs, starred=starred, unpacked=unpacked, scalar=scalar)
 
@@ -124,13 +119,13 @@ class CallReader:
         assert helper is not None
         if text.starred or text.unpacked:
             return None
-        also = PARAMETER_NAMES if helper.name in BY_NAME else {}
         values = dict(zip(helper.positional, text.args, strict=False))
-        values.update({also.get(name, name): value for name, value in text.kwargs.items()})
-        tool = values.get("tool")
-        if also and isinstance(tool, dict) and tool != COMPUTED and "arguments" not in values:
-            values["arguments"] = values.pop("tool")
-        if also and len(values.keys() & {"server", "tool"}) == 1:
+        by_name = helper.name in BY_NAME
+        if by_name:
+            values = self._target(dict.fromkeys(helper.positional) | values, text.kwargs)
+        else:
+            values.update(text.kwargs)
+        if by_name and symbol.server is None and len(values.keys() & {"server", "tool"}) == 1:
             # One text may name both; see `NameTable.resolve`.
             whole = values.get("server", values.get("tool"))
             path = self._survey.given.get(whole, "") if isinstance(whole, str) else ""
@@ -139,18 +134,26 @@ class CallReader:
         server, name, tool = symbol.server, values.get("server"), values.get("tool")
         if server is None and isinstance(name, str):
             server = self._symbols.named_server(name)
-        if not also or server is None or not isinstance(tool, str):
+        if not by_name or server is None or not isinstance(tool, str):
             return HelperCall(values=values, server=server)
         given = values.get("arguments") or {}
-        alone = values.keys() <= {"server", "tool", "arguments"}
-        shown = alone and given != COMPUTED
+        shown = isinstance(given, dict) and given != COMPUTED
         return HelperCall(
             values=values,
             server=server,
             tool=tool,
             entry=server.named(tool),
-            given=CallText(kwargs=given) if shown and isinstance(given, dict) else None,
+            given=CallText(kwargs=given) if shown else None,
         )
+
+    def _target(self, target: dict[str, Json], named: Mapping[str, Json]) -> dict[str, Json]:
+        """Return the parameters of a `call_tool`, as the guest reads them."""
+        own = split_target(target, named)
+        if isinstance(tool := target["tool"], dict) and tool != COMPUTED:
+            target["tool"], target["arguments"] = None, tool
+        if own and target["arguments"] is None:
+            target["arguments"] = own
+        return {name: value for name, value in target.items() if value is not None}
 
     def value(self, node: ast.expr, context: Context) -> Json:
         """Return the value of an expression; `COMPUTED` for what the text does not show of it.
@@ -158,8 +161,7 @@ class CallReader:
         A name counts that is bound once, to a constant.
         """
         if isinstance(node, ast.Name):
-            owner = self._survey.owner(node.id, context)
-            bound = owner.bound[node.id] if owner is not None else ()
+            bound = self._survey.bound(node.id, context)
             value = bound[0][0] if len(bound) == 1 else None
             fixed = not self._survey.tricky and node.id not in self._survey.shared
             if not fixed or not isinstance(value, ast.Constant):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import takewhile
 from types import CoroutineType
 from typing import Any
 
 from bridge.catalog.program.advice import quoted
 from bridge.catalog.program.edits import AWAIT, Edit
 from bridge.catalog.program.report import Report
-from bridge.catalog.program.survey import Context, Scope, Survey
+from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import COROUTINE, FUTURE, TOOL, Symbol, SymbolResolver
 from bridge.catalog.program.tables import DATA_BUILTINS, DATA_MEMBERS, SHOWING
 from bridge.model import Severity
@@ -48,7 +49,10 @@ _USES: tuple[tuple[tuple[type[ast.AST], ...], str, Callable[[Any], list[ast.expr
 class AwaitRules:
     """Checks calls that have to be awaited, and `await` itself."""
 
-    def __init__(self, survey: Survey, symbols: SymbolResolver, report: Report) -> None:
+    def __init__(
+        self, survey: Survey, symbols: SymbolResolver, report: Report, *, in_session: bool = False
+    ) -> None:
+        self._in_session = in_session
         self._survey = survey
         self._symbols = symbols
         self._report = report
@@ -112,8 +116,11 @@ class AwaitRules:
             severity = self._survey.raises(context, "TypeError")
             self._missing(node.value, severity, symbol, "is unpacked without `await`", context)
         elif isinstance(target, ast.Name):
-            in_class = context.scope.kind == "class"
-            if not in_class and target.id not in self._survey.shared | self._survey.read_names:
+            # In a session, a later program may await a global.
+            kept = context.scope.kind == "class" or (
+                self._in_session and context.scope is self._survey.root
+            )
+            if not kept and target.id not in self._survey.shared | self._survey.read_names:
                 self._dropped(node, node.value, context)
 
     def _used(self, node: ast.Name | ast.Call, context: Context, use: str, *also: Edit) -> None:
@@ -129,7 +136,8 @@ class AwaitRules:
             # The program shows it, and awaits it elsewhere: that may be intended.
             return
         if use.startswith((_SHOWN, _TAKEN)):
-            severity = "note" if named in self._handed_on else self._survey.happens(context)
+            later = named in self._handed_on or (self._in_session and named)
+            severity = "note" if later else self._survey.happens(context)
         else:
             severity = self._survey.raises(context, "TypeError")
         self._missing(node, severity, symbol, f"{use} without `await`", context, *also)
@@ -168,8 +176,7 @@ class AwaitRules:
     ) -> tuple[Edit, ...]:
         """Return the edits that await a call, or the only call that a name stands for."""
         if isinstance(node, ast.Name):
-            owner = self._survey.owner(node.id, context)
-            bound = owner.bound[node.id] if owner is not None else ()
+            bound = self._survey.bound(node.id, context)
             value, context = bound[0] if len(bound) == 1 else (None, context)
             if not isinstance(value, ast.Call) or node.id in self._handed_on | self._awaited_names:
                 return ()
@@ -246,7 +253,7 @@ class AwaitRules:
             return
         value = node.value
         symbol = self._symbols.of(value, context)
-        rule = "not-awaitable"
+        rule, edits = "not-awaitable", tuple[Edit, ...]()
         if symbol is not None and symbol.kind == TOOL:
             rule = "not-called"
             call = f"`await {symbol.name}(...)`"
@@ -256,9 +263,18 @@ class AwaitRules:
                 "several calls are awaited with `await asyncio.gather(*[...])`; a list itself "
                 "cannot be awaited"
             )
+        elif isinstance(value, ast.Call) and self._gives_data(value.func, context):
+            name = quoted(f"{ast.unparse(value.func)}(...)")
+            message, edits = f"{name} is not awaited; leave out `await`", (Edit("bare", node),)
         else:
             return
-        self._report.add(node, rule, self._survey.raises(context, "TypeError"), message)
+        self._report.add(node, rule, self._survey.raises(context, "TypeError"), message, edits)
+
+    def _gives_data(self, function: ast.expr, context: Context) -> bool:
+        """Return whether a function certainly returns nothing to await."""
+        symbol = self._symbols.of(function, context)
+        dotted = "" if symbol is None else symbol.dotted
+        return dotted in DATA_MEMBERS or self._symbols.is_builtin(function, SHOWING)
 
     def _outside(self, node: ast.AST, context: Context, what: str) -> None:
         """Report a construct that only compiles inside an `async def`."""
@@ -304,20 +320,22 @@ class AwaitRules:
         return () if unclear else tuple(edits)
 
     def _gather(self, node: ast.Call, context: Context) -> None:
-        first = node.args[0] if node.args else None
+        symbol = self._symbols.of(node.func, context)
+        if symbol is None or symbol.dotted != "asyncio.gather" or not node.args:
+            return
+        first, severity = node.args[0], self._survey.raises(context, "TypeError")
         if isinstance(first, ast.List | ast.ListComp | ast.GeneratorExp):
-            symbol = self._symbols.of(node.func, context)
-            if symbol is not None and symbol.dotted == "asyncio.gather":
-                message = "`asyncio.gather` takes the calls one by one: put `*` before the list"
-                severity = self._survey.raises(context, "TypeError")
-                self._report.add(first, "gather-list", severity, message)
+            message = "`asyncio.gather` takes the calls one by one: put `*` before the list"
+            edits = () if isinstance(first, ast.GeneratorExp) else (Edit("star", first),)
+            self._report.add(first, "gather-list", severity, message, edits)
+        for one in node.args:
+            call = self._symbols.of(one.value, context) if isinstance(one, ast.Await) else None
+            if call is not None and call.kind == COROUTINE and call.tool is not None:
+                message = "`asyncio.gather` takes calls without `await`"
+                self._report.add(one, "not-awaitable", severity, message, (Edit("bare", one),))
 
 
 def _in_generator(context: Context) -> bool:
     """Return whether the context is inside a generator expression: its consumer awaits."""
-    scope: Scope | None = context.scope
-    while scope is not None and scope.kind == "comprehension":
-        if scope.generator:
-            return True
-        scope = scope.parent
-    return False
+    inner = takewhile(lambda scope: scope.kind == "comprehension", context.scope.chain())
+    return any(scope.generator for scope in inner)

@@ -72,9 +72,6 @@ class CallRules:
                 if item.name != "*":
                     symbol = self._symbols.imported(f"{node.module}.{item.name}")
                     self._name(node, context, symbol, "ImportError")
-        for node, context in self._survey.each(ast.With, ast.AsyncWith):
-            for item in node.items:
-                self._with_item(item.context_expr, context)
         awaited = {id(node.value) for node, _ in self._survey.each(ast.Await)}
         for node, context in self._survey.each(ast.Call):
             self._call(node, context, later=id(node) not in awaited)
@@ -94,20 +91,6 @@ class CallRules:
             # The program tests whether the tool exists.
             severity = "note"
         self._report.add(node, "unknown-tool", severity, partial(no_tool, server, name))
-
-    def _with_item(self, node: ast.expr, context: Context) -> None:
-        """Report `async with mcp_x as x`: a server object is no client that has to be opened."""
-        symbol = self._symbols.of(node, context)
-        if symbol is None or symbol.kind != SERVER:
-            return
-        # Python 3.10 and older raise AttributeError, newer ones TypeError.
-        severities = {self._survey.raises(context, k) for k in ("TypeError", "AttributeError")}
-        message = (
-            f"{quoted(symbol.name)} is connected already and is no context manager: remove the "
-            f"`with`, and call `await {symbol.name}.<tool>(...)`"
-        )
-        severity: Severity = "note" if "note" in severities else "deny"
-        self._report.add(node, "not-a-tool", severity, message)
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -142,20 +125,19 @@ class CallRules:
         call = self._reader.helper(node, context, symbol)
         if call is None or call.server is None or call.tool is None or not call.server.known:
             return
-        # `call_tool_raw` may return the error instead.
-        unsure = symbol.name.endswith("_raw") or self._introspects
-
-        def severity(kind: str) -> Severity:
-            return "note" if unsure else self._survey.raises(context, kind, later=later)
-
+        raised = "ArgumentsError" if call.entry else "MCPError"
+        severity = self._survey.raises(context, raised, later=later)
+        if symbol.name.endswith("_raw") or (self._introspects and not call.entry):
+            # It may return the error instead, or the program finds out what there is.
+            severity = "note"
         if call.entry is None:
             message = partial(no_tool, call.server, call.tool, by_name=True)
-            self._report.add(node, "unknown-tool", severity("MCPError"), message)
+            self._report.add(node, "unknown-tool", severity, message)
         elif call.given is not None:
             label = f"{call.server.name}.{call.entry.tool.name}"
             parameters = self._reader.parameters(call.entry)
             signature = partial(call_signature, call.server.alias, call.entry)
-            self._bind(node, call.given, parameters, severity("ArgumentsError"), label, signature)
+            self._bind(node, call.given, parameters, severity, label, signature)
 
     def _bind(
         self,

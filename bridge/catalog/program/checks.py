@@ -15,6 +15,7 @@ from bridge.catalog.entries import ServerEntry
 from bridge.catalog.program.advice import quoted, undefined_name
 from bridge.catalog.program.awaits import AwaitRules
 from bridge.catalog.program.calls import CallRules
+from bridge.catalog.program.edits import Edit
 from bridge.catalog.program.report import Report, Verdict
 from bridge.catalog.program.survey import Survey
 from bridge.catalog.program.symbols import SymbolResolver
@@ -39,7 +40,7 @@ def check_program(
     report = Report()
     symbols = SymbolResolver(survey, {server.alias: server for server in servers if server.known})
     CallRules(survey, symbols, report).check()
-    AwaitRules(survey, symbols, report).check()
+    AwaitRules(survey, symbols, report, in_session=more_names).check()
     known = frozenset(aliases.values())
     if not more_names:
         # In a session most such names come from earlier programs; Python reports the others.
@@ -50,7 +51,9 @@ def check_program(
 
 def _check_names(survey: Survey, report: Report, servers: Collection[str]) -> None:
     """Report names that nothing binds; `server_references` reports those with `mcp_`."""
-    known = survey.names | BUILTINS | OWN_GLOBALS | survey.given.keys()
+    known = survey.names | survey.made | BUILTINS | OWN_GLOBALS | survey.given.keys()
+    last = survey.tree.body[-1] if survey.tree.body else None
+    answer = getattr(getattr(last, "value", None), "func", None)
     seen: set[str] = set()
     for node, context in survey.each(ast.Name):
         name = node.id
@@ -65,7 +68,9 @@ def _check_names(survey: Survey, report: Report, servers: Collection[str]) -> No
             # Report each name once, but again if the first report was not certain.
             seen.add(name)
         message = partial(undefined_name, node, survey, servers)
-        report.add(node, "undefined-name", severity, message)
+        is_answer = name == "final_answer" and node is answer
+        edits = (Edit("answer", node),) if is_answer else ()
+        report.add(node, "undefined-name", severity, message, edits)
 
 
 def _check_uncalled(survey: Survey, report: Report) -> None:
@@ -76,23 +81,27 @@ def _check_uncalled(survey: Survey, report: Report) -> None:
     own = [node for node in survey.tree.body if isinstance(node, functions)]
     for node in own:
         if node.name not in survey.read_names and (node.name == "main" or idle):
-            call = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
+            call, given = "await " if isinstance(node, ast.AsyncFunctionDef) else "", node.args
+            keywords = [default for default in given.kw_defaults if default is None]
+            needs = len(given.posonlyargs + given.args) > len(given.defaults) or keywords
             message = (
                 f"{quoted(node.name)} is defined and never called; end the program with "
-                f"`{call}{node.name}(...)`"
+                f"`{call}{node.name}({'...' if needs else ''})`"
             )
             report.add(node, "not-called", "note", message)
 
 
 def find_lost_value(survey: Survey) -> tuple[Finding, ...]:
-    """Return a note on the last line of a last loop or condition, whose value goes nowhere."""
+    """Return a note on the last line of a last loop, whose value goes nowhere."""
     last = survey.tree.body[-1] if survey.tree.body else None
+    loops = False
     while isinstance(last, ast.For | ast.AsyncFor | ast.While | ast.If):
+        loops = loops or not isinstance(last, ast.If)
         last = last.body[-1]
     report = Report()
     value = last.value if isinstance(last, ast.Assign | ast.AugAssign | ast.Expr) else None
     shows = isinstance(value, ast.Call) and getattr(value.func, "id", "") in ("print", "display")
-    if last and value and not shows and last not in survey.tree.body:
+    if last and value and not shows and loops:
         message = "what this line makes is not shown; print it, or end with its name"
         report.add(last, "lost-value", "note", message)
     return report.verdict().findings

@@ -12,7 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 AWAIT = "the `await` that was missing"
-_WORDS = {"value": "the value of the last `return`"}
+_INSERTED = {"asynchronous": b"async ", "star": b"*"}
+_WORDS = {
+    "answer": "the value of `final_answer`",
+    "bare": "no `await` before what is none",
+    "star": "a `*` before the list of calls",
+    "value": "the value of the last `return`",
+}
 
 
 @dataclass(frozen=True)
@@ -20,8 +26,9 @@ class Edit:
     """A change at one node.
 
     Attributes:
-        kind: `AWAIT`: await a call; "plain": remove the node's `await` or `async`; "asynchronous":
-            make a function asynchronous; "value": make a `return` its value.
+        kind: `AWAIT`: await a call; "plain", "bare": remove the node's `await` or `async`;
+            "asynchronous": make a function asynchronous; "value", "answer": make a `return` or a
+            `final_answer` its value; "star": unpack a list.
     """
 
     kind: str
@@ -45,10 +52,10 @@ def apply_edits(code: str, edits: Iterable[Edit]) -> tuple[str, str] | None:
             if not _is_same(part, node):
                 return None
             changes |= {(start, start, b"(await "), (end, end, b")")}
-        elif edit.kind == "asynchronous":
-            changes.add((start, start, b"async "))
+        elif edit.kind in _INSERTED:
+            changes.add((start, start, _INSERTED[edit.kind]))
         else:
-            match = re.match(rb"(?:await|async|return)\b\s*", part)
+            match = re.match(rb"(?:await|async|return|final_answer)\b\s*", part)
             if match is None:
                 return None
             empty = isinstance(node, ast.Return) and node.value is None

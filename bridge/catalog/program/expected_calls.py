@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from bridge.catalog.entries import ServerEntry, ToolEntry
 from bridge.catalog.program.arguments import COMPUTED, CallReader, CallText, is_computed
-from bridge.catalog.program.survey import Context, Scope, Survey
+from bridge.catalog.program.survey import Context, Survey
 from bridge.catalog.program.symbols import (
     HELPER,
     NO_HELPER,
@@ -269,9 +269,4 @@ class _Reader:
 
 def _is_deferred(context: Context) -> bool:
     """Return whether a context is inside a function or a generator, so that it runs later."""
-    scope: Scope | None = context.scope
-    while scope is not None:
-        if scope.kind == "function" or scope.generator:
-            return True
-        scope = scope.parent
-    return False
+    return any(scope.kind == "function" or scope.generator for scope in context.scope.chain())

@@ -8,8 +8,9 @@ path is nearest to a wrong name.
 from __future__ import annotations
 
 import ast
+import importlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from bridge.catalog.entries import ServerEntry
@@ -22,8 +23,9 @@ from bridge.catalog.program.tables import (
     OWN_GLOBALS,
     SHORT_NAMES,
     STDLIB,
+    TWICE_NAMED,
 )
-from bridge.guest.schema.names import nearest, spelling
+from bridge.guest.schema.names import PARAMETER_NAMES, letters, nearest, spelling
 
 PREFIX = "mcp_"
 
@@ -31,13 +33,14 @@ _ALSO = {
     **dict.fromkeys(("tools", "servers", "mcp_tools"), "mcp_servers"),
     **dict.fromkeys(("client", "session", "mcp_client"), "runtime"),
     **dict.fromkeys(("call_mcp_tool", "mcp_call_tool"), "runtime.call_tool"),
-    "McpError": "MCPError",
+    **dict.fromkeys(("McpError", "MCPException", "MCPToolError", "ToolError"), "MCPError"),
     **{"true": "True", "false": "False", **dict.fromkeys(("null", "nil", "undefined"), "None")},
     **{"xrange": "range", "unicode": "str"},
 }
 """Names in other libraries and languages for what the bridge has."""
 
 _VALUES = frozenset({"False", "MCPError", "None", "True", "range", "str"})
+_TARGET = frozenset({"server", "tool"})
 _CATCHES = frozenset({"NameError", "Exception", "BaseException", "*"})
 
 
@@ -81,12 +84,22 @@ class NameTable:
             found[name][f"runtime.{name}"] = True
         return found
 
+    @cached_property
+    def _alike(self) -> Mapping[str, dict[str, bool]]:
+        """By letters alone, the paths of servers, tools and helpers."""
+        found: defaultdict[str, dict[str, bool]] = defaultdict(dict)
+        for name, path in self._owners.items():
+            found[letters(name)][path] = True
+        for name, paths in self._members.items():
+            found[letters(name)].update(paths)
+        return found
+
     def find(self, name: str) -> str:
         """Return the path that a name means; empty if none does, or several do."""
         path = self._owners.get(spelling(name)) or _ALSO.get(name)
         if path is not None:
             return path
-        paths = self._members.get(spelling(name), {})
+        paths = self._members.get(spelling(name)) or self._alike.get(letters(name), {})
         chosen = [path for path, listed in paths.items() if listed] or list(paths)
         return chosen[0] if len(chosen) == 1 else ""
 
@@ -119,15 +132,19 @@ class NameTable:
             path = self.find(text)
             if "." in path:
                 found[text] = path
-        names = {node.id for node, _ in survey.every(ast.Name)} - survey.names - BUILTINS
-        return {**found, **{name: line for name in names if (line := import_for(name))}}
+        imports: defaultdict[str, set[str]] = defaultdict(set)
+        for node, _ in survey.every(ast.Name):
+            if node.id not in survey.names | survey.made | BUILTINS:
+                imports[node.id].add(asked.get(id(node), ""))
+        lines = {name: import_for(name, attributes) for name, attributes in imports.items()}
+        return {**found, **{name: line for name, line in lines.items() if line}}
 
     def undefined(self, survey: Survey) -> Iterator[ast.Name]:
         """Yield each use of a name that neither the program nor the run defines.
 
         Names of the standard library are missing imports; one whose error is caught is tried out.
         """
-        known = survey.names | BUILTINS | OWN_GLOBALS
+        known = survey.names | survey.made | BUILTINS | OWN_GLOBALS
         known |= {f"{PREFIX}{alias}" for alias in self.aliases.values()}
         known |= {n.id for n, at in survey.every(ast.Name) if not _CATCHES.isdisjoint(at.caught)}
         for node, _ in survey.every(ast.Name):
@@ -141,10 +158,20 @@ class NameTable:
         return unknown and (any(self.undefined(survey)) or any(_texts(survey)))
 
 
-def import_for(name: str) -> str:
-    """Return the import statement for a well-known name; empty for any other."""
-    if name in MEMBERS and name != "pprint":
+def import_for(name: str, attributes: Collection[str] = ()) -> str:
+    """Return the import statement for a well-known name; empty for any other.
+
+    Args:
+        attributes: Those that a program uses of it; "" is among them if it uses the name itself.
+    """
+    if name in MEMBERS:
         return f"from {MEMBERS[name]} import {name}"
+    if name in TWICE_NAMED and attributes:
+        module = importlib.import_module(name)
+        if not all(attribute and hasattr(module, attribute) for attribute in attributes):
+            member = getattr(module, name)
+            fits = all(not attribute or hasattr(member, attribute) for attribute in attributes)
+            return f"from {name} import {name}" if fits else ""
     if name in SHORT_NAMES:
         return f"import {SHORT_NAMES[name]}"
     if name in STDLIB and not name.startswith("_") and name not in ("this", "antigravity"):
@@ -156,7 +183,8 @@ def _texts(survey: Survey) -> Iterator[str]:
     """Yield the texts that alone name the tool of a `call_tool`."""
     for node, _ in survey.every(ast.Call):
         if last_name(node.func) in BY_NAME:
-            values = [*node.args[:2], *(keyword.value for keyword in node.keywords)]
+            slots = [(PARAMETER_NAMES.get(one.arg, one.arg), one.value) for one in node.keywords]
+            values = [*node.args[:2], *(value for name, value in slots if name in _TARGET)]
             texts = [one.value for one in values if isinstance(one, ast.Constant)]
             if len(texts) == 1 and isinstance(texts[0], str):
                 yield texts[0]

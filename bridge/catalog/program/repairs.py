@@ -2,7 +2,8 @@
 
 `REPAIRS` is the list: each has words for the result ("read as: ...") and a function from a text to
 texts that may be meant. A repaired text counts only if it parses. The fewest repairs win. A text
-that parses is returned unchanged, unless it is the JSON of `run_python`'s arguments.
+that parses is returned unchanged, unless it is the JSON of `run_python`'s arguments, or a program
+in quotes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from bridge.catalog.program.f_strings import rewrite_f_strings
 from bridge.catalog.program.parsing import SYNTAX, Unread, parse
+from bridge.catalog.program.survey import Survey
 from bridge.errors import InvalidRequestError
 from bridge.model import RunRequest
 
@@ -25,6 +27,11 @@ ATTEMPTED_CHARS = 1024 * 1024
 """Characters parsed in search of a repair: half a second, and hundreds of texts of usual length."""
 
 _ARGUMENTS = {field.name for field in dataclasses.fields(RunRequest)} | {"apply", "profile"}
+
+_UNREAD = frozenset({"servers", "session", "timeout"})
+"""Arguments without which a program means the same."""
+
+_CALL_ARGUMENTS = ("arguments", "input", "parameters")
 
 _LITERAL = "|".join(
     f"{quote}(?:\\\\.|[^\\\\{outside}])*?{quote}"
@@ -62,12 +69,10 @@ def read_program(code: str, python: Callable[[], str] = str) -> ReadProgram:
     Args:
         python: Returns the sandbox's Python version, as "3.11"; empty if it is unknown.
     """
-    inner = _argument(code)
-    if inner is not None:
-        words = "the text of `code` in the JSON object"
-        read = read_program(inner, python)
-        return dataclasses.replace(read, read_as="; ".join(filter(None, (words, read.read_as))))
     tree = parse(code)
+    if (inside := _inside(code, tree)) is not None:
+        read = read_program(inside[0], python)
+        return dataclasses.replace(read, read_as="; ".join(filter(None, (inside[1], read.read_as))))
     read = ReadProgram(code=code, tree=tree)
     if isinstance(tree, Unread):
         read = _repair(code, tree)
@@ -107,30 +112,61 @@ def _repair(code: str, why: Unread) -> ReadProgram:
     return ReadProgram(code=code, tree=why)
 
 
-def _argument(code: str) -> str | None:
-    """Return the `code` of a text that is `run_python`'s arguments as JSON; refuse others in it."""
-    if not code.lstrip().startswith("{") or '"code"' not in code:
+def _argument(code: str) -> tuple[str, str] | None:
+    """Return the `code` of a text that is `run_python`'s arguments as JSON, and this in words.
+
+    Raises:
+        InvalidRequestError: The JSON has an argument that changes what a run does.
+    """
+    if not code.lstrip().startswith("{") or '"code' not in code:
         return None
     try:
         given = json.loads(code, strict=False)
-    except (ValueError, RecursionError):
+        if str(given.get("name")).endswith("run_python") and len(given) == 2:
+            # A whole tool call.
+            given = next((given[name] for name in _CALL_ARGUMENTS if name in given), given)
+            given = json.loads(given, strict=False) if isinstance(given, str) else given
+        inner = given.get("code")
+    except (ValueError, RecursionError, AttributeError):
         return None
-    inner = given.get("code")
     if not given.keys() <= _ARGUMENTS or not isinstance(inner, str):
         return None
-    if others := ", ".join(f"`{name}`" for name in given if name != "code"):
+    words, names = "the text of `code` in the JSON object", given.keys() - {"code"}
+    others = ", ".join(f"`{name}`" for name in given if name in names)
+    if names - _UNREAD:
         message = f"The text of `code` is a JSON object that holds {others} too. Nothing was run."
         raise InvalidRequestError(message, remedy=f"Pass {others} as an argument of its own.")
-    return inner
+    return inner, f"{words}, without {others}" if others else words
+
+
+def _inside(code: str, tree: ast.Module | Unread) -> tuple[str, str] | None:
+    """Return the program in a text that parses as something else, and the reading in words."""
+    if isinstance(tree, ast.Module) and tree.body:
+        match tree.body[0]:
+            case ast.Expr(value=ast.Constant(value=str() as text)) if len(tree.body) == 1:
+                inner = parse(text)
+                nodes = ast.walk(inner) if isinstance(inner, ast.Module) else ()
+                if any(isinstance(node, ast.Call) for node in nodes):
+                    return text, "the program in quotes"
+            case ast.AnnAssign(target=ast.Subscript(value=ast.Name(id="In"))):
+                texts = () if "In" in Survey(tree).names else _without_prompts(code)
+                return next(((text, _PROMPTS) for text in texts), None)
+            case _:
+                pass
+    return _argument(code)
 
 
 # --- the repairs ---------------------------------------------------------------------------------
 
 
+_MARK = re.compile(r"\s*(?:```|~~~)\s*(\w*)|\s*</?(?:end_)?(?:code|python)>\s*$")
+_PYTHON = frozenset({"python", "py", "python3", "py3", "ipython"})
+
+
 def _without_fence(text: str) -> Iterator[str]:
-    """Yield what is inside a Markdown fence, if all that is outside it is prose."""
+    """Yield what is inside Markdown fences or `<code>`, if all that is outside is prose."""
     lines = text.splitlines()
-    marks = [n for n, line in enumerate(lines) if re.match(r"\s*(?:```|~~~)", line)]
+    marks = [n for n, line in enumerate(lines) if _MARK.match(line)]
     if not marks:
         return
     first, last = marks[0], marks[-1]
@@ -138,9 +174,41 @@ def _without_fence(text: str) -> Iterator[str]:
         # One end is missing: the fence is the first or the last line.
         above = any(line.strip() for line in lines[:first])
         first, last = (-1, last) if above else (first, len(lines))
-    outside = lines[: max(first, 0)] + lines[last + 1 :]
-    if not any(map(_is_code, filter(str.strip, [*outside, "\n".join(outside)]))):
+    if not _has_code([*lines[: max(first, 0)], *lines[last + 1 :]]):
         yield "\n".join(lines[first + 1 : last])
+        yield from _several_fences(lines, marks) if len(marks) % 2 == 0 < len(marks) - 2 else ()
+
+
+def _several_fences(lines: list[str], marks: list[int]) -> Iterator[str]:
+    """Yield the programs in several fences as one, if they are certainly no alternatives.
+
+    Only those in Python count. They belong together if there is nothing between them, or if each
+    uses what those before it define.
+    """
+    pairs = list(zip(marks[::2], marks[1::2], strict=True))
+    kinds = [(_MARK.match(lines[start]) or [""])[1] or "" for start, _ in pairs]
+    labelled = not _PYTHON.isdisjoint(kinds)
+    whole, end = "", -1
+    for (start, stop), kind in zip(pairs, kinds, strict=True):
+        block, between = lines[start + 1 : stop], lines[end + 1 : start]
+        if kind not in _PYTHON and (labelled or kind):
+            if not kind and _has_code(block):
+                return
+            continue
+        tree = parse("\n".join(block))
+        if not isinstance(tree, ast.Module) or _has_code(between):
+            return
+        if whole and any(map(str.strip, between)):
+            own, before = Survey(tree), parse(whole)
+            defined = Survey(before).names if isinstance(before, ast.Module) else set()
+            if defined.isdisjoint(own.read_names - own.names):
+                return
+        whole, end = "\n".join(filter(None, (whole, *block))), stop
+    yield whole
+
+
+def _has_code(lines: list[str]) -> bool:
+    return any(map(_is_code, filter(str.strip, [*lines, "\n".join(lines)])))
 
 
 def _is_code(line: str) -> bool:
@@ -161,13 +229,24 @@ def _is_words(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr | ast.AnnAssign) and not calls
 
 
+_PROMPT = re.compile(r"\s*(?:>>>|\.\.\.:?|In ?\[\d+\]:)(?: (.*)|$)")
+_NUMBER = re.compile(r"\s*(\d+)(?: ?[|│] ?|→|\t)(.*)")
+
+
 def _without_prompts(text: str) -> Iterator[str]:
-    """Yield what follows the prompts, without the output in between."""
-    if text.lstrip().startswith(">>>"):
-        lines = [(re.match(r"\s*(?:>>>|\.\.\.)(?: (.*)|$)", s), s) for s in text.splitlines()]
-        output = [line for match, line in lines if not match and line.strip()]
-        if not output or (any(m for m, _ in lines[1:]) and not any(map(_is_code, output))):
-            yield "\n".join((match[1] or "") if match else "" for match, _ in lines)
+    """Yield what follows the prompts, without the output in between, or the lines' numbers."""
+    lines = text.splitlines()
+    numbered = [match for match in map(_NUMBER.match, lines) if match]
+    if numbered and len(numbered) == len(lines):
+        first = int(numbered[0][1])
+        if [int(match[1]) for match in numbered] == list(range(first, first + len(lines))):
+            yield "\n".join(match[2] for match in numbered)
+    elif re.match(r"\s*(?:>>>|In ?\[)", text):
+        prompts = [_PROMPT.match(line) for line in lines]
+        output = [s for m, s in zip(prompts, lines, strict=True) if not m and s.strip()]
+        output = [re.sub(r"^Out\[\d+\]:", "", line) for line in output]
+        if not output or (any(prompts[1:]) and not any(map(_is_code, output))):
+            yield "\n".join((match[1] or "") if match else "" for match in prompts)
 
 
 def _outside_literals(pattern: str, replace: Callable[[str], str], text: str) -> str:
@@ -227,13 +306,14 @@ def _with_spaces(text: str) -> Iterator[str]:
             yield re.sub(r"(?m)^[ \t]+", lambda m: m[0].expandtabs(width), text)  # noqa: B023
 
 
+_PROMPTS = "the lines without prompts or numbers"
 _OLDER = frozenset({"3.9", "3.10", "3.11"})
 _F_STRINGS = "f-strings with nested quotes, written for an older Python"
 
 REPAIRS: tuple[tuple[str, Callable[[str], Iterable[str]]], ...] = (
     (_F_STRINGS, lambda text: (rewrite_f_strings(text),)),
-    ("the text in the Markdown fence", _without_fence),
-    ("the lines after the prompts", _without_prompts),
+    ("the text in the fence", _without_fence),
+    (_PROMPTS, _without_prompts),
     ("plain quotes, spaces and signs in place of typographic ones", _with_plain_characters),
     ("plain quotes in f-strings' braces", _with_plain_fields),
     ("the text without HTML entities", _without_entities),

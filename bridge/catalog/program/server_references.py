@@ -26,6 +26,8 @@ MAX_UNKNOWN = 16
 """Unknown names reported."""
 
 _PREFIX = "mcp_"
+_OF_LOADED = {"list_loaded_server_metadata", "list_servers_sync", "search_tool_docs_sync"}
+"""Helpers that return something of every loaded server."""
 _CUTOFF = 0.601  # Names that only share a part do not count: `git_log` is no server like `git`.
 
 
@@ -151,7 +153,8 @@ class _Reader:
     def _helper(self, node: ast.Call, context: Context, symbol: Symbol) -> None:
         """Read the server that a helper is given."""
         # A server that does not start is described without its tools.
-        self._chooses |= symbol.name.endswith("describe_server")
+        self._chooses |= symbol.name.endswith(("describe_server", "_sync"))
+        self._dynamic |= symbol.name.rpartition(".")[2] in _OF_LOADED
         call = self._calls.helper(node, context, symbol)
         name = call.values.get("server") if call is not None else None
         by_address = symbol.name.endswith("read_resource") and call and "uri" not in call.values

@@ -69,19 +69,20 @@ class Scope:
     generator: bool = False
     outside: dict[str, Scope] = field(default_factory=dict)
 
+    def chain(self) -> Iterator[Scope]:
+        """Yield the scope and those around it, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
     def function(self) -> Scope:
         """Return the scope of the enclosing function, class or module, past comprehensions."""
-        scope = self
-        while scope.kind == "comprehension" and scope.parent is not None:
-            scope = scope.parent
-        return scope
+        return next(scope for scope in self.chain() if scope.kind != "comprehension")
 
     def holder(self) -> Scope:
         """Return the scope of the enclosing function, or the module's."""
-        scope = self
-        while scope.kind in ("comprehension", "class") and scope.parent is not None:
-            scope = scope.parent
-        return scope
+        return next(scope for scope in self.chain() if scope.kind in ("function", "module"))
 
     @property
     def asynchronous(self) -> bool:
@@ -204,6 +205,16 @@ class Survey:
             first = first and scope.kind == "comprehension"
             scope = scope.outside.get(name, scope.parent)
         return None
+
+    def bound(self, name: str, context: Context) -> Sequence[tuple[Bound, Context]]:
+        """Return the values that a name may have as seen from a context; none if it is unbound."""
+        owner = self.owner(name, context)
+        return () if owner is None else owner.bound[name]
+
+    @cached_property
+    def made(self) -> set[str]:
+        """Names that it may define as attributes, or by their texts as in `globals()["x"]`."""
+        return self.stored | (self.words if self.tricky else set())
 
     # --- certainty -------------------------------------------------------------------------------
 

@@ -297,15 +297,19 @@ class SymbolResolver:
         return Symbol(kind=NO_HELPER, name=name) if base.kind == RUNTIME else None
 
     def _of_server(self, server: ServerEntry, name: str) -> Symbol | None:
-        label = f"mcp_{server.alias}.{name}"
         entry = self.tools(server).get(name)
-        if entry is not None:
-            return Symbol(kind=TOOL, name=label, server=server, tool=entry)
         helper = SERVER_METHODS.get(name)
-        if helper is not None:
-            return replace(_helper(helper, label), server=server)
-        missing = name not in MODULE_NAMES and not name.startswith("_")
-        return Symbol(kind=NO_TOOL, name=name, server=server) if missing else None
+        if entry is None and helper is not None:
+            return replace(_helper(helper, f"mcp_{server.alias}.{name}"), server=server)
+        if entry is None and (name in MODULE_NAMES or name.startswith("_")):
+            return None
+        if entry is None and name == "tools":
+            return _server(server)
+        entry = entry or server.named(name)
+        if entry is None:
+            return Symbol(kind=NO_TOOL, name=name, server=server)
+        label = f"mcp_{server.alias}.{entry.alias}"
+        return Symbol(kind=TOOL, name=label, server=server, tool=entry)
 
     def _called(self, node: ast.Call, context: Context, depth: int) -> Found:
         """Return the symbols of a call's result."""
@@ -406,8 +410,7 @@ class SymbolResolver:
             case ast.Constant(value=bytes() as data):
                 parts = (data.decode("utf-8", "replace"),)
             case ast.Name():
-                owner = self._survey.owner(node.id, context)
-                bound = owner.bound[node.id] if owner is not None else ()
+                bound = self._survey.bound(node.id, context)
                 value, at = bound[0] if len(bound) == 1 else (None, context)
                 return ((value, at),) if isinstance(value, ast.expr) else None
             case ast.BinOp(op=ast.Add()):

@@ -81,6 +81,8 @@ BY_NAME = frozenset({"call_tool", "call_tool_raw"})
 
 SERVER_METHODS = _helpers(
     """
+    async call_tool(tool, arguments=, ...)
+    async call_tool_raw(tool, arguments=, ...)
     async get_prompt(name, arguments=)
     async list_prompts()
     async list_resource_templates()
@@ -143,37 +145,36 @@ COROUTINES = frozenset(
 FUTURES = frozenset({"asyncio.create_task", "asyncio.ensure_future", "asyncio.gather"})
 """Library functions that start at once and return something to await."""
 
-MEMBERS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("Counter", "OrderedDict", "defaultdict", "deque", "namedtuple"), "collections"
-    ),
-    **dict.fromkeys(("date", "timedelta", "timezone"), "datetime"),
-    **dict.fromkeys(("dataclass", "asdict", "field"), "dataclasses"),
-    **dict.fromkeys(("lru_cache", "partial", "reduce", "wraps"), "functools"),
-    **dict.fromkeys(("chain", "combinations", "groupby", "islice", "product"), "itertools"),
-    **dict.fromkeys(
-        (
-            "Annotated", "Any", "Callable", "Dict", "Iterable", "List", "Literal", "NamedTuple",
-            "Optional", "Tuple", "TypedDict", "Union",
-        ),
-        "typing",
-    ),
-    **dict.fromkeys(("create_task", "gather", "sleep", "wait_for"), "asyncio"),
-    **dict.fromkeys(("contextmanager", "suppress"), "contextlib"),
-    **dict.fromkeys(("ceil", "floor", "sqrt"), "math"),
-    **dict.fromkeys(("mean", "median", "stdev"), "statistics"),
-    **dict.fromkeys(("dumps", "loads"), "json"),
-    "Decimal": "decimal",
-    "Enum": "enum",
-    "Path": "pathlib",
-    "StringIO": "io",
-    "dedent": "textwrap",
-    "deepcopy": "copy",
-    "pprint": "pprint",
-    "uuid4": "uuid",
-    "ZoneInfo": "zoneinfo",
-}  # fmt: skip
+_MODULES = """
+    asyncio create_task gather sleep wait_for
+    collections Counter OrderedDict defaultdict deque namedtuple
+    contextlib contextmanager suppress
+    copy deepcopy
+    dataclasses dataclass asdict field
+    datetime date timedelta timezone
+    decimal Decimal
+    enum Enum
+    functools lru_cache partial reduce wraps
+    io StringIO
+    itertools chain combinations groupby islice product
+    json dumps loads
+    math ceil floor sqrt
+    pathlib Path
+    statistics mean median stdev
+    textwrap dedent
+    typing Annotated Any Callable Dict Iterable List Literal NamedTuple Optional Tuple TypedDict
+    typing Union
+    uuid uuid4
+    zoneinfo ZoneInfo
+"""
+_ROWS = [line.split() for line in _MODULES.strip().splitlines()]
+MEMBERS: Mapping[str, str] = {name: module for module, *names in _ROWS for name in names}
 """Well-known names and the modules they are imported from."""
+
+TWICE_NAMED = frozenset(
+    {"bisect", "copy", "datetime", "fnmatch", "glob", "pprint", "random", "time"}
+)
+"""Modules with a member of their own name."""
 
 SHORT_NAMES: Mapping[str, str] = {
     "np": "numpy as np",

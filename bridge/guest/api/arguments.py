@@ -23,23 +23,17 @@ MAX_SIGNATURE_CHARS = 1_500  # Of a signature in a message.
 MAX_KEYS_CHARS = 200  # Of a result's keys in a message.
 
 
-class _LeftOut:
-    """The default of an optional argument: nothing is sent, the server decides."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-LEFT_OUT = _LeftOut()
-
-
 class _Text(str):
-    """An annotation as text, which `help()` shows without quotes."""
+    """An annotation or a default as text, which `help()` shows without quotes."""
 
     __slots__ = ()
 
     def __repr__(self) -> str:
         return str.__str__(self)
+
+
+LEFT_OUT = _Text("...")
+"""The default of an optional argument: nothing is sent, the server decides."""
 
 
 class Parameters(binding.Parameters):
@@ -109,7 +103,7 @@ class Parameters(binding.Parameters):
             ArgumentsError: It holds what JSON cannot.
         """
         value = convert(with_source_texts(value, schema, self.root), schema, self.root)
-        return to_json(value, "%s: argument %r" % (self.title, name))
+        return to_json(value, name)
 
     def describe_value(self, value: Any) -> str:
         """Return the keys of a result that does not fit as an argument."""

@@ -29,11 +29,13 @@ _SYNTAX = {
 
 _MISUSES = {
     "BlobResult is not JSON": "this has a picture or other bytes: end with it, or `display` it.",
+    "Passing coroutines is forbidden": "await asyncio.gather(*calls) gives the values; wait takes "
+    "tasks: [asyncio.create_task(call) for call in calls].",
     "coroutine": "a call of a tool has its value only after `await`, or await asyncio.gather(...).",
     "async_generator": "loop over it with `async for`; a list is [await f(x) for x in xs].",
     "unhashable type: 'DictResult'": "a key is a field of it; gather takes calls without `await`.",
     "can't be used in 'await'": "only calls of tools and async functions are awaited; for several, "
-    "asyncio.gather.",
+    "asyncio.gather. asyncio.run(...) itself waits.",
     "list indices must be integers": _IS_LIST,
     "'list' object has no attribute": _IS_LIST,
     "string indices must be integers": "this is text: print it to see it; json.loads reads it if "

@@ -173,9 +173,16 @@ class Tools:
         if tool is not None:
             return self._function(tool)
         helper = self._helper(self.server["name"], name)
-        if helper is None:
+        if helper is not None:
+            return helper
+        if name == "tools":
+            return Server(self)
+        from bridge.guest.schema.names import alike  # for names that are not the tools' own
+
+        tool = self._by_alias.get(alike(str(name), self._by_alias, self.server["name"]))
+        if tool is None:
             raise UnknownNameError(self._no_such(name))
-        return helper
+        return self._function(tool)
 
     def _function(self, tool: Mapping[str, Any]) -> Any:
         found = self._made.get(tool["name"])
@@ -224,6 +231,17 @@ class Server:
 
     def __dir__(self) -> List[str]:
         return [*object.__dir__(self), *self._tools.aliases()]
+
+    def __enter__(self) -> Server:
+        # Programs open it like a client; it is connected already.
+        return self
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    def __exit__(self, *raised: Any) -> None: ...
+
+    async def __aexit__(self, *raised: Any) -> None: ...
 
     async def list_tools(self) -> List[Any]:
         """Return each tool's name, alias, description, signature and input schema."""

@@ -96,6 +96,16 @@ def _of_block(wire: Parts, name: str) -> Any:
     return resource_of(blocks[0]).get(key, blocks[0].get(key))
 
 
+def _part(wire: Parts, name: str, with_block: bool = True) -> List[Any]:
+    """Return what a value has of that name, alone in a list; an empty one for nothing."""
+    if name in _PARTS:
+        return [_PARTS[name](wire)]
+    if with_block and (found := _of_block(wire, name)) is not None:
+        return [found]
+    text = source_text(wire) if name in _TEXT_METHODS else ""
+    return [getattr(text, name)] if text else []
+
+
 def more_lines(value: Any) -> List[str]:
     """Return, a line each, what a server sent next to a structure that does not repeat it."""
     wire: Parts = parts_of(value) or {}
@@ -122,12 +132,9 @@ class _Parted:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "_parts":
             raise AttributeError(name)
-        if name in _PARTS:
-            return _PARTS[name](self._parts)
-        if (found := _of_block(self._parts, name)) is not None:
-            return found
-        if name in _TEXT_METHODS and (text := source_text(self._parts)):
-            return getattr(text, name)
+        found = _part(self._parts, name)
+        if found:
+            return found[0]
         raise AttributeError("%r object has no attribute %r" % (_plain(self).__name__, name))
 
     def __getitem__(self, key: Any) -> Any:
@@ -138,12 +145,15 @@ class _Parted:
         return self._item(key)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """Return the part of that name, or `default`."""
-        if key not in _PARTS and isinstance(self, list) and isinstance(default, (dict, list)):
-            # The default would hide what the server sent.
-            message = "no key %r: this is a list of %d items; use it without .get"
-            raise MissingKeyError(message % (key, len(self)))
-        return _PARTS[key](self._parts) if key in _PARTS else default
+        """Return the part of that name; raise for others, as a default would hide the value."""
+        if key in _PARTS:
+            return _PARTS[key](self._parts)
+        what = "text: use it as it is, or read it with `re`"
+        if isinstance(self, list):
+            what = "a list of %d items: loop over it, or take one, as in x[0]" % len(self)
+        elif not isinstance(self, str):
+            what = "%s: use it as it is" % _plain(self).__name__
+        raise MissingKeyError("no key %r: this result is %s" % (key, what))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _restore, (type(self), _plain(self)(self), dict(self._parts))
@@ -209,14 +219,8 @@ class DictResult(Result):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return dict.__getitem__(self, name)
-        if name in _PARTS:
-            return _PARTS[name](self._parts)
-        found = None if "value" in self._parts else _of_block(self._parts, name)
-        if found is not None:
-            return found
-        if name in _TEXT_METHODS and (text := source_text(self._parts)):
-            return getattr(text, name)
-        return super().__getattr__(name)
+        found = _part(self._parts, name, with_block="value" not in self._parts)
+        return found[0] if found else super().__getattr__(name)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the item, or the part of that name, or `default`."""

@@ -45,6 +45,8 @@ PUBLIC = ("MCPError", *HELPERS)
 """The names of `mcp.runtime`."""
 
 OF_SERVERS = (
+    "call_tool",
+    "call_tool_raw",
     "get_prompt",
     "list_prompts",
     "list_resource_templates",
@@ -102,21 +104,19 @@ class Runtime(Library):
         self, server: Any, tool: Any, arguments: Any, named: Mapping[str, Any]
     ) -> Tuple[Any, Any, Any]:
         """Return a call's server, tool and arguments, from the ways in which programs give them."""
-        given = {"server": server, "tool": tool, "arguments": arguments}
-        for name, value in named.items():
-            from bridge.guest.schema.names import PARAMETER_NAMES
+        own: Dict[str, Any] = {}
+        if named:
+            from bridge.guest.schema.names import split_target
 
-            own = PARAMETER_NAMES.get(name)
-            if own is None or given[own] is not None:
-                message = (
-                    "call_tool() has the parameters server, tool and arguments, and no %r; the "
-                    "tool's own arguments go into a dict: call_tool(server, tool, {%r: ...})"
-                )
-                raise TypeError(message % (name, name))
-            given[own] = value
-        server, tool, arguments = given.values()
+            given = {"server": server, "tool": tool, "arguments": arguments}
+            own = split_target(given, named)
+            server, tool, arguments = given.values()
         if arguments is None and isinstance(tool, abc.Mapping):
             tool, arguments = None, tool
+        if own and arguments is not None:
+            message = "call_tool() has no parameter %r; put it into the dict of arguments"
+            raise TypeError(message % next(iter(own)))
+        arguments = own or arguments
         if server is None or tool is None:
             name = _text("tool", tool if server is None else server)
             path = self._names.get(name) or await self._client.call(
@@ -379,10 +379,13 @@ class Runtime(Library):
         return name
 
     def _tool_name(self, server: str, tool: str) -> str:
-        tools = self._loaded.get(server, {}).get("tools") or ()
         if self._entry(server, tool) is not None:
             return tool
-        return next((entry["name"] for entry in tools if entry["alias"] == tool), tool)
+        from bridge.guest.schema.names import alike
+
+        tools = self._loaded.get(server, {}).get("tools") or ()
+        names: Dict[str, str] = {entry["alias"]: entry["name"] for entry in tools}
+        return names.get(tool) or names.get(alike(tool, names, server), tool)
 
     def _entry(self, server: str, tool: str) -> Optional[Mapping[str, Any]]:
         tools = self._loaded.get(server, {}).get("tools") or ()
@@ -462,11 +465,13 @@ def _define(names: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """Define names by their paths or imports, as builtins: the program's own come first."""
     while _defined:
         builtins.__dict__.pop(_defined.pop(), None)
-    for name in names.keys() - vars(builtins).keys():
-        path = names[name]
+    for name, path in names.items():
         if " " in path:
+            # Also for a name that an earlier run of the session imported otherwise.
             with suppress(ImportError):
                 exec(path, builtins.__dict__)
+            continue
+        if name in vars(builtins):
             continue
         first, _, member = path.partition(".")
         _defined.extend([name] if first in found else ())

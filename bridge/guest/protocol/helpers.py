@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 LINES = """
-async call_tool(server, tool, arguments=)
-async call_tool_raw(server, tool, arguments=)
+async call_tool(server, tool, arguments=, ...)
+async call_tool_raw(server, tool, arguments=, ...)
 async complete(server, ref, argument, value=, ...)
 async get_prompt(server, name, arguments=)
 async list_prompts(server=)

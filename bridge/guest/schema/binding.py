@@ -5,8 +5,10 @@ The guest binds a call's values before it sends them; the host binds those in a 
 
 from __future__ import annotations
 
-from bridge.guest.schema.names import NAME_CHARS, nearest
-from bridge.guest.schema.parameters import are_arguments, read_parameters, synonyms
+from bridge.guest.protocol.placeholders import WHOLE
+from bridge.guest.schema.names import NAME_CHARS, PARAMETER_NAMES, alike, nearest
+from bridge.guest.schema.parameters import read_parameters, synonyms
+from bridge.guest.schema.schemas import ANYTHING, leaves, wanted_types
 from bridge.guest.schema.validation import certain_types, convert, filled, problem
 
 TYPE_CHECKING = False
@@ -38,19 +40,15 @@ class Parameters:
 
     Args:
         positional: How many may be given by position; all if left out.
-        also: Further names of parameters, to their own.
     """
 
-    def __init__(
-        self, schema: Any, positional: Optional[int] = None, also: Mapping[str, str] = {}
-    ) -> None:
+    def __init__(self, schema: Any, positional: Optional[int] = None) -> None:
         self.root = schema if isinstance(schema, dict) else {}
         self.all, self.open = read_parameters(schema)
         self.positional = len(self.all) if positional is None else positional
         own = {name: one for one in self.all for name in (one.alias, one.name)}
         self.synonyms = synonyms(self.all)
         self.by_name: Dict[str, Parameter] = {**self.synonyms, **own}
-        self.by_name.update((name, own[also[name]]) for name in also if name not in own)
         # Arguments that need no check: most calls have plain strings where the schema wants them.
         self._certain: Dict[str, Any] = {}
         self._whole = not _WHOLE.isdisjoint(self.root)
@@ -59,6 +57,17 @@ class Parameters:
     def plain(self, value: Any, schema: Any, name: str) -> Any:
         """Return an argument as JSON data."""
         return convert(value, schema, self.root)
+
+    def whole(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the only value of a call, if a dict there has all arguments; else None."""
+        if len(args) == 1 and not kwargs and self.all:
+            first = wanted_types(leaves(self.all[0].schema, self.root))
+            return args[0] if first.isdisjoint((ANYTHING, "object")) else None
+        if len(kwargs) == 1 and not args and not self.open:
+            ((name, value),) = kwargs.items()
+            meant = PARAMETER_NAMES.get(name, name) == "arguments" and name not in self.by_name
+            return value if meant else None
+        return None
 
     def bind_all(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -69,9 +78,12 @@ class Parameters:
         that has a default is sent with that if it is left out. A dict of all arguments counts as
         keywords.
         """
-        whole = args[0] if len(args) == 1 and not kwargs else None
-        if isinstance(whole, dict) and are_arguments(whole, self.by_name, self.all, self.root):
-            args, kwargs = (), whole
+        whole = self.whole(args, kwargs)
+        if isinstance(whole, dict) and (whole or not args):
+            if self.by_name.keys() >= whole.keys():
+                args, kwargs = (), whole
+            elif WHOLE in whole and not args:
+                kwargs = {}
         bound: Dict[str, Any] = {}
         wrong: List[Wrong] = []
         given: Dict[str, None] = {}
@@ -84,13 +96,16 @@ class Parameters:
             self._take(bound, parameter, value, wrong)
         for name, value in kwargs.items():
             found = self.by_name.get(name)
-            key = name if found is None else found.name
+            if found is None and not self.open:
+                # `perPage` for `per_page`.
+                found = self.by_name.get(alike(name, [one.alias for one in self.all]))
+            key, own = (name, name) if found is None else (found.name, found.alias)
             if key in given:
-                wrong.append(Wrong("repeated-argument", name, "is given `%s` twice" % name))
+                wrong.append(Wrong("repeated-argument", name, "is given `%s` twice" % own))
             elif found is not None:
                 self._take(bound, found, value, wrong)
             elif self.open:
-                bound[key] = self.plain(value, True, key)
+                self._put(bound, key, value, True, wrong)
             else:
                 unknown.append(name)
                 continue
@@ -116,9 +131,9 @@ class Parameters:
         if type(value) in certain and type(value) is not int:
             bound[name] = value
             return
-        plain = bound[name] = self.plain(value, schema, name)
-        if type(plain) in certain:
+        if not self._put(bound, name, value, schema, wrong) or type(bound[name]) in certain:
             return
+        plain = bound[name]
         text = problem(plain, schema, self.root, parameter.alias)
         if text is None:
             return
@@ -128,6 +143,19 @@ class Parameters:
         text = "is given a value that does not fit: %s%s" % (text, self.describe_value(value))
         text += self._describe_objects(parameter)
         wrong.append(Wrong("wrong-value", parameter.alias, text))
+
+    def _put(
+        self, bound: Dict[str, Any], name: str, value: Any, schema: Any, wrong: List[Wrong]
+    ) -> bool:
+        """Put an argument's JSON value in place; return whether it has one."""
+        try:
+            bound[name] = self.plain(value, schema, name)
+        except TypeError as error:
+            wrong.append(
+                Wrong("wrong-value", name, "is given a value that is not JSON: %s" % error)
+            )
+            return False
+        return True
 
     def describe_value(self, value: Any) -> str:
         """Return more on a wrong value for the message."""

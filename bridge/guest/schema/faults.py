@@ -23,21 +23,27 @@ TYPE, CHOICE, KEYS, OTHER = range(4)
 class Found:
     """What is wrong, and where: path segments from the inside out."""
 
-    __slots__ = ("path", "rank", "text", "types")
+    __slots__ = ("more", "path", "rank", "text", "types")
 
     def __init__(self, text: str, rank: int, types: Sequence[str] = ()) -> None:
         self.text = text
         self.rank = rank
         self.types = types
         self.path: List[Union[str, int]] = []
+        # What else is wrong with the same object.
+        self.more: List[Found] = []
 
     def under(self, segment: Union[str, int]) -> Found:
         """Prefix the path with a key or an index; return itself."""
-        self.path.append(segment)
+        for found in (self, *self.more):
+            found.path.append(segment)
         return self
 
     def sentence(self, where: str) -> str:
         """Return the whole, about a value that is called `where`."""
+        return "; ".join(found._sentence(where) for found in (self, *self.more)[:MAX_CHOICES])
+
+    def _sentence(self, where: str) -> str:
         place = where
         for segment in reversed(self.path):
             if isinstance(segment, int):
@@ -178,6 +184,9 @@ NAMES = {
 
 def cure(value: Any, kinds: Sequence[str]) -> str:
     """Return what to write instead, where that is plain."""
+    if isinstance(value, str) and "," in value[:MAX_SHOWN] and tuple(kinds) == ("array",):
+        parts = [shown(part.strip()) for part in value[:MAX_SHOWN].split(",")]
+        return "; write [%s]" % ", ".join(parts if len(value) <= MAX_SHOWN else [parts[0], "..."])
     if isinstance(value, (str, int, float, Mapping)) and tuple(kinds) == ("array",):
         return "; write [%s]" % (shown(value) if not isinstance(value, Mapping) else "{...}")
     if "string" in kinds and isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -10,7 +10,7 @@ from itertools import islice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterable, Set
+    from typing import Any, Dict, Iterable, Mapping, Set
 
 NAME_CHARS = 80
 """Characters of a name that are compared."""
@@ -34,7 +34,45 @@ _LIKELY = 12
 
 def spelling(name: str) -> str:
     """Return a name without what programs spell differently: `mcp__a-b__c` is `a_b_c`."""
-    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"^(?:mcp|tools|servers)[_./:]+", "", name.lower()))
+    bare = re.sub(r"^(?:(?i:mcp|tools|servers)[_./:]+|mcp(?=[A-Z]))", "", name)
+    return re.sub(r"[\W_]+", "_", bare.lower())
+
+
+def letters(name: str) -> str:
+    """Return a name's spelling without what separates its words: `get-issue` is `getissue`."""
+    return spelling(name).replace("_", "")
+
+
+def alike(name: str, names: Iterable[str], owner: str = "") -> str:
+    """Return the one name that differs from `name` in case and separators only; else nothing.
+
+    Args:
+        owner: What each of the names may begin with, and `name` too.
+    """
+    prefix = letters(owner)
+
+    def bare(one: str) -> str:
+        return letters(one).removeprefix(prefix) or prefix
+
+    wanted = bare(name)
+    found = [one for one in names if bare(one) == wanted]
+    return found[0] if len(found) == 1 and wanted else ""
+
+
+def split_target(target: Dict[str, Any], named: Mapping[str, Any]) -> Dict[str, Any]:
+    """Complete the parameters of a `call_tool` from its keywords; return the tool's own arguments.
+
+    A keyword that names a parameter which is given already is the tool's.
+    """
+    own = {}
+    for name, value in named.items():
+        slot = PARAMETER_NAMES.get(name, name)
+        free = slot in target and target[slot] is None
+        if free and (slot != "arguments" or isinstance(value, dict)):
+            target[slot] = value
+        else:
+            own[name] = value
+    return own
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> str:
@@ -59,11 +97,10 @@ def nearest(name: str, names: Iterable[str], cutoff: float = USUAL_CUTOFF) -> st
             likely.remove(one)  # `update_issue` is no `create_issue`
     close = difflib.get_close_matches(wanted, likely, n=1, cutoff=cutoff)
     if not close and cutoff <= USUAL_CUTOFF:
-        # `createIssue` for `create_issue`, `search` for `search_issues`.
+        # `search` for `search_issues`. A single letter is part of many names.
         bare = wanted.replace("_", "")
         close = [one for one in likely if one.replace("_", "") == bare]
         if not close and len(bare) > 3:
-            # A single letter is part of many names.
             close = [o for o in likely if bare in o or (len(o) > 2 and o in wanted)][:1]
     return by_lower[close[0]] if close else ""
 

@@ -74,18 +74,6 @@ def synonyms(parameters: Sequence[Parameter]) -> Dict[str, Parameter]:
     return {name: parameter for name, parameter in found.items() if name not in taken}
 
 
-def are_arguments(
-    keys: Collection[Any], names: Collection[str], parameters: Sequence[Any], root: Any
-) -> bool:
-    """Whether a dict with these keys, given alone and by position, has the arguments of a call.
-
-    Args:
-        names: Every name of every parameter.
-    """
-    first = wanted_types(leaves(parameters[0].schema, root)) if parameters else frozenset()
-    return bool(keys) and first.isdisjoint((ANYTHING, "object")) and set(names).issuperset(keys)
-
-
 _DEFAULTS = frozenset({"default", "$ref", "allOf", "anyOf", "oneOf"})
 """Where a schema may have a default."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from collections import deque
 from collections.abc import Generator, KeysView, Mapping, ValuesView
 
 from bridge.guest.protocol.placeholders import Unknown
@@ -159,7 +160,19 @@ _PLAIN = frozenset({str, bool, type(None), int})
 _ISO = frozenset({("datetime", "datetime"), ("datetime", "date"), ("datetime", "time")})
 """Their `isoformat` is what schemas call date-time, date and time."""
 
-_LISTS = (set, frozenset, range, KeysView, ValuesView, Generator, map, filter, zip, enumerate)
+_LISTS = (
+    set,
+    frozenset,
+    range,
+    deque,
+    KeysView,
+    ValuesView,
+    Generator,
+    map,
+    filter,
+    zip,
+    enumerate,
+)
 
 _ANY = frozenset((ANYTHING,))
 

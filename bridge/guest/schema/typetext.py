@@ -31,7 +31,16 @@ MAX_LITERAL_CHARS = 80
 MAX_TYPE_CHARS = 1_200  # Of one annotation; a longer one is `Any`.
 
 MAX_INLINE_CHARS = 160
-"""Of one object that is written where it is used; a longer one is `dict`. As in search."""
+"""Of a type whose objects are written where they are used, in search and in errors: two lines."""
+
+MAX_DETAIL = 4
+"""Levels of such a type that are written out. Detail is dropped until the text fits."""
+
+MAX_INLINE_SCHEMAS, MAX_INLINE_SCHEMAS_IN_ALL = 200, 5_000
+"""Written out for one such type, and for all of a tool."""
+
+MAX_INLINE_MEMBERS, MAX_INLINE_LITERAL_CHARS = 12, 40
+"""Fields of an object and values of a `Literal` in such a type, and the length of a value."""
 
 MAX_CLASS_CHARS = 80
 MAX_KEY_CHARS = 100
@@ -52,15 +61,15 @@ class Names:
     """How a module's text refers to builtins and `typing`, and which class names are taken."""
 
     def __init__(
-        self, *, builtins: str = "", shadowed: Collection[str] = (), inline: int = 0
+        self, *, builtins: str = "", shadowed: Collection[str] = (), inline: Optional[int] = None
     ) -> None:
         """Set how to refer to them.
 
         Args:
             builtins: Prefix.
             shadowed: The builtins that need it.
-            inline: If given, objects are written where they are used, as `{'id'?: int}`, each in
-                at most so many characters, and have no classes.
+            inline: If given, objects are written where they are used, as `{'id'?: int}`, and have
+                no classes; a type has as much detail as fits into so many characters.
         """
         self.inline = inline
         self._builtins = builtins
@@ -129,13 +138,28 @@ class TypeWriter:
         self._base = base
         self._results = results
         self._left = MAX_SCHEMAS
+        self._detail = MAX_LEVELS
+        self._left_in_all = MAX_INLINE_SCHEMAS_IN_ALL
         # By schema: its text once written; while it is being written, its class if it has one.
         self._done: Dict[int, List[str]] = {}
         self._active: Dict[int, Optional[str]] = {}
 
     def write(self, schema: Any, path: Tuple[str, ...] = ()) -> str:
-        text = " | ".join(self._parts(schema, path, 0))
-        return text if len(text) <= MAX_TYPE_CHARS else "Any"
+        """Return a schema's type. The coarsest inline text, of plain type names, may be longer."""
+        if self.names.inline is None:
+            return self._bounded(self._parts(schema, path, 0))
+        text = "Any"
+        for self._detail in range(MAX_DETAIL, -1, -1):
+            self._left = granted = max(0, min(MAX_INLINE_SCHEMAS, self._left_in_all))
+            text = " | ".join(self._parts(schema, path, 0))
+            self._left_in_all -= granted - self._left
+            if len(text) <= self.names.inline:
+                break
+        return text
+
+    def _bounded(self, parts: Sequence[str]) -> str:
+        text = " | ".join(parts)
+        return text if len(text) <= MAX_TYPE_CHARS or self.names.inline is not None else "Any"
 
     def _parts(self, schema: Any, path: Tuple[str, ...], level: int) -> List[str]:
         """Return the members of the union that `schema` is."""
@@ -156,7 +180,9 @@ class TypeWriter:
         if schema.get("nullable") is True:
             parts = self._union([parts, ["None"]])
         del self._active[key]
-        self._done[key] = parts
+        if self.names.inline is None:
+            # Inline, a schema has less detail further inside.
+            self._done[key] = parts
         return parts
 
     def _unlike_null(
@@ -230,65 +256,77 @@ class TypeWriter:
         prefix = schema.get("prefixItems")
         if isinstance(items, list):
             prefix, items = items, schema.get("additionalItems", True)
+        if level >= self._detail:
+            return self._generic("list")
         place = (*path, "item")
         members = []
         if isinstance(prefix, list) and prefix:
             if len(prefix) > MAX_MEMBERS:
                 prefix, items = [], True
             members = [self._parts(part, place, level + 1) for part in prefix]
+            if members and self.names.inline is not None:
+                return "tuple[%s]" % ", ".join(map(self._bounded, members))
         if not members or items is not False:
             # After a few described places come any others, as far as the schema says.
             closed = members and "items" not in schema
             members += [] if closed else [self._parts(items, place, level + 1)]
-        return "%s[%s]" % (self.names.builtin("list"), " | ".join(self._union(members)))
+        return self._generic("list", " | ".join(self._union(members)))
+
+    def _generic(self, kind: str, inside: str = "Any") -> str:
+        """Return `list[T]` or `dict[str, T]`; inline, a T of anything is left out."""
+        name = self.names.builtin(kind)
+        if inside == "Any" and self.names.inline is not None:
+            return name
+        key = "%s, " % self.names.builtin("str") if kind == "dict" else ""
+        return "%s[%s%s]" % (name, key, inside)
 
     def _object(
         self, schema: Mapping[str, Any], path: Tuple[str, ...], level: int, key: int
     ) -> str:
         properties = schema.get("properties")
         names = list(properties) if isinstance(properties, Mapping) else []
-        if not names or len(self.objects) >= 40 or level >= MAX_LEVELS:
+        if level >= self._detail:
+            return self._generic("dict")
+        if not names or len(self.objects) >= 40:
             others = schema.get("additionalProperties")
             inside = "Any"
             if not names and isinstance(others, Mapping):
                 inside = " | ".join(self._parts(others, (*path, "value"), level + 1))
-            return "%s[%s, %s]" % (self.names.builtin("dict"), self.names.builtin("str"), inside)
-        name = ""
-        if not self.names.inline:
+            return self._generic("dict", inside)
+        name, most = "", MAX_INLINE_MEMBERS
+        if self.names.inline is None:
+            most = MAX_FIELDS
             name = self.names.take(self._base + "".join(map(pascal, path[-4:])))
             self._active[key] = name
         required = schema.get("required")
         wanted = {one for one in as_list(required) if isinstance(one, str)}
         if wanted and not self._results:
             wanted -= filled({}, {"properties": properties, "required": required}, self.root).keys()
-        if len(names) > MAX_FIELDS:
+        if len(names) > most:
             names.sort(key=lambda one: one not in wanted)
         fields: List[Field] = []
-        for field in names[:MAX_FIELDS]:
+        for field in names[:most]:
             if isinstance(field, str) and len(field) <= MAX_KEY_CHARS and _is_text(field):
                 own = properties[field] if isinstance(properties, Mapping) else {}
-                text = " | ".join(self._parts(own, (*path, field), level + 1))
-                if len(text) > MAX_TYPE_CHARS:
-                    text = "Any"
+                text = self._bounded(self._parts(own, (*path, field), level + 1))
                 fields.append(Field(field, text, field in wanted, own))
-        if self.names.inline:
+        if self.names.inline is not None:
             parts = ["%r%s: %s" % (f.key, "" if f.required else "?", f.text) for f in fields]
-            text = "{%s}" % ", ".join(parts + ["..."] * (len(names) > len(fields)))
-            return text if len(text) <= self.names.inline else self.names.builtin("dict")
+            text = ", ".join(parts + ["..."] * (len(names) > len(fields)))
+            return "{%s}" % text if fields else "dict"
         is_open = schema.get("additionalProperties") not in (None, False)
         self.objects.append(Object(name, self.root, fields, len(names) - len(fields), is_open))
         return name
 
     def _literals(self, values: Sequence[Any]) -> List[str]:
-        texts = []
-        for value in values[: MAX_LITERALS + 1]:
-            text = _literal(value)
-            if text is None:
-                break
-            texts.append(text)
-        if len(texts) == len(values):
-            plain = [text for text in dict.fromkeys(texts) if text != "None"]
-            inside = ", ".join(plain)
+        most, chars, more = MAX_LITERALS, MAX_LITERAL_CHARS, []
+        if self.names.inline is not None:
+            most, chars = MAX_INLINE_MEMBERS, MAX_INLINE_LITERAL_CHARS
+            more = ["..."] * (len(values) > most)
+        texts = [_literal(value, chars) for value in values[:most]]
+        if None not in texts and (len(values) <= most or more) and self._detail:
+            plain = [text for text in dict.fromkeys(texts) if text and text != "None"]
+            inside = ", ".join(plain + more)
             if len(inside) <= MAX_TYPE_CHARS // 2:
                 parts = ["Literal[%s]" % inside] if plain else []
                 return parts + (["None"] if "None" in texts else [])
@@ -298,12 +336,9 @@ class TypeWriter:
         return self._union([[self._of_kind(str(kind))] for kind in kinds])
 
     def _of_kind(self, kind: str) -> str:
-        if kind == "None":
-            return kind
-        name = self.names.builtin(kind)
-        if kind == "dict":
-            return "%s[%s, %s]" % (name, self.names.builtin("str"), "Any")
-        return "%s[%s]" % (name, "Any") if kind == "list" else name
+        if kind in ("dict", "list"):
+            return self._generic(kind)
+        return kind if kind == "None" else self.names.builtin(kind)
 
     def _union(self, members: Sequence[Sequence[str]]) -> List[str]:
         parts = dict.fromkeys(part for member in members for part in member)
@@ -349,13 +384,13 @@ def class_base(alias: str) -> str:
     return base if base[:1].isalpha() else "T" + base
 
 
-def _literal(value: Any) -> Optional[str]:
+def _literal(value: Any, chars: int) -> Optional[str]:
     """Return what stands for a value in `Literal`; None if it cannot."""
     if value is None or isinstance(value, bool):
         return repr(value)
     if isinstance(value, int) and abs(value) < 2**63:
         return repr(value)
-    if isinstance(value, str) and len(value) <= MAX_LITERAL_CHARS and _is_text(value):
+    if isinstance(value, str) and len(value) <= chars and _is_text(value):
         return repr(value)
     return None
 

@@ -161,27 +161,27 @@ class _Check:
         if schema.get("patternProperties"):
             # Which keys those are about is the server's to say.
             others = True
-        if properties or others is not True:
-            for key, item in value.items():
-                part = properties.get(str(key), others)
-                if part is False:
-                    return Found("has no key %s%s" % (shown(key), near(key, properties)), KEYS)
-                found = self.check(item, part, depth + 1)
-                if found is not None:
-                    return found.under(str(key))
-        return self._keys(value, schema, properties)
-
-    def _keys(
-        self, value: Mapping[Any, Any], schema: Mapping[str, Any], properties: Mapping[str, Any]
-    ) -> Optional[Found]:
+        wrong: List[Found] = []
+        meant = set()
+        for key, item in value.items() if properties or others is not True else ():
+            part = properties.get(str(key), others)
+            if part is False:
+                wrong.append(Found("has no key %s%s" % (shown(key), near(key, properties)), KEYS))
+                meant.add(near(key, properties, "%s"))
+            elif (found := self.check(item, part, depth + 1)) is not None:
+                wrong += (found.under(str(key)), *found.more)
+                found.more = []
         for name in as_list(schema.get("required")):
             self.left -= 1
-            if isinstance(name, str) and name not in value:
+            if isinstance(name, str) and name not in value and shown(name) not in meant:
                 # Perhaps it is there under another name.
                 strange = [key for key in value if key not in properties]
                 hint = near(name, strange, "; it has %s")
-                return Found("is missing key %s%s" % (shown(name), hint), KEYS)
-        return size_problem(len(value), schema, "Properties", "keys", KEYS)
+                wrong.append(Found("is missing key %s%s" % (shown(name), hint), KEYS))
+        if not wrong:
+            return size_problem(len(value), schema, "Properties", "keys", KEYS)
+        wrong[0].more = wrong[1:]
+        return wrong[0]
 
     def _array(
         self, value: Sequence[Any], schema: Mapping[str, Any], depth: int

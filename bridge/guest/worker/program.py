@@ -123,9 +123,9 @@ def _parse(source: str, name: str) -> _ast.Module:
 def _keep_last_value(body: List[Any]) -> bool:
     """Keep the value of the last expression or assignment; return whether there is one.
 
-    The last statement of a `with`, of a `try` and of `if __name__ == "__main__"` counts too.
+    The last statements of a `with`, and of each branch of a `try`, `if` or `match`, count too.
     """
-    last = body[-1] if body else None
+    last: Any = body[-1] if body else None
     position: Dict[str, Any] = {
         name: getattr(last, name) for name in getattr(last, "_attributes", ())
     }
@@ -141,22 +141,15 @@ def _keep_last_value(body: List[Any]) -> bool:
             value = _ast.Name(target.id, _ast.Load(), **position)
             body.append(_ast.Assign([kept], value, **position))
             return True
-    if isinstance(last, _ast.Try):
+    bodies: List[Any] = []
+    kind = type(last).__name__
+    if kind in ("Try", "TryStar"):
         bodies = [last.orelse or last.body, *(handler.body for handler in last.handlers)]
-        return max(map(_keep_last_value, bodies))
-    if isinstance(last, (_ast.With, _ast.AsyncWith)) or _is_main(last):
-        return _keep_last_value(last.body)  # type: ignore[union-attr]
-    return False
-
-
-def _is_main(node: Any) -> bool:
-    """Return whether a statement is `if __name__ == "__main__":` without an `else`."""
-    test = node.test if isinstance(node, _ast.If) and not node.orelse else None
-    return (
-        isinstance(test, _ast.Compare)
-        and getattr(test.left, "id", "") == "__name__"
-        and isinstance(test.ops[0], _ast.Eq)
-    )
+    elif kind in ("If", "With", "AsyncWith"):
+        bodies = [last.body, getattr(last, "orelse", [])]
+    elif kind == "Match":
+        bodies = [case.body for case in last.cases]
+    return max(map(_keep_last_value, bodies), default=False)
 
 
 def _makes_tasks(node: Any) -> bool:
@@ -313,7 +306,24 @@ def _plain(value: Any) -> Any:
     except TypeError:
         from bridge.guest.schema.schemas import convert  # most values are plain
 
-        return to_json(convert(value, True, {}))
+        return to_json(_with_texts(convert(value, True, {})))
+
+
+def _with_texts(value: Any, inside: bool = False) -> Any:
+    """Return a value with durations, bytes in it, and keys as the texts that print them."""
+    kind = type(value)
+    if kind is dict:
+        import json
+
+        texts = [k if isinstance(k, (str, tuple)) else json.dumps(k) for k in value]
+        items = [_with_texts(item, True) for item in value.values()]
+        # Two keys may have one text.
+        return dict(zip(texts, items)) if len({*texts}) == len(items) else value  # noqa: B905
+    if kind is list:
+        return [_with_texts(item, True) for item in value]
+    if kind is bytes and inside:
+        return value.decode("utf-8", "backslashreplace")
+    return str(value) if (kind.__module__, kind.__name__) == ("datetime", "timedelta") else value
 
 
 def _failed_to_allocate(error: BaseException) -> bool:

@@ -65,6 +65,9 @@ def test_a_program_that_parses_is_never_changed() -> None:
         '{"code": 1}',
         '{"code": "print(1)", "x": 2}',
         '{"name": "print(1)"}',
+        '"hello world"',
+        '"Done: 3 issues"',
+        "In = {}\nIn[1]: int = f(1)",
         "x = {'code': 'print(1)'}",
         "a &lt; b",
         "\ufeffprint(1)",
@@ -94,6 +97,17 @@ def test_what_only_looks_like_a_slip_is_left_alone(program: str) -> None:
         ('x = "a\\nb"\\nprint(x)', 'x = "a\\nb"\nprint(x)'),
         ('x = \\"a\\"\\nprint(x)', 'x = "a"\nprint(x)'),
         ('{"code": "print(1)"}', "print(1)"),
+        ('{"name": "run_python", "arguments": {"code": "print(1)"}}', "print(1)"),
+        ('{"name": "x__run_python", "arguments": "{\\"code\\": \\"f(1)\\"}"}', "f(1)"),
+        ('"x = 1\\nprint(x)"', "x = 1\nprint(x)"),
+        (f"{FENCE}\nx = 1\n{FENCE}\n{FENCE}\ny = 2\n{FENCE}", "x = 1\ny = 2"),
+        (f"{FENCE}py\nx = 1\n{FENCE}\nThen\n{FENCE}py\nprint(x)\n{FENCE}", "x = 1\nprint(x)"),
+        (f"Do\n{FENCE}bash\npip install x\n{FENCE}\nThen\n{FENCE}py\ny\n{FENCE}", "y"),
+        (f"{FENCE}py\nf(1)\n{FENCE}\nOutput:\n{FENCE}\nIssue 4: wish\n{FENCE}", "f(1)"),
+        ("<code>\nx = 1\n</code>", "x = 1"),
+        ("x = 1\n<end_code>", "x = 1"),
+        ("In [1]: x = 1\n\nIn [2]: x\nOut[2]: 1", "x = 1\n\nx\n"),
+        ("9 | if x:\n10 |     y", "if x:\n    y"),
         ("f(&quot;/x?a=1&copy=2&quot;)", 'f("/x?a=1&copy=2")'),
         (">>> f(1)", "f(1)"),
         (f'{{"code": "{FENCE}\\nprint(1)\\n{FENCE}"}}', "print(1)"),
@@ -116,6 +130,9 @@ def test_a_slip_is_read_as_it_is_meant(given: str, meant: str) -> None:
         f'report = """\n{FENCE}\nx = 1\n{FENCE}\n"""\nprint(report',
         f"import json\n{FENCE}\nx = 1\n{FENCE}",
         f"{FENCE}\nx = 1\n{FENCE}\nand then\n{FENCE}\ny = 2\n{FENCE}",
+        f"A\n{FENCE}py\nx = 1\nf(x)\n{FENCE}\nB\n{FENCE}py\nx = 1\ng(x)\n{FENCE}",
+        f"{FENCE}py\nf(1)\n{FENCE}\nThen\n{FENCE}\ng(2)\n{FENCE}",
+        "1 | x = 1\n3 | y = 2",
         'def f():\n    """\n    >>> 1\n    """\n  x',
         ">>> ids = [1, 2]\nfor i in ids:\n    await close(i)\nprint('closed')",
         ">>> ids = [1, 2]\n>>> x = 1\nfor i in ids:\n    await close(i)",
@@ -186,10 +203,16 @@ def test_magic_inside_a_text_stays() -> None:
     assert read_program(f"{text}%config z\nx").code == f"{text}\nx"
 
 
-@pytest.mark.parametrize("name", ["mode", "servers", "timeout", "session"])
-def test_arguments_in_the_json_of_a_program_are_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["mode", "apply", "files"])
+def test_arguments_that_change_a_run_are_refused_in_the_json_of_a_program(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"Pass `{name}` as an argument of its own"):
         read_program(f'{{"code": "print(1)", "{name}": "plan"}}')
+
+
+@pytest.mark.parametrize("name", ["servers", "timeout", "session"])
+def test_the_other_arguments_in_the_json_of_a_program_are_named(name: str) -> None:
+    read = read_program(f'{{"code": "print(1)", "{name}": "a"}}')
+    assert (read.code, f"without `{name}`" in read.read_as) == ("print(1)", True)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +244,12 @@ def test_a_name_that_the_program_tries_out_gets_no_meaning(name: str, error: str
 CALL = "mcp_git_forge.get_me()"
 
 
-def with_awaits(code: str) -> str | None:
+def with_awaits(code: str, *, in_session: bool = False) -> str | None:
     tree = parse(code)
     assert isinstance(tree, ast.Module)
-    edits = check_program(Survey(tree), [FORGE], {FORGE.name: FORGE.alias}).edits
+    edits = check_program(
+        Survey(tree), [FORGE], {FORGE.name: FORGE.alias}, more_names=in_session
+    ).edits
     found = apply_edits(code, edits) if edits else None
     return None if found is None else found[0]
 
@@ -238,6 +263,16 @@ def with_awaits(code: str) -> str | None:
         (f"é = f'é {{{CALL}}} é'", f"é = f'é {{(await {CALL})}} é'"),
         (f"async for i in {CALL}:\n    i", f"for i in (await {CALL}):\n    i"),
         (f"x = await {CALL}\nreturn x", f"x = await {CALL}\nx"),
+        (f"x = await {CALL}\nawait print(x)", f"x = await {CALL}\nprint(x)"),
+        ("final_answer(2)", "(2)"),
+        (
+            f"import asyncio\nr = await asyncio.gather(await {CALL})",
+            f"import asyncio\nr = await asyncio.gather({CALL})",
+        ),
+        (
+            f"import asyncio\nr = await asyncio.gather([{CALL}])",
+            f"import asyncio\nr = await asyncio.gather(*[{CALL}])",
+        ),
         (
             f"def f():\n    return await {CALL}\nprint(f())",
             f"async def f():\n    return await {CALL}\nprint((await f()))",
@@ -264,3 +299,27 @@ def test_a_missing_await_is_inserted_where_it_is_certain(given: str, meant: str)
 )
 def test_no_await_is_inserted_where_the_program_may_await_later(given: str) -> None:
     assert with_awaits(given) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (f"r = {CALL}", None),
+        (f"r = {CALL}\nprint(r)", None),
+        (f"r = {CALL}\nif r == 1: print(2)", None),
+        (f"r = {CALL}\nprint(r['login'])", f"r = (await {CALL})\nprint(r['login'])"),
+        (f"print({CALL})", f"print((await {CALL}))"),
+    ],
+)
+def test_in_a_session_a_global_may_be_awaited_by_a_later_program(
+    given: str, meant: str | None
+) -> None:
+    assert with_awaits(given, in_session=True) == meant
+    assert with_awaits(given) is not None
+
+
+def test_a_name_that_the_program_defines_by_its_text_gets_no_meaning() -> None:
+    for code in ('globals()["get_me"] = f', "import builtins\nbuiltins.get_me = f"):
+        survey = Survey(ast.parse(f"def f(): ...\n{code}\nget_me()"))
+        assert NameTable([FORGE]).resolve(survey) == {}
+        assert check_program(survey, [FORGE], {FORGE.name: FORGE.alias}).findings == ()

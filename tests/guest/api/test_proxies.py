@@ -80,12 +80,12 @@ async def test_arguments_go_by_position_by_name_and_by_either_spelling() -> None
         ((), {}, r"is missing the required arguments `repo`, `title`"),
         (("o/r",), {}, r"is missing the required argument `title`"),
         (("o/r", "t"), {"lables": []}, r"no parameter `lables`; did you mean `labels`\?"),
-        (("o/r", "t"), {"Title": "t"}, r"no parameter `Title`"),
+        (("o/r", "t"), {"Title": "t"}, r"given `title` twice"),
         (("o/r", "t"), {"title": "t"}, r"is given `title` twice"),
         (("o/r", "t"), {"from": 1, "from_": 2}, r"is given `from_` twice"),
         ((1, 2, 3, 4, 5, 6, 7), {}, r"at most 6 positional arguments; 7 are given"),
-        (("o/r", "t"), {"labels": [b"x"]}, r"argument 'labels'\[0\] is a bytes.*b64encode"),
-        (("o/r", float("nan")), {}, r"argument 'title' is nan"),
+        (("o/r", "t"), {"labels": [b"x"]}, r"labels\[0\] is a bytes.*b64encode"),
+        (("o/r", float("nan")), {}, r"title is nan"),
     ],
 )
 async def test_mistakes_raise_before_anything_is_sent(

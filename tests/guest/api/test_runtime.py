@@ -318,7 +318,7 @@ async def test_resources_and_prompts_are_asked_of_the_host(
     await runtime.read_resource("git_hub", "repo://{owner}/x{?page}", owner="a/b")
     read = runtime.of_server("files", "read_resource")
     await read("file:///a.txt")
-    assert runtime.of_server("files", "call_tool") is None
+    assert runtime.of_server("files", "list_servers") is None
     assert [(method, params) for method, params, _ in client.calls] == [
         ("list_offers", {"kind": "resources", "servers": ["git-hub", "files"]}),
         ("list_offers", {"kind": "prompts", "servers": ["git-hub", "files"], "server": "mail"}),

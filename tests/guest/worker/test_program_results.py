@@ -19,6 +19,11 @@ pytestmark = pytest.mark.usefixtures("tmp_path")
         ("__import__('collections').OrderedDict(a=1)", {"a": 1}),
         ("__import__('collections').namedtuple('P', 'x y')(1, 2)", [1, 2]),
         ("10 ** 400", 10**400),
+        ("{1: 'a', None: b'x', True: []}", {"1": [], "null": "x"}),
+        ("__import__('datetime').timedelta(seconds=5)", "0:00:05"),
+        ("{'q': __import__('collections').deque([{2: b'\\xff'}])}", {"q": [{"2": "\\xff"}]}),
+        ("if 1 > 2:\n    3\nelif 2:\n    4\nelse:\n    5", 4),
+        ("match 2:\n    case 1: 3\n    case _: 4", 4),
     ],
 )
 def test_values_that_json_holds_are_the_result(
@@ -31,7 +36,7 @@ def test_values_that_json_holds_are_the_result(
     ("expression", "shown"),
     [
         ("float('nan')", "nan"),
-        ("{1: 'a'}", "{1: 'a'}"),
+        ("{1: 'a', '1': 'b'}", "{1: 'a', '1': 'b'}"),
         ("b'x'", "b'x'"),
         ("10 ** 5000", "<int object; its repr raised ValueError>"),
         ("(lambda a: a.append(a) or a)([])", "[[...]]"),
@@ -123,7 +128,7 @@ def test_a_result_that_costs_its_reader_too_much_goes_where_output_goes(make_gue
         ("{n + 0j for n in range(900)}", 902, "set of 900"),
         ("{(n, n): 'value' for n in range(500)}", 502, "dict of 500"),
         ("[{'at': complex(n), 'of': [n]} for n in range(300)]", 302, "list of 300"),
-        ("(b'x' * 5000,)", 3, "tuple of 1"),
+        ("(1j,) * 2000", 2002, "tuple of 2,000"),
     ],
 )
 def test_what_json_cannot_hold_is_printed_as_a_whole_when_it_is_long(
