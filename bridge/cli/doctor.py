@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +21,7 @@ from bridge.cli.offers import offer, state_remedy
 from bridge.cli.output import visible, write_err, write_json, write_prose
 from bridge.commands.plan import CommandCheck, check_commands
 from bridge.errors import BridgeError, SettingsError, WrongSystemError
-from bridge.model import MEBIBYTE, Directory
+from bridge.model import MEBIBYTE, Directory, ServerSpec
 from bridge.private_files import make_directory
 from bridge.sandbox.backend import Probe
 from bridge.sandbox.limits import limits_for
@@ -30,6 +30,7 @@ from bridge.servers.configuration import context_for
 from bridge.servers.consents import consents_of
 from bridge.settings import Settings, packages_dir, store_of
 from bridge.text import counted
+from bridge.upstream.launch import explain_missing, server_environment
 
 NEXT = "Next: `mcp-code-bridge doctor` says what to do, and offers to build a missing image.\n"
 
@@ -55,6 +56,7 @@ async def _report(
     commands = check_commands(settings, probes)
     packages = await check_packages(settings)
     store = await anyio.to_thread.run_sync(check_store, settings)
+    warnings = [*map(str, found.warnings), *_missing_commands(found.servers)]
     chosen = next((probe.backend for probe in probes if probe.ok), "")
     state = check_state(settings)
     status = 0 if chosen and not state else 1
@@ -71,7 +73,7 @@ async def _report(
             "directories": [asdict(one) for one in settings.directories],
             "servers": [spec.name for spec in found.servers],
             "definitions": {spec.name: spec.definition for spec in found.servers},
-            "warnings": [str(warning) for warning in found.warnings],
+            "warnings": warnings,
         }
         write_json(document, indent=2)
         return status
@@ -91,7 +93,7 @@ async def _report(
         describe_store(store),
         describe_directories(settings, root=os.geteuid() == 0),
         f"Servers: {servers}. `servers` tells where each was found.\n",
-        *(f"warning: {warning}\n" for warning in found.warnings),
+        *(f"warning: {warning}\n" for warning in warnings),
     ]
     for section in sections:
         write_prose(visible(section))
@@ -102,6 +104,14 @@ async def _report(
     if status:
         write_prose("Next: do what one of the remedies says; one sandbox is enough.\n")
     return status
+
+
+def _missing_commands(servers: Iterable[ServerSpec]) -> Iterator[str]:
+    """Yield a warning for each server whose command is not found; starts none."""
+    for spec in servers:
+        missing = explain_missing(spec, server_environment(os.environ, spec))
+        if spec.transport == "stdio" and missing is not None:
+            yield f"Server {spec.name!r} cannot start. {' '.join(missing)}"
 
 
 async def doctor_mistake(

@@ -7,6 +7,7 @@ and `python -m` start differently; every other command line is used as it is wri
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
@@ -149,3 +150,46 @@ def _runs_package(command: str, text: str) -> bool:
     elif command != "npx":
         return False
     return not _OF_PROJECT.search(f"\0{options}{word}\0")
+
+
+_USUAL_DIRECTORIES = (
+    *("~/.local/bin", "~/bin", "~/.cargo/bin", "~/.bun/bin", "~/.deno/bin", "~/.volta/bin"),
+    *("~/go/bin", "~/.pyenv/shims", "~/.asdf/shims", "~/.local/share/mise/shims"),
+    *("~/.nvm/versions/node/*/bin", "/usr/local/bin", "/opt/homebrew/bin"),
+    *("/home/linuxbrew/.linuxbrew/bin", "/usr/local/go/bin", "/snap/bin", "/usr/bin", "/bin"),
+)
+"""Where installers put commands, whether or not the directory is on the PATH of a service."""
+
+
+def explain_missing(spec: ServerSpec, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return why a server's command is not found, and what to write; None if it is there.
+
+    Args:
+        environ: The server's environment.
+    """
+    command, place = spec.command, f"in {spec.source.path}"
+    path, home = environ.get("PATH", os.defpath), environ.get("HOME", "~")
+    if shutil.which(command, os.F_OK, path) or Path(spec.cwd or ".", command).exists():
+        return None
+    first, _, rest = command.partition(" ")
+    if rest and shutil.which(first, path=path):
+        words = ", ".join(f'"{word}"' for word in [*rest.split(), *spec.args])
+        return (
+            f"`command` is a program and its arguments: {command!r}.",
+            f'Write "command": "{first}", "args": [{words}] {place}.',
+        )
+    expanded = re.sub(r"\$(\w+)|\$\{(\w+)\}", lambda m: environ.get(m[1] or m[2], m[0]), command)
+    expanded = re.sub(r"^~(?=/|$)", lambda _: home, expanded)
+    if expanded != command:
+        there = "" if os.path.exists(expanded) else ", once it is there"  # noqa: PTH110
+        return (
+            f"There is no file {command}: no shell expands it.",
+            f"Write its full path, {expanded!r}, as `command` {place}{there}.",
+        )
+    if os.sep in command:
+        return f"There is no file {command}.", f"Correct `command` {place}."
+    usual = (d.replace("~", glob.escape(home), 1) for d in _USUAL_DIRECTORIES)
+    directories = os.pathsep.join(d for pattern in usual for d in sorted(glob.glob(pattern))[::-1])  # noqa: PTH207
+    found = shutil.which(command, path=directories)
+    remedy = f"Give its full path, {found!r}," if found else "Install it, or give its full path"
+    return f"There is no command {command!r} on the PATH {path}.", f"{remedy} as `command` {place}."

@@ -55,7 +55,7 @@ from bridge.upstream.framing import (
 )
 from bridge.upstream.installation import Keeper, installs_packages, keep
 from bridge.upstream.large_results import LEAST_BYTES, parse_large_response
-from bridge.upstream.launch import plan_launch, server_environment
+from bridge.upstream.launch import explain_missing, plan_launch, server_environment
 from bridge.upstream.process import STOP_SECONDS, Child, spawn, wait_for_installation
 from bridge.upstream.results import EXCERPT_CHARACTERS, split_batch
 from bridge.upstream.server_log import ServerLog
@@ -422,15 +422,8 @@ def explain_spawn_failure(
             f"Create the directory, or correct `cwd` {place}.",
         )
     path = environ.get("PATH", os.defpath)
-    if isinstance(error, FileNotFoundError) and os.sep not in command:
-        found = shutil.which(command, path=f"{environ.get('HOME', '')}/.local/bin")
-        remedy = f"Give its full path, {found!r}," if found else "Install it, or give its full path"
-        return (
-            f"There is no command {command!r} on the PATH {path}.",
-            f"{remedy} as `command` {place}.",
-        )
-    if isinstance(error, FileNotFoundError) and not Path(spec.cwd or ".", command).exists():
-        return (f"There is no file {command}.", f"Correct `command` {place}.")
+    if isinstance(error, FileNotFoundError) and (missing := explain_missing(spec, environ)):
+        return missing
     if isinstance(error, FileNotFoundError):
         return (
             f"The interpreter that {command} names is missing.",

@@ -278,10 +278,25 @@ async def test_a_line_that_would_have_printed_is_not_said_to_be_lost(tmp_path: P
     assert "not shown" not in text
 
 
-def test_a_command_beside_the_path_is_named_with_its_full_path(tmp_path: Path) -> None:
-    command = tmp_path / ".local" / "bin" / "own-command"
+@pytest.mark.parametrize(
+    ("place", "written", "advice"),
+    [
+        (".local/bin", "own-command", "Give its full path, '$/own-command', as `command`"),
+        (".nvm/versions/node/v22.1.0/bin", "own-command", "Give its full path, '$/own-command',"),
+        ("tools", "~/tools/own-command", "Write its full path, '$/own-command', as `command`"),
+        ("tools", "$HOME/tools/own-command", "Write its full path, '$/own-command', as `command`"),
+        ("tools", "${HOME}/no/own-command", "as `command` in /t.json, once it is there"),
+        ("on path", "own-command -y x", 'Write "command": "own-command", "args": ["-y", "x"]'),
+        ("tools", "own-command", "Install it, or give its full path as `command`"),
+        ("tools", "/no/own-command", "Correct `command`"),
+    ],
+)
+def test_a_command_that_is_not_found_is_explained(
+    tmp_path: Path, place: str, written: str, advice: str
+) -> None:
+    command = tmp_path / place / "own-command"
     command.parent.mkdir(parents=True)
     command.touch(mode=0o755)
-    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin"}
-    _, remedy = explain_spawn_failure(server("s", command.name), environ, FileNotFoundError())
-    assert f"Give its full path, {str(command)!r}, as `command`" in remedy
+    environ = {"HOME": str(tmp_path), "PATH": f"/usr/bin:{tmp_path}/on path"}
+    _, remedy = explain_spawn_failure(server("s", written), environ, FileNotFoundError())
+    assert advice.replace("$", str(command.parent), 1) in remedy
