@@ -11,11 +11,12 @@ import os
 import sys
 
 from bridge.guest.api.values import Result, listed
+from bridge.guest.protocol import distributions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
-    from typing import Any, List
+    from typing import Any, List, Sequence
 
 _IS_LIST = "this is a list: take an item first, as in x[0], or loop over it."
 _FUNCTION = "inside a function this needs `async def`; at top level `await` works."
@@ -62,20 +63,6 @@ _WINDOWS = frozenset(("PyQt5", "PyQt6", "PySide2", "PySide6", "gi", "tkinter", "
 _DATA = frozenset(("numpy", "pandas", "matplotlib", "PIL"))
 """What the `data` image has."""
 
-_DISTRIBUTIONS = {
-    "PIL": "pillow",
-    "bs4": "beautifulsoup4",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "docx": "python-docx",
-    "fitz": "pymupdf",
-    "pptx": "python-pptx",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-"""Modules that are not called as the package that has them."""
-
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EAFNOSUPPORT))
 
 _NO_LIBRARY = ": cannot open shared object file"
@@ -93,17 +80,17 @@ MAX_CAUSES = 64
 """Of a traceback, and exceptions of a chain, that are looked at."""
 
 
-def hint(error: BaseException, packages: bool = False) -> str:
+def hint(error: BaseException, packages: Sequence[str] = ()) -> str:
     """Return a line to stand below a traceback; empty for nothing.
 
     Args:
-        packages: Whether a run may ask for packages here.
+        packages: Names of the packages that a run may ask for here.
     """
     told = _told(error, packages)
     return "\nHint: " + told if told else ""
 
 
-def _told(error: BaseException, packages: bool) -> str:
+def _told(error: BaseException, packages: Sequence[str]) -> str:
     message = str(error)
     if isinstance(error, SyntaxError):
         return next((hint for part, hint in _SYNTAX.items() if part in message), "")
@@ -137,14 +124,18 @@ def _told(error: BaseException, packages: bool) -> str:
     return ""
 
 
-def _module_hint(name: str, packages: bool) -> str:
+def _module_hint(name: str, packages: Sequence[str]) -> str:
     """Return how to do without a module that there is not, or how to get it."""
     if name in _WINDOWS:
         return "there is no screen; leave out matplotlib.use(...): figures are shown without it."
     if name == "IPython":
         return "this is no notebook: `display(x)` is there without an import."
-    if packages:
-        asked = 'run_python(packages=["%s"])' % _DISTRIBUTIONS.get(name, name)
+    meant = distributions.module(name)
+    if meant:
+        return "the package %s is imported as %s." % (distributions.normalised(name), meant)
+    package = distributions.distribution(name)
+    if distributions.is_allowed(package, packages):
+        asked = 'run_python(packages=["%s"])' % package
         return "it is not installed; a run may ask for packages: %s." % asked
     if name in _DATA:
         return (

@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     from typing import Iterable
 
 DATA = tuple(
-    """altair beautifulsoup4 bokeh duckdb faker geopandas h5py html5lib httpx imageio jinja2 joblib
-    lxml matplotlib networkx nltk numpy opencv-python-headless openpyxl orjson pandas pdfplumber
-    pillow plotly polars pyarrow pydantic pypdf python-dateutil python-docx python-pptx pytz pyyaml
-    regex reportlab requests rich scikit-image scikit-learn scipy seaborn shapely sqlalchemy
-    statsmodels sympy tabulate tqdm wordcloud xlrd xlsxwriter""".split()  # noqa: SIM905
+    """numpy pandas matplotlib scipy scikit-learn seaborn statsmodels polars pyarrow duckdb openpyxl
+    xlsxwriter xlrd pillow requests httpx beautifulsoup4 lxml html5lib pypdf pdfplumber reportlab
+    python-docx python-pptx sympy networkx plotly altair bokeh jinja2 tabulate pyyaml h5py geopandas
+    python-dateutil pytz tqdm rich pydantic faker sqlalchemy regex orjson scikit-image shapely nltk
+    opencv-python-headless imageio joblib wordcloud""".split()  # noqa: SIM905
 )
 """The usual packages for data work; `@data` in an allow list."""
 

@@ -273,7 +273,7 @@ class Run(Frame):
     held, base64, for a session's first run; `save` asks a session for such frames instead of
     running anything; with `argv`, they hold what `bridge.guest.state.installed` reports. `files`
     (name, data as base64) are put into the workspace, and `paths` joined to where imports look.
-    `skills` are modules below `skills`: name and source. `packages`: a run may ask for some here.
+    `skills` are modules below `skills`: name and source. `packages`: names that a run may ask for.
     `names` are names that the program uses and does not define, with what they mean: a path such as
     `mcp_github.create_issue`.
     """
@@ -291,7 +291,7 @@ class Run(Frame):
     files: List[Dict[str, str]] = _fresh(list)
     paths: List[str] = _fresh(list)
     skills: List[Dict[str, str]] = _fresh(list)
-    packages: bool = False
+    packages: List[str] = _fresh(list)
     names: Dict[str, str] = _fresh(dict)
 
 
