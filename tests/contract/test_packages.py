@@ -122,6 +122,33 @@ async def run(engine: Engine, code: str, *packages: str, **more: Any) -> RunResu
         return await engine.run(request)
 
 
+async def follow_session(engine: Engine) -> None:
+    """Let a session ask for more packages, and look at what it still holds."""
+    # A session keeps what its runs asked for, and what it holds when it gets more.
+    first = await run(engine, "import rpds; x = [1]", "rpds-py", session="s")
+    assert first.status == "success", first.error
+    there = f"rpds-py=={metadata.version('rpds-py')}"
+    for texts in ([], ["rpds-py"], [there]):
+        later = await run(engine, "import rpds; x", *texts, session="s")
+        assert later.result == [1], later.error
+        assert later.session is not None
+        assert later.session.state == "kept"
+    more = await run(engine, "import helper, rpds; x, helper.X", "helper", session="s")
+    assert more.result == [[1], 1], more.error
+    assert more.session is not None
+    assert (more.session.state, more.session.lost) == ("restored", ())
+    with pytest.raises(PackageRefusedError, match="other is not allowed"):
+        await run(engine, "1", "other", session="s")
+    # What could not be restored is named first.
+    held = await run(engine, "import threading; t = threading.Lock()", session="s")
+    assert held.status == "success", held.error
+    with pytest.raises(PackageRefusedError, match=r"would not be restored there: t \(") as refusal:
+        await run(engine, "import third", "third", session="s")
+    assert '"lose_state": true' in refusal.value.remedy
+    third = await run(engine, "import third; x", "third", session="s", loses_state=True)
+    assert third.result == [1], third.error
+
+
 @pytest.mark.guarantee("packages", "directories")
 @ENGINES
 async def test_packages_and_directories_are_there_and_nothing_else_is(
@@ -166,31 +193,7 @@ async def test_packages_and_directories_are_there_and_nothing_else_is(
             assert again.result == 1, again.error
             assert len(index.asked) == asked
 
-            # A session keeps what its runs asked for, and what it holds when it gets more.
-            first = await run(engine, "import rpds; x = [1]", "rpds-py", session="s")
-            assert first.status == "success", first.error
-            there = f"rpds-py=={metadata.version('rpds-py')}"
-            for texts in ([], ["rpds-py"], [there]):
-                later = await run(engine, "import rpds; x", *texts, session="s")
-                assert later.result == [1], later.error
-                assert later.session is not None
-                assert later.session.state == "kept"
-            more = await run(engine, "import helper, rpds; x, helper.X", "helper", session="s")
-            assert more.result == [[1], 1], more.error
-            assert more.session is not None
-            assert (more.session.state, more.session.lost) == ("restored", ())
-            with pytest.raises(PackageRefusedError, match="other is not allowed"):
-                await run(engine, "1", "other", session="s")
-            # What could not be restored is named first.
-            held = await run(engine, "import threading; t = threading.Lock()", session="s")
-            assert held.status == "success", held.error
-            with pytest.raises(
-                PackageRefusedError, match=r"would not be restored there: t \("
-            ) as refusal:
-                await run(engine, "import third", "third", session="s")
-            assert '"lose_state": true' in refusal.value.remedy
-            third = await run(engine, "import third; x", "third", session="s", loses_state=True)
-            assert third.result == [1], third.error
+            await follow_session(engine)
 
             # Another run has none of it.
             alone = await run(engine, "import os; print(os.path.exists('/packages'))")

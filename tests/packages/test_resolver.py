@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -14,9 +15,10 @@ import anyio
 import pytest
 
 from bridge.errors import PackageRefusedError, PackageUnavailableError
-from bridge.packages import uv
+from bridge.packages import sets, uv
 from bridge.packages.requirements import parse_requirements
 from bridge.packages.resolver import Resolver
+from bridge.packages.target import Installed
 from bridge.settings.dependencies import Dependencies
 from bridge.store import Store
 from tests.packages.rig import PATH, TARGET, Index, allowing, entry, tree, wheel
@@ -276,6 +278,98 @@ async def test_versions_are_looked_for_anew_when_they_are_old_and_kept_if_nobody
     place, _ = await made.provide(parse_requirements(["alpha"]), TARGET, told.say)
     assert place is not None
     assert "2.0" in (place / "alpha.py").read_text()
+
+
+async def test_a_full_cache_refuses_nothing_and_two_bridges_share_it(
+    tmp_path: Path, links: Path, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sets, "KEPT_SECONDS", 0.0)
+    names = [f"p{number}" for number in range(10)]
+    for name in names:
+        wheel(links, name, "1.0", files={f"{name}.py": "", f"{name}.bin": os.urandom(300_000)})
+    dependencies = allowing(links, "*", cache_bytes="1m")
+    bridges = [resolver(tmp_path, dependencies) for _ in range(2)]
+
+    async def in_pairs(made: Resolver, order: list[str]) -> None:
+        for pair in itertools.pairwise(order):
+            place, _ = await made.provide(parse_requirements(pair), TARGET, told.say)
+            assert place is not None
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(in_pairs, bridges[0], names)
+        tasks.start_soon(in_pairs, bridges[1], names[::-1])
+    await provided(resolver(tmp_path, dependencies), told, "p0", "p6")
+    stored = [path for path in below(tmp_path / "kept/wheels") if path.suffix == ".bin"]
+    assert len(stored) <= 3
+
+
+async def test_the_second_set_with_a_package_fetches_nothing_of_it(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "alpha", "1.0", requires=["beta"])
+    wheel(links, "beta", "1.0")
+    with Index(links) as index:
+        made = resolver(tmp_path, allowing(index.url, "*"))
+        assert await provided(made, told, "alpha") == ["alpha.py", "beta.py"]
+        assert await provided(made, told, "beta") == ["beta.py"]
+    # Nor does it need an index at all.
+    assert await provided(made, told, "beta==1.*") == ["beta.py"]
+    assert "installing beta" not in told
+
+
+async def test_packages_join_an_environment_as_one_resolution(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    """What is there is used if it fits; what needs something that is replaced comes too."""
+    for version in ("1.0", "2.0"):
+        wheel(links, "base", version)
+        wheel(links, "user", version, requires=[f"base=={version}"])
+        wheel(links, "other", version)
+    wheel(links, "fits", "1.0", requires=["base"])
+    wheel(links, "strict", "1.0", requires=["base>=2"])
+    there = [
+        Installed(name="base", version="1.0"),
+        Installed(name="other", version="1.0"),
+        Installed(name="user", version="1.0", requires=("base",)),
+    ]
+    made = resolver(tmp_path, allowing(links, "*"))
+    for text, names in {
+        "fits": {"fits": "1.0"},
+        "base": {},
+        "base==2.0": {"base": "2.0", "user": "2.0"},
+        "strict": {"strict": "1.0", "base": "2.0", "user": "2.0"},
+    }.items():
+        asked = parse_requirements([text])
+        _, lock = await made.provide(asked, TARGET, told.say, installed=there)
+        assert {each.name: each.version for each in lock.packages} == names, text
+    # One that is on no index stays as it is.
+    alien = Installed(name="debian", version="1.0", requires=("base",))
+    asked = parse_requirements(["base==2.0"])
+    _, lock = await made.provide(asked, TARGET, told.say, installed=[there[0], alien])
+    assert {each.name: each.version for each in lock.packages} == {"base": "2.0"}
+
+
+async def test_what_is_too_large_is_told_before_a_download_and_remembered(
+    tmp_path: Path, links: Path, told: Told
+) -> None:
+    wheel(links, "xgboost", "1.0", files={"a.bin": os.urandom(2_000_000)})
+    made = resolver(tmp_path, allowing(links, "*", max_bytes="1m"))
+    for _ in range(2):
+        with pytest.raises(PackageRefusedError, match="`max_bytes`: 1 MiB") as refusal:
+            await provided(made, told, "xgboost")
+        assert 'Ask for xgboost "xgboost-cpu"' in refusal.value.remedy
+    assert told.count("resolving xgboost") == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("sklearn", '"scikit-learn"'), ("pandsa", '"pandas"'), ("json", "eave")]
+)
+async def test_a_wrong_name_is_answered_with_the_right_one(
+    tmp_path: Path, links: Path, told: Told, wrong: str, right: str
+) -> None:
+    with pytest.raises(PackageUnavailableError) as refusal:
+        await provided(resolver(tmp_path, allowing(links, "*")), told, wrong)
+    assert right in refusal.value.remedy
 
 
 @pytest.mark.parametrize("hashes", [True, False])
